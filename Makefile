@@ -1,0 +1,101 @@
+# `make` lists the targets. Everything runs in .venv, which is built on first use.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+CANDIDATES := python3.13 python3.12 python3.11 python3
+CODE := alignment streaming_source tests $(wildcard benchmarks) $(wildcard notebooks)
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+
+# Spark's Python workers must be this environment's python, wherever they are started.
+export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PYTHON)
+export SPARK_LOCAL_IP := 127.0.0.1
+
+.PHONY: help setup java demo test check lint types format bench bench-quick notebooks clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## build .venv and install the project in it, editable, with its dev tools
+	@echo "==> $(VENV) is ready"
+
+$(STAMP): pyproject.toml
+	@set -e; \
+	if ! $(PYTHON) -c '' 2>/dev/null; then \
+	    found=; \
+	    for candidate in $(CANDIDATES); do \
+	        if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	            found=$$candidate; break; \
+	        fi; \
+	    done; \
+	    if [ -z "$$found" ]; then \
+	        echo "error: no Python 3.11 or later among: $(CANDIDATES). Install one and run make again." >&2; \
+	        exit 1; \
+	    fi; \
+	    echo "==> creating $(VENV) with $$($$found --version)"; \
+	    $$found -m venv --clear $(VENV); \
+	fi
+	@echo "==> installing the project and its dev tools (PySpark is large: minutes, the first time)"
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# PySpark takes java from JAVA_HOME when that is set, else from PATH; so does this check.
+java:
+	@java_bin="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$java_bin" -version 2>&1 | sed -n 's/.* version "\([0-9._]*\).*/\1/p' | head -n 1); \
+	major=$${version%%.*}; \
+	if [ "$${major:-0}" -lt 17 ]; then \
+	    found="was not found"; [ -z "$$version" ] || found="is version $$version"; \
+	    echo "error: Spark needs Java 17 or later; '$$java_bin' $$found." >&2; \
+	    echo "       Install a JDK (17 or 21) or point JAVA_HOME at one." >&2; \
+	    exit 1; \
+	fi
+
+demo: $(STAMP) java ## run the demo
+	@echo "==> demo"
+	@$(VENV)/bin/streaming-source demo
+
+test: $(STAMP) java ## run the tests
+	@echo "==> tests"
+	@$(PYTHON) -m pytest tests
+
+check: lint types test ## lint, types and tests: what CI runs
+
+lint: $(STAMP) ## ruff check
+	@echo "==> ruff"
+	@$(PYTHON) -m ruff check $(CODE)
+
+types: $(STAMP) ## mypy --strict over both packages
+	@echo "==> mypy"
+	@$(PYTHON) -m mypy
+
+format: $(STAMP) ## let ruff fix and format the code
+	@echo "==> ruff: fix and format"
+	@$(PYTHON) -m ruff check --fix $(CODE)
+	@$(PYTHON) -m ruff format $(CODE)
+
+bench: $(STAMP) java ## run the benchmarks
+	@echo "==> benchmarks"
+	@$(PYTHON) -m benchmarks
+
+bench-quick: $(STAMP) java ## run the benchmarks on small inputs
+	@echo "==> benchmarks, quick"
+	@$(PYTHON) -m benchmarks --quick
+
+notebooks: $(STAMP) java ## execute every notebook; the files stay as they are
+	@if [ -z "$(NOTEBOOKS)" ]; then echo "no notebooks in notebooks/"; fi
+	@set -e; for notebook in $(NOTEBOOKS); do \
+	    echo "==> $$notebook"; \
+	    $(VENV)/bin/jupyter-execute --timeout=600 "$$notebook"; \
+	done
+
+clean: ## remove caches and outputs (keeps .venv)
+	@echo "==> removing caches and outputs"
+	@rm -rf build dist demo-output spark-warehouse metastore_db derby.log htmlcov .coverage \
+	    .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -path ./$(VENV) -prune -o -path ./.git -prune -o \
+	    \( -name __pycache__ -o -name .ipynb_checkpoints -o -name '*.egg-info' \) -type d -prune -exec rm -rf {} +

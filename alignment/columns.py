@@ -1,0 +1,55 @@
+"""Columns of a batch by dotted path, with an error that names the nearest column there is."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alignment.exceptions import InvalidArgumentError
+
+__all__ = ["raw_field"]
+
+
+def raw_field(batch: pa.RecordBatch, dotted: str) -> pa.Array:
+    """The column at a dotted path, as it is; null where a struct on the way is null.
+
+    At each level the longest name that exists goes first: a column called ``a.b`` hides the field ``b`` of
+    ``a``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If there is no such column (with the nearest name there is), or two of that name.
+    """
+    segments = dotted.split(".")
+    array: pa.Array | None = None
+    names: list[str] = list(batch.schema.names)
+    while segments:
+        taken = next((n for n in range(len(segments), 0, -1) if ".".join(segments[:n]) in names), 0)
+        if taken == 0:
+            raise InvalidArgumentError(_missing(dotted, ".".join(segments), segments[0], names))
+        name = ".".join(segments[:taken])
+        if names.count(name) > 1:
+            raise InvalidArgumentError(f"column {dotted!r} is ambiguous: the data has two columns {name!r}; rename one")
+        index = names.index(name)
+        array = batch.column(index) if array is None else pc.struct_field(array, [index])
+        segments = segments[taken:]
+        if segments:
+            if not pa.types.is_struct(array.type):
+                raise InvalidArgumentError(
+                    f"column {dotted!r} does not exist: {name!r} is {array.type}, not a struct with fields"
+                )
+            names = [array.type.field(i).name for i in range(array.type.num_fields)]
+    return array
+
+
+def _missing(dotted: str, rest: str, segment: str, names: list[str]) -> str:
+    prefix = dotted.removesuffix(rest)
+    by_lowered = {name.lower(): name for name in names}
+    near = get_close_matches(rest.lower(), by_lowered, n=1) or get_close_matches(segment.lower(), by_lowered, n=1)
+    if near:
+        return f"column {dotted!r} is not in the data; did you mean {prefix + by_lowered[near[0]]!r}?"
+    known = ", ".join(repr(prefix + name) for name in names) or "none"
+    return f"column {dotted!r} is not in the data; the columns are: {known}"

@@ -1,0 +1,291 @@
+"""One micro-batch: from what was read and what is known to be there, to how far each split is read next.
+
+The planner chooses one bound `T` and cuts every split at its first record later than `T`. `T` is the latest that three
+rules allow:
+
+- *alignment*: `T <= min(reach) + max_drift` over the splits that count, where a split's *reach* is the watermark it
+  would have if all that it has now were read;
+- *read limit*: the records at or before `T` are at most `max_rows`;
+- *liveness*: where both leave nothing although every split that counts has records, the nearest record goes on.
+
+A plan is a function of its arguments alone: same state in, same plan out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.combine import SplitStatus, combine_watermarks
+from alignment.durations import saturating_add
+from alignment.exceptions import InvalidArgumentError
+from alignment.index import EventTimeIndex
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark
+
+__all__ = ["LimitedBy", "MicroBatchPlan", "PlanningRules", "SplitTable", "WatermarkAdvance", "plan_micro_batch"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+WatermarkAdvance: TypeAlias = Callable[[str, Int64Array], int]
+"""`(split_id, event times just admitted) -> watermark`: the slow door, for generators of the user's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTable:
+    """The state of a source's splits between two micro-batches, in columns.
+
+    Attributes
+    ----------
+    split_ids
+        Sorted, the order of the columns.
+    positions
+        `int64[n]`, the next record of each split.
+    watermarks
+        `int64[n]`, the watermark that each split's own records gave it; `MIN_WATERMARK` before any.
+    statuses
+        `int8[n]` of `SplitStatus`.
+    combined
+        The watermark announced so far; never goes back.
+    """
+
+    split_ids: tuple[str, ...]
+    positions: Int64Array
+    watermarks: Int64Array
+    statuses: npt.NDArray[np.int8]
+    combined: int = MIN_WATERMARK
+
+    @classmethod
+    def empty(cls) -> SplitTable:
+        """No splits, nothing announced."""
+        return cls((), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
+
+    def __len__(self) -> int:
+        return len(self.split_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningRules:
+    """What the user decided, for all micro-batches.
+
+    Attributes
+    ----------
+    out_of_orderness_us
+        Bound `B` of the generator; None if it is the user's own or none, whose watermarks cannot be foretold.
+    max_drift_us
+        How far `T` may be ahead of the smallest reach; None leaves it open.
+    drains_past_caught_up
+        While draining (AvailableNow), a split that has been read to its end no longer bounds `T`. Only safe where
+        drift costs state and never records: with the exact watermark.
+    perfect
+        Watermarks never pass the smallest time that the index sees unread (option `lateness=none`).
+    bounded
+        When all splits are finished and no more will come, the watermark is `MAX_WATERMARK`.
+    """
+
+    out_of_orderness_us: int | None
+    max_drift_us: int | None = None
+    drains_past_caught_up: bool = False
+    perfect: bool = False
+    bounded: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("out_of_orderness_us", "max_drift_us"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise InvalidArgumentError(f"{name} = {value}: must be at least 0, or None")
+
+
+class LimitedBy(StrEnum):
+    """Which rule decided `T`: the answer to "why was no more read?"."""
+
+    AVAILABLE = "available"
+    ROWS = "rows"
+    DRIFT = "drift"
+    GAP = "gap"
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchPlan:
+    """What one micro-batch reads, and the state after it.
+
+    Attributes
+    ----------
+    after
+        The table after the batch; its positions are the ends of the batch.
+    bound_us
+        `T`: nothing later than this is read.
+    limited_by
+        The rule that decided `T`.
+    rows
+        Records in the batch.
+    late
+        `int64[n]`: records of the batch at or below the watermark announced before it.
+    """
+
+    after: SplitTable
+    bound_us: int
+    limited_by: LimitedBy
+    rows: int
+    late: Int64Array
+
+
+def plan_micro_batch(
+    before: SplitTable,
+    index: EventTimeIndex,
+    rules: PlanningRules,
+    *,
+    max_rows: int | None = None,
+    group_limit_us: int = MAX_WATERMARK,
+    idle: BoolArray | None = None,
+    complete: BoolArray | None = None,
+    no_more_splits: bool = False,
+    draining: bool = False,
+    advance: WatermarkAdvance | None = None,
+) -> MicroBatchPlan:
+    """Plan one micro-batch.
+
+    Parameters
+    ----------
+    before
+        The state now; its splits are those of the index.
+    index
+        Event times of what is unread.
+    rules
+        See `PlanningRules`.
+    max_rows
+        Read limit, at least 1; None for no limit.
+    group_limit_us
+        The bound that other sources of the same alignment group set.
+    idle
+        `bool[n]`: splits that have had nothing left to read for the idle timeout.
+    complete
+        `bool[n]`: splits to which no record will be added.
+    no_more_splits
+        No split will be added.
+    draining
+        Read to the ends known now, then stop (AvailableNow).
+    advance
+        Watermarks of a generator whose watermarks cannot be foretold; None for a generator that never emits.
+
+    Returns
+    -------
+    MicroBatchPlan
+
+    Notes
+    -----
+    O((m + n) log m) for n splits and m unread blocks, in numpy steps, beside the loading of the blocks that the cut
+    divides.
+    """
+    if before.split_ids != index.split_ids:
+        raise InvalidArgumentError(f"the state has {len(before)} splits that are not the {len(index)} of the index")
+    if max_rows is not None and max_rows < 1:
+        raise InvalidArgumentError(f"max_rows = {max_rows}: must be at least 1, or None for no limit")
+    nothing = np.zeros(len(before), np.bool_)
+    idle = nothing if idle is None else idle
+    complete = nothing if complete is None else complete
+    available = index.ends()
+    unread = before.positions < available
+
+    bound, bounding = _alignment_bound(before, index, rules, idle, complete, unread, draining)
+    aligned = bound = min(bound, group_limit_us)
+    limited_by = LimitedBy.DRIFT
+    bound, ends = _cut(index, before.positions, bound, max_rows)
+    if unread.any() and (ends == before.positions).all() and unread[bounding].all():
+        nearest = index.nearest_time(before.positions)
+        if nearest <= group_limit_us:
+            bound, ends = _cut(index, before.positions, nearest, max_rows)
+            limited_by = LimitedBy.GAP
+    if (ends == available).all():
+        limited_by = LimitedBy.AVAILABLE
+    elif max_rows is not None and bound < aligned and limited_by is LimitedBy.DRIFT:
+        limited_by = LimitedBy.ROWS
+
+    watermarks = _advance(before, index, rules, ends, advance)
+    waits = ends < available
+    statuses = np.full(len(before), SplitStatus.ACTIVE, np.int8)
+    if limited_by in (LimitedBy.DRIFT, LimitedBy.GAP):
+        statuses[waits] = SplitStatus.PAUSED
+    statuses[~waits & idle & (ends == before.positions)] = SplitStatus.IDLE
+    statuses[~waits & complete] = SplitStatus.FINISHED
+
+    combined = combine_watermarks(_held(index, rules, ends, watermarks), statuses).value
+    if rules.bounded and no_more_splits and (statuses == SplitStatus.FINISHED).all():
+        combined = MAX_WATERMARK
+    after = SplitTable(before.split_ids, ends, watermarks, statuses, max(before.combined, combined))
+    late = index.count_at_or_below(before.positions, ends, before.combined)
+    return MicroBatchPlan(after, bound, limited_by, int((ends - before.positions).sum()), late)
+
+
+def _alignment_bound(
+    before: SplitTable,
+    index: EventTimeIndex,
+    rules: PlanningRules,
+    idle: BoolArray,
+    complete: BoolArray,
+    unread: BoolArray,
+    draining: bool,
+) -> tuple[int, BoolArray]:
+    """`min(reach) + max_drift`, and the splits that set it.
+
+    A split that gets no more records brings nothing after what is there, so it bounds nothing.
+    """
+    bounding = ~complete & (unread | ~idle)
+    if draining and rules.drains_past_caught_up:
+        bounding &= unread
+    if rules.max_drift_us is None or not bounding.any():
+        return MAX_WATERMARK, bounding
+    latest = index.latest_times(before.positions)
+    if rules.out_of_orderness_us is not None:
+        latest = bounded_watermark(latest, rules.out_of_orderness_us)
+    reach = np.maximum(before.watermarks, latest)
+    return saturating_add(int(reach[bounding].min()), rules.max_drift_us), bounding
+
+
+def _cut(index: EventTimeIndex, positions: Int64Array, bound: int, max_rows: int | None) -> tuple[int, Int64Array]:
+    if max_rows is None:
+        return bound, index.cut(positions, bound)
+    return index.cut_rows(positions, bound, max_rows)
+
+
+def _advance(
+    before: SplitTable,
+    index: EventTimeIndex,
+    rules: PlanningRules,
+    ends: Int64Array,
+    advance: WatermarkAdvance | None,
+) -> Int64Array:
+    """The splits' own watermarks after `[positions, ends)` was read; they never go back."""
+    if rules.out_of_orderness_us is not None:
+        seen = index.maximum_times(before.positions, ends)
+        return np.maximum(before.watermarks, bounded_watermark(seen, rules.out_of_orderness_us))
+    watermarks = before.watermarks.copy()
+    if advance is not None:
+        for slot in np.flatnonzero(ends > before.positions):
+            split_id = before.split_ids[slot]
+            times = index.times_between(split_id, int(before.positions[slot]), int(ends[slot]))
+            watermarks[slot] = max(int(watermarks[slot]), advance(split_id, times[times != MIN_WATERMARK]))
+    return watermarks
+
+
+def _held(index: EventTimeIndex, rules: PlanningRules, ends: Int64Array, watermarks: Int64Array) -> Int64Array:
+    """Where each split holds the combined watermark.
+
+    That is its own watermark. A split of which nothing was read yet holds it just below its smallest unread time
+    instead of at MIN; with perfect watermarks every split does that, as long as it has something unread. What comes
+    after all that is visible is, if on time, later than the watermark that all of it will give: also a bound.
+    """
+    earliest = index.earliest_times(ends)
+    below = np.where(earliest > MIN_WATERMARK, earliest - 1, MIN_WATERMARK)
+    latest = index.latest_times(ends)
+    if rules.out_of_orderness_us is None:
+        return watermarks
+    foreseen = np.minimum(below, np.maximum(watermarks, bounded_watermark(latest, rules.out_of_orderness_us)))
+    visible = earliest < MAX_WATERMARK
+    applies = visible if rules.perfect else visible & (watermarks == MIN_WATERMARK)
+    return np.where(applies, foreseen, watermarks)

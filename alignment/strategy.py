@@ -1,0 +1,219 @@
+"""The one object a user configures: how event times, watermarks, idleness and alignment work for a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from alignment.durations import parse_duration_us
+from alignment.exceptions import InvalidArgumentError
+from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner, as_timestamp_assigner
+from alignment.watermarks import (
+    BoundedOutOfOrdernessWatermarks,
+    MonotonousWatermarks,
+    NoWatermarks,
+    WatermarkGenerator,
+)
+
+__all__ = ["AlignmentParameters", "WatermarkStrategy"]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentParameters:
+    """How a source takes part in watermark alignment (FLIP-182, FLIP-217).
+
+    Attributes
+    ----------
+    group : str
+        Sources that name the same group are aligned with each other.
+    max_drift_us : int
+        How far a split may be ahead of the slowest one of the group, in microseconds; at least 0.
+    update_interval_us : int
+        How often the group's limit is looked up, in microseconds; above 0.
+    """
+
+    group: str
+    max_drift_us: int
+    update_interval_us: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.group, str) or not self.group.strip():
+            raise InvalidArgumentError(f"group = {self.group!r} must be a name that is not empty")
+        if self.max_drift_us < 0:
+            raise InvalidArgumentError(f"max_drift_us = {self.max_drift_us} must be at least 0")
+        if self.update_interval_us <= 0:
+            raise InvalidArgumentError(f"update_interval_us = {self.update_interval_us} must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkStrategy:
+    """Event times, watermarks, idleness and alignment of a source. Immutable and picklable.
+
+    Start with one of the ``for_...`` factories, or :meth:`no_watermarks`, and add to it with the ``with_...``
+    methods; each returns a new strategy, and their order does not matter.
+
+    Attributes
+    ----------
+    out_of_orderness_us : int or None
+        The bound of the built-in generators, in microseconds; None for a generator of the user's, or none.
+    generator_supplier : callable or None
+        Makes a generator of the user's.
+    timestamp_assigner : TimestampAssigner
+        The second step of event times; by default it passes the source record timestamps on.
+    idle_timeout_us : int or None
+        After how long without anything to read a split is idle, in microseconds; None for never.
+    alignment : AlignmentParameters or None
+        None without alignment.
+
+    Examples
+    --------
+    >>> strategy = (
+    ...     WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
+    ...     .with_timestamp_assigner("event_time")
+    ...     .with_idleness("1 minute")
+    ... )
+    >>> strategy.out_of_orderness_us, strategy.idle_timeout_us
+    (5000000, 60000000)
+    """
+
+    out_of_orderness_us: int | None = None
+    generator_supplier: Callable[[], WatermarkGenerator] | None = None
+    timestamp_assigner: TimestampAssigner = field(default_factory=RecordTimestampAssigner)
+    idle_timeout_us: int | None = None
+    alignment: AlignmentParameters | None = None
+
+    def __post_init__(self) -> None:
+        if self.out_of_orderness_us is not None and self.generator_supplier is not None:
+            raise InvalidArgumentError(
+                f"out_of_orderness_us = {self.out_of_orderness_us} is the bound of a built-in generator: "
+                "it cannot be given together with generator_supplier; choose one"
+            )
+        if self.out_of_orderness_us is not None and self.out_of_orderness_us < 0:
+            raise InvalidArgumentError(f"out_of_orderness_us = {self.out_of_orderness_us} must be at least 0")
+        if self.idle_timeout_us is not None and self.idle_timeout_us <= 0:
+            raise InvalidArgumentError(
+                f"idle_timeout_us = {self.idle_timeout_us} must be above 0, or None for no idleness"
+            )
+        if not isinstance(self.timestamp_assigner, TimestampAssigner):
+            raise InvalidArgumentError(
+                f"timestamp_assigner = {self.timestamp_assigner!r} must be a TimestampAssigner; "
+                "with_timestamp_assigner() also takes a column name or a function"
+            )
+
+    @staticmethod
+    def for_bounded_out_of_orderness(max_out_of_orderness: timedelta | str) -> WatermarkStrategy:
+        """Records of a split are at most this far behind its latest one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is not a duration of at least 0.
+        """
+        return WatermarkStrategy(
+            out_of_orderness_us=parse_duration_us(max_out_of_orderness, name="max_out_of_orderness")
+        )
+
+    @staticmethod
+    def for_monotonous_timestamps() -> WatermarkStrategy:
+        """Event times never fall within a split."""
+        return WatermarkStrategy(out_of_orderness_us=0)
+
+    @staticmethod
+    def no_watermarks() -> WatermarkStrategy:
+        """Never generate a watermark."""
+        return WatermarkStrategy()
+
+    @staticmethod
+    def for_generator(supplier: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
+        """Generate watermarks by the user's own code.
+
+        Parameters
+        ----------
+        supplier : callable
+            Returns a new generator at each call, one for each split; picklable. A generator class without
+            arguments is such a callable.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is not callable.
+        """
+        if not callable(supplier):
+            raise InvalidArgumentError(
+                f"supplier = {supplier!r} must be a function or class that returns a new WatermarkGenerator: "
+                "each split needs one of its own"
+            )
+        return WatermarkStrategy(generator_supplier=supplier)
+
+    def with_timestamp_assigner(
+        self,
+        assigner: TimestampAssigner | str | Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any],
+    ) -> WatermarkStrategy:
+        """Take event times from an assigner, a column (dotted path), or a function over a batch.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is none of these.
+        """
+        return replace(self, timestamp_assigner=as_timestamp_assigner(assigner))
+
+    def with_idleness(self, timeout: timedelta | str) -> WatermarkStrategy:
+        """Let a split that has had nothing to read for `timeout` hold nothing back.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is not a duration above 0.
+        """
+        return replace(self, idle_timeout_us=parse_duration_us(timeout, name="timeout", minimum_us=1))
+
+    def with_watermark_alignment(
+        self, group: str, max_drift: timedelta | str, update_interval: timedelta | str = "1 second"
+    ) -> WatermarkStrategy:
+        """Keep the splits of all sources of a group within `max_drift` of the slowest one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If `group` is empty, `max_drift` is below 0, or `update_interval` is not above 0.
+        """
+        parameters = AlignmentParameters(
+            group=group,
+            max_drift_us=parse_duration_us(max_drift, name="max_drift"),
+            update_interval_us=parse_duration_us(update_interval, name="update_interval", minimum_us=1),
+        )
+        return replace(self, alignment=parameters)
+
+    @property
+    def generates_watermarks(self) -> bool:
+        """False for :meth:`no_watermarks`."""
+        return self.out_of_orderness_us is not None or self.generator_supplier is not None
+
+    def create_watermark_generator(self) -> WatermarkGenerator:
+        """Make a new generator, without the detection of idleness.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the user's supplier returns something else.
+        """
+        if self.generator_supplier is not None:
+            generator = self.generator_supplier()
+            if not isinstance(generator, WatermarkGenerator):
+                raise InvalidArgumentError(
+                    f"supplier = {self.generator_supplier!r} returned {generator!r}: "
+                    "it must return a new WatermarkGenerator"
+                )
+            return generator
+        if self.out_of_orderness_us is None:
+            return NoWatermarks()
+        if self.out_of_orderness_us == 0:
+            return MonotonousWatermarks()
+        return BoundedOutOfOrdernessWatermarks(self.out_of_orderness_us)

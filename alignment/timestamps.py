@@ -1,0 +1,314 @@
+"""Two-step timestamps over Arrow batches (FLIP-27).
+
+Step one: a connector may attach a *source record timestamp* to each record. Step two: the application's
+:class:`TimestampAssigner` sees the batch and those timestamps, and gives the final *event time*. Both are
+int64 microseconds since the epoch, UTC; a record without a readable event time is *invalid* and never reaches
+a watermark.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from alignment.columns import raw_field
+from alignment.epoch import (
+    EPOCH_UNITS,
+    check_time_type,
+    is_order_preserving,
+    scalar_to_microseconds,
+    to_microseconds,
+)
+from alignment.exceptions import InvalidArgumentError
+
+__all__ = [
+    "NO_TIMESTAMP",
+    "CallableTimestampAssigner",
+    "EventTimes",
+    "FieldTimestampAssigner",
+    "RecordTimestampAssigner",
+    "TimestampAssigner",
+    "as_timestamp_assigner",
+    "raw_field",
+]
+
+NO_TIMESTAMP: Final = -(2**63)
+"""The event time of a record that has none."""
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventTimes:
+    """The event times of one batch. Invariant: invalid ones, and only they, hold :data:`NO_TIMESTAMP`.
+
+    Use :meth:`of` unless the invariant is known to hold.
+
+    Attributes
+    ----------
+    values : int64[n]
+        Epoch microseconds, UTC.
+    valid : bool[n]
+        Whether the record has a readable event time.
+    """
+
+    values: npt.NDArray[np.int64]
+    valid: npt.NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        if self.values.dtype != np.int64 or self.valid.dtype != np.bool_:
+            raise InvalidArgumentError(
+                f"values and valid are of {self.values.dtype} and {self.valid.dtype}: must be int64 and bool"
+            )
+        if self.values.ndim != 1 or self.values.shape != self.valid.shape:
+            raise InvalidArgumentError(
+                f"values and valid have the shapes {self.values.shape} and {self.valid.shape}: "
+                "they must be one-dimensional and of one length"
+            )
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_] | None = None) -> EventTimes:
+        """Make event times that hold the invariant; what is :data:`NO_TIMESTAMP` is invalid. O(n)."""
+        has_time = values != NO_TIMESTAMP
+        valid = has_time if valid is None else valid & has_time
+        return cls(values if valid.all() else np.where(valid, values, NO_TIMESTAMP), valid)
+
+    @classmethod
+    def none(cls, length: int) -> EventTimes:
+        """Event times of `length` records that have none."""
+        return cls(np.full(length, NO_TIMESTAMP, dtype=np.int64), np.zeros(length, dtype=np.bool_))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def valid_values(self) -> npt.NDArray[np.int64]:
+        """The valid event times alone, in order: what a watermark generator may see. O(n)."""
+        return self.values if self.valid.all() else self.values[self.valid]
+
+    def max(self) -> int:
+        """Latest valid event time, or :data:`NO_TIMESTAMP` if there is none. O(n)."""
+        # Invalid ones hold the smallest int64, so they cannot win.
+        return int(self.values.max(initial=NO_TIMESTAMP))
+
+    def min(self) -> int:
+        """Earliest valid event time, or :data:`NO_TIMESTAMP` if there is none. O(n)."""
+        if not self.valid.any():
+            return NO_TIMESTAMP
+        return int(self.values.min(initial=_INT64_MAX, where=self.valid))
+
+
+class TimestampAssigner(ABC):
+    """Gives each record its final event time, a whole batch at a time.
+
+    Must be picklable: it travels to executors.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
+        """Give the event times of a batch.
+
+        Parameters
+        ----------
+        batch : pa.RecordBatch
+            n records.
+        source_timestamps : int64[n] or None
+            What the connector attached, :data:`NO_TIMESTAMP` where a record has none; None if it attaches
+            nothing.
+
+        Returns
+        -------
+        EventTimes
+            Of length n.
+        """
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Dotted paths of the columns that :meth:`extract` reads; empty for none, None when unknown (all)."""
+        return None
+
+    @property
+    def statistics_column(self) -> str | None:
+        """Dotted path of the column whose minimum and maximum bound the event times; None without one."""
+        return None
+
+    def from_statistics(self, data_type: pa.DataType, value: object) -> int | None:
+        """Event time of a minimum or maximum found in the statistics of :attr:`statistics_column`.
+
+        Parameters
+        ----------
+        data_type : pa.DataType
+            Arrow type of the column.
+        value : object
+            The statistic, as Parquet readers give it: an int, ``date`` or ``datetime``.
+
+        Returns
+        -------
+        int or None
+            Microseconds; None if the statistics of such a column say nothing about event times.
+        """
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTimestampAssigner(TimestampAssigner):
+    """Passes the source record timestamps on: the default, as in Flink.
+
+    Without source timestamps no record has an event time.
+    """
+
+    def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
+        """Pass `source_timestamps` on."""
+        if source_timestamps is None:
+            return EventTimes.none(batch.num_rows)
+        if len(source_timestamps) != batch.num_rows:
+            raise InvalidArgumentError(
+                f"source_timestamps has {len(source_timestamps)} values for {batch.num_rows} records: give one for each"
+            )
+        return EventTimes.of(np.asarray(source_timestamps, dtype=np.int64))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """None of the data's columns."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTimestampAssigner(TimestampAssigner):
+    """Takes the event time from a column: a timestamp, a date, ISO-8601 text, or a number since the epoch.
+
+    Parameters
+    ----------
+    column : str
+        Name, or dotted path into structs. A column whose own name has a dot goes before a path.
+    unit : {"s", "ms", "us", "ns"}, optional
+        What one step of a number means. Required for whole numbers; floats are read as seconds only.
+
+    Notes
+    -----
+    Null, NaN, unreadable text and times beyond int64 microseconds are invalid. Times finer than a microsecond
+    are rounded down. A timestamp or text without a zone is UTC.
+    """
+
+    column: str
+    unit: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not self.column:
+            raise InvalidArgumentError(f"column = {self.column!r} must be the name of a column")
+        if self.unit is not None and self.unit not in EPOCH_UNITS:
+            raise InvalidArgumentError(f"unit = {self.unit!r} must be one of {', '.join(EPOCH_UNITS)}")
+
+    def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
+        """Read the column; `source_timestamps` are not looked at.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the column is missing, is not of a type that holds time, or needs a unit.
+        """
+        array = raw_field(batch, self.column)
+        check_time_type(array.type, self.unit, self.column)
+        return EventTimes.of(*to_microseconds(array, self.unit))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The one column."""
+        return (self.column,)
+
+    @property
+    def statistics_column(self) -> str:
+        """The column itself."""
+        return self.column
+
+    def from_statistics(self, data_type: pa.DataType, value: object) -> int | None:
+        """Convert a statistic as the column's values are; None for text and floats, which sort otherwise."""
+        if not is_order_preserving(data_type, self.unit):
+            return None
+        return scalar_to_microseconds(data_type, value, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class CallableTimestampAssigner(TimestampAssigner):
+    """Takes the event times from a function over the batch.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(batch, source_timestamps)`` returns one event time for each record, in microseconds: whole
+        numbers or timestamps, as an Arrow array, numpy array, list or :class:`EventTimes`; null or None is
+        invalid. It must be picklable where the assigner travels (``cloudpickle`` also takes a lambda).
+    reads : tuple of str, optional
+        Dotted paths of what the function reads, if it does not need every column.
+    """
+
+    function: Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any]
+    # Named apart from the property of the base class, which a slot of the same name cannot override.
+    reads: tuple[str, ...] | None = field(default=None)
+
+    def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
+        """Call the function.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it returns something else than one whole number or timestamp for each record.
+        """
+        result = self.function(batch, source_timestamps)
+        times = result if isinstance(result, EventTimes) else self._convert(result)
+        if len(times) != batch.num_rows:
+            raise InvalidArgumentError(
+                f"timestamp assigner {self.function!r} returned {len(times)} event times for a batch of "
+                f"{batch.num_rows} records: return one for each record, None where there is none"
+            )
+        return times
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """What the function was said to read; all columns if nothing was said."""
+        return self.reads
+
+    def _convert(self, result: Any) -> EventTimes:
+        rule = "return whole microseconds since the epoch, or timestamps, one for each record"
+        try:
+            array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else pa.array(result)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(
+                f"timestamp assigner {self.function!r} returned a {type(result).__name__} "
+                f"that is no array of event times ({error}): {rule}"
+            ) from error
+        if not (is_order_preserving(array.type, "us") or pa.types.is_null(array.type)):
+            raise InvalidArgumentError(
+                f"timestamp assigner {self.function!r} returned values of type {array.type}: {rule}"
+            )
+        return EventTimes.of(*to_microseconds(array, "us"))
+
+
+def as_timestamp_assigner(
+    assigner: TimestampAssigner | str | Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any],
+) -> TimestampAssigner:
+    """Accept an assigner, the name of a column, or a function over a batch.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is none of these.
+    """
+    if isinstance(assigner, TimestampAssigner):
+        return assigner
+    if isinstance(assigner, str):
+        return FieldTimestampAssigner(assigner)
+    if callable(assigner) and not isinstance(assigner, type):
+        return CallableTimestampAssigner(assigner)
+    raise InvalidArgumentError(
+        f"timestamp_assigner = {assigner!r} must be a TimestampAssigner object, the name of a column, "
+        "or a function of a batch and its source timestamps"
+    )

@@ -1,0 +1,148 @@
+"""Options as Spark's users write them: strings, case-insensitive, an unknown one refused with the nearest name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from alignment.durations import parse_duration_us
+from alignment.exceptions import InvalidArgumentError
+from streaming_source.exceptions import OptionError
+
+__all__ = ["Option", "OptionSet", "boolean", "choice", "duration", "integer", "optional_duration", "text"]
+
+Parser = Callable[[str, str], Any]
+"""`(option name, value) -> parsed value`; raises `OptionError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes
+    ----------
+    name
+        As documented, camelCase.
+    parse
+        Makes a value of the user's string.
+    doc
+        One sentence for the documentation.
+    default
+        Parsed value when the option is not given.
+    default_text
+        The default as the documentation says it.
+    """
+
+    name: str
+    parse: Parser
+    doc: str
+    default: Any = None
+    default_text: str = "none"
+
+
+class OptionSet:
+    """The options that a format takes.
+
+    Parameters
+    ----------
+    options
+        All of them, no name twice.
+    """
+
+    def __init__(self, options: Iterable[Option]) -> None:
+        self._options = {option.name.lower(): option for option in options}
+
+    def __iter__(self) -> Iterator[Option]:
+        return iter(self._options.values())
+
+    def __or__(self, other: OptionSet) -> OptionSet:
+        return OptionSet([*self, *other])
+
+    def parse(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Parsed values by documented name, defaults filled in.
+
+        Raises
+        ------
+        OptionError
+            For an unknown name (the nearest known one is offered), one given twice in different case, or a value that
+            is not of the option's kind.
+        """
+        values = {option.name: option.default for option in self}
+        seen: dict[str, str] = {}
+        for name, value in given.items():
+            option = self._options.get(name.lower())
+            if option is None:
+                raise OptionError(self._unknown(name))
+            if seen.setdefault(option.name, value) != value:
+                raise OptionError(f"option {option.name} is given twice, as {seen[option.name]!r} and as {value!r}")
+            values[option.name] = option.parse(option.name, str(value))
+        return values
+
+    def _unknown(self, name: str) -> str:
+        nearest = difflib.get_close_matches(name.lower(), self._options, n=1, cutoff=0.5)
+        hint = f"; did you mean {self._options[nearest[0]].name}?" if nearest else "."
+        return f"unknown option {name!r}{hint} Known options: {', '.join(sorted(option.name for option in self))}"
+
+
+def text(name: str, value: str) -> str:
+    """Any string but an empty one."""
+    if not value.strip():
+        raise OptionError(f"option {name} is empty; give it a value or leave it out")
+    return value
+
+
+def boolean(name: str, value: str) -> bool:
+    """`true` or `false`."""
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise OptionError(f"option {name} = {value!r}: must be true or false")
+
+
+def integer(minimum: int) -> Parser:
+    """A whole number of at least `minimum`."""
+
+    def parse(name: str, value: str) -> int:
+        try:
+            number = int(value.strip())
+        except ValueError:
+            raise OptionError(f"option {name} = {value!r}: must be a whole number, like 10000") from None
+        if number < minimum:
+            raise OptionError(f"option {name} = {value!r}: must be at least {minimum}")
+        return number
+
+    return parse
+
+
+def choice(*values: str) -> Parser:
+    """One of `values`, in any case."""
+
+    def parse(name: str, value: str) -> str:
+        for candidate in values:
+            if candidate.lower() == value.strip().lower():
+                return candidate
+        raise OptionError(f"option {name} = {value!r}: must be one of {', '.join(values)}")
+
+    return parse
+
+
+def duration(minimum_us: int = 0) -> Parser:
+    """A Spark-style duration, in microseconds."""
+
+    def parse(name: str, value: str) -> int:
+        try:
+            return parse_duration_us(value, name=f"option {name}", minimum_us=minimum_us)
+        except InvalidArgumentError as error:
+            raise OptionError(str(error)) from None
+
+    return parse
+
+
+def optional_duration(minimum_us: int = 0) -> Parser:
+    """A Spark-style duration, in microseconds, or `none`."""
+
+    def parse(name: str, value: str) -> int | None:
+        return None if value.strip().lower() == "none" else duration(minimum_us)(name, value)
+
+    return parse

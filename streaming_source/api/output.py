@@ -1,0 +1,52 @@
+"""Where readers put records and watermarks (FLIP-27)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from alignment.watermarks import WatermarkOutput
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+__all__ = ["ReaderOutput", "SourceOutput"]
+
+
+class SourceOutput(WatermarkOutput):
+    """Takes the records of one split, a block at a time."""
+
+    @abstractmethod
+    def collect(
+        self,
+        batch: pa.RecordBatch,
+        source_timestamps: npt.NDArray[np.int64] | None = None,
+        *,
+        positions: int | npt.NDArray[np.int64],
+    ) -> None:
+        """Emit records.
+
+        Parameters
+        ----------
+        batch
+            `n` records with the columns of the source's schema.
+        source_timestamps
+            `int64[n]` microseconds since the epoch, the source record timestamps of two-step assignment;
+            `NO_TIMESTAMP` where a record has none. None if the source has no such thing.
+        positions
+            Position of the first record if the others follow it without a gap, else `int64[n]`.
+        """
+
+
+class ReaderOutput(SourceOutput):
+    """A reader's output: one output for each split, so that each has a watermark of its own."""
+
+    @abstractmethod
+    def create_output_for_split(self, split_id: str) -> SourceOutput:
+        """The output of a split; the same one when asked again."""
+
+    @abstractmethod
+    def release_output_for_split(self, split_id: str) -> None:
+        """The split is finished: its watermark no longer counts."""

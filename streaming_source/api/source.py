@@ -1,0 +1,91 @@
+"""The factory of everything that reads one source (FLIP-27)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from streaming_source.api.split import SourceSplit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext
+    from streaming_source.api.reader import SourceReader, SourceReaderContext
+    from streaming_source.api.split import SimpleVersionedSerializer
+    from streaming_source.api.split_reader import SplitReader
+
+__all__ = ["Boundedness", "Source"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+CheckpointT = TypeVar("CheckpointT")
+
+
+class Boundedness(Enum):
+    """Whether a source ends."""
+
+    BOUNDED = "bounded"
+    CONTINUOUS_UNBOUNDED = "continuous_unbounded"
+
+
+class Source(ABC, Generic[SplitT, CheckpointT]):
+    """What to read: a picklable description, from which enumerator, readers and serializers are made.
+
+    A source holds no connection, thread or open file: it is copied to Spark's planner and to its executors.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What kind of source this is: `aligned_files`, say. Written into offsets."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What tells this source from others of its kind (a path, a topic). Offsets carry a digest of it."""
+
+    @property
+    @abstractmethod
+    def boundedness(self) -> Boundedness:
+        """Whether the source ends by itself."""
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Columns of the records, in Arrow's types. May look at the data; called once a query, before it runs."""
+
+    @property
+    def has_source_timestamps(self) -> bool:
+        """Whether records come with a source record timestamp, as in Kafka; if not, event times need a column."""
+        return False
+
+    @abstractmethod
+    def create_enumerator(self, context: SplitEnumeratorContext[SplitT]) -> SplitEnumerator[SplitT, CheckpointT]:
+        """The enumerator of a fresh start."""
+
+    @abstractmethod
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[SplitT], checkpoint: CheckpointT
+    ) -> SplitEnumerator[SplitT, CheckpointT]:
+        """The enumerator of a restart. The splits in work are given to its `restore_splits` before `start`."""
+
+    @abstractmethod
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader[SplitT]:
+        """What fetches the records of splits; runs on an executor, for one micro-batch."""
+
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT]:
+        """The reader of one micro-batch; by default the base reader over `create_split_reader`."""
+        # Here and not above: `reader` builds on `api`, and this default is the one thread that leads back.
+        from streaming_source.reader.base import SourceReaderBase
+
+        return SourceReaderBase(self.create_split_reader(context), context)
+
+    @property
+    @abstractmethod
+    def split_serializer(self) -> SimpleVersionedSerializer[SplitT]:
+        """Writes splits into offsets."""
+
+    @property
+    @abstractmethod
+    def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[CheckpointT]:
+        """Writes the enumerator's checkpoint into offsets."""

@@ -1,0 +1,167 @@
+"""Looking for new files, off the planner's thread."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from streaming_source.connectors.files.listing import ListedFile, Root, list_files
+from streaming_source.connectors.files.parquet import FileBlocks
+from streaming_source.exceptions import MalformedDataError
+
+__all__ = ["DirectoryDiscovery", "Discovery", "FileDiscovery", "Found", "FoundFile"]
+
+_log = logging.getLogger(__name__)
+
+_FOOTERS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that was not known before, and its blocks."""
+
+    split_id: str
+    file: ListedFile
+    blocks: FileBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one look found: files in order of their names within each split, and splits that have none yet."""
+
+    files: tuple[FoundFile, ...]
+    empty_splits: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Discovery:
+    """Lists the root again and again, and reads the footers of what is new.
+
+    Attributes
+    ----------
+    root
+        Where.
+    describe
+        `path -> FileBlocks`, called in several threads.
+    until_ms
+        Files modified after this are not there; None for no such limit.
+    """
+
+    root: Root
+    describe: Callable[[str], FileBlocks]
+    until_ms: int | None = None
+
+    def look(self) -> Found:
+        """List, and describe what is new. Called by one thread at a time; remembers what it has told."""
+        filesystem, path = self.root.open()
+        listing = list_files(filesystem, path)
+        until_ms = self.until_ms
+        files = [file for file in listing.files if until_ms is None or file.modified_ms <= until_ms]
+        new = [(self._split_of(file), file) for file in files if self._is_new(file)]
+        with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="footers") as pool:
+            blocks = pool.map(self.describe, [posixpath.join(path, file.relative_path) for _, file in new])
+            found = tuple(FoundFile(split_id, file, b) for (split_id, file), b in zip(new, blocks, strict=True))
+        # Only now, when every footer was read: what failed is new again at the next look.
+        for _, file in new:
+            self._remember(file)
+        return Found(found, self._new_empty_splits(listing.empty_directories))
+
+    def _split_of(self, file: ListedFile) -> str:
+        raise NotImplementedError
+
+    def _is_new(self, file: ListedFile) -> bool:
+        raise NotImplementedError
+
+    def _remember(self, file: ListedFile) -> None:
+        raise NotImplementedError
+
+    def _new_empty_splits(self, directories: tuple[str, ...]) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(slots=True)
+class DirectoryDiscovery(Discovery):
+    """Each directory is a split, its files in order of their names.
+
+    Attributes
+    ----------
+    read_up_to
+        Of each split at a restart the name of the file that was reached; files before it are read.
+    finished
+        Splits that are read to their end.
+    """
+
+    read_up_to: dict[str, str] = field(default_factory=dict)
+    finished: frozenset[str] = frozenset()
+    _seen: dict[str, set[str]] = field(default_factory=dict)
+    _last: dict[str, str] = field(default_factory=dict)
+
+    def _split_of(self, file: ListedFile) -> str:
+        return file.directory or "."
+
+    def _is_new(self, file: ListedFile) -> bool:
+        split_id = self._split_of(file)
+        if split_id in self.finished or file.name in self._seen.get(split_id, ()):
+            return False
+        if file.name < self.read_up_to.get(split_id, ""):
+            return False
+        last = self._last.get(split_id, "")
+        if file.name < last:
+            raise MalformedDataError(
+                f"{file.relative_path} appeared behind {last}, which is listed already: with splitBy = directory a "
+                "directory is a log whose files come in the order of their names. Let later files have later names, "
+                "or read with splitBy = file"
+            )
+        return True
+
+    def _remember(self, file: ListedFile) -> None:
+        split_id = self._split_of(file)
+        self._seen.setdefault(split_id, set()).add(file.name)
+        self._last[split_id] = max(file.name, self._last.get(split_id, ""))
+
+    def _new_empty_splits(self, directories: tuple[str, ...]) -> tuple[str, ...]:
+        new = tuple(d for d in directories if d not in self._seen and d not in self.finished)
+        self._seen.update((directory, set()) for directory in new)
+        return new
+
+
+@dataclass(slots=True)
+class FileDiscovery(Discovery):
+    """Each file is a split.
+
+    Attributes
+    ----------
+    known
+        Paths that are in work or finished.
+    forgotten_ms
+        Files last modified at or before this are not looked at; None for no such limit.
+    """
+
+    known: set[str] = field(default_factory=set)
+    restored: frozenset[str] = frozenset()
+    forgotten_ms: int | None = None
+    _warned: set[str] = field(default_factory=set)
+
+    def _split_of(self, file: ListedFile) -> str:
+        return file.relative_path
+
+    def _is_new(self, file: ListedFile) -> bool:
+        path = file.relative_path
+        if path in self.known:
+            return False
+        if self.forgotten_ms is not None and file.modified_ms <= self.forgotten_ms and path not in self.restored:
+            if path not in self._warned:
+                self._warned.add(path)
+                _log.warning(
+                    "%s is ignored: it was modified longer ago than maxFileAge allows, so it cannot be told from a "
+                    "file that was read and forgotten",
+                    path,
+                )
+            return False
+        return True
+
+    def _remember(self, file: ListedFile) -> None:
+        self.known.add(file.relative_path)

@@ -1,0 +1,105 @@
+"""The files of a split as one sequence of records."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from streaming_source.connectors.files.split import FileRange
+
+__all__ = ["FileLog", "LoggedFile", "cut_ranges"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedFile:
+    """One file of a split.
+
+    Attributes
+    ----------
+    name
+        Of the file, within its split.
+    path
+        To open it.
+    position
+        Of its first row in the split.
+    group_rows
+        Rows of each of its row groups.
+    """
+
+    name: str
+    path: str
+    position: int
+    group_rows: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        """Position after its last row."""
+        return self.position + sum(self.group_rows)
+
+
+@dataclass(slots=True)
+class FileLog:
+    """Consecutive files of a split, from the one that holds the next record on."""
+
+    files: list[LoggedFile] = field(default_factory=list)
+    _positions: list[int] = field(default_factory=list)
+
+    def append(self, file: LoggedFile) -> None:
+        """Add the next file. O(1)."""
+        self.files.append(file)
+        self._positions.append(file.position)
+
+    def locate(self, position: int) -> LoggedFile | None:
+        """The file that holds `position`, or after which it will come. O(log n)."""
+        place = bisect_right(self._positions, position) - 1
+        return self.files[place] if place >= 0 else None
+
+    def covers(self, start: int, stop: int) -> bool:
+        """Whether all records of `[start, stop)` are in these files."""
+        return bool(self.files) and self.files[0].position <= start and stop <= self.files[-1].end
+
+    def forget_before(self, position: int) -> None:
+        """Drop the files that end at or before `position`, but for the last one."""
+        keep = 0
+        while keep < len(self.files) - 1 and self.files[keep].end <= position:
+            keep += 1
+        if keep:
+            del self.files[:keep], self._positions[:keep]
+
+
+def cut_ranges(
+    files: Iterable[LoggedFile], start: int, stop: int, rows_per_range: int
+) -> Sequence[tuple[tuple[FileRange, ...], int]]:
+    """The records `[start, stop)` as groups of file ranges of about `rows_per_range` rows, with their row counts.
+
+    Cut between row groups, so that none is decoded twice.
+    """
+    groups: list[tuple[tuple[FileRange, ...], int]] = []
+    current: list[FileRange] = []
+    rows = 0
+
+    def close() -> None:
+        nonlocal rows
+        if current:
+            groups.append((tuple(current), rows))
+            current.clear()
+            rows = 0
+
+    for file in files:
+        begun = first = max(start - file.position, 0)
+        end_of_group = 0
+        last = min(stop - file.position, sum(file.group_rows))
+        for group_rows in file.group_rows:
+            end_of_group += group_rows
+            if end_of_group <= first or begun >= last:
+                continue
+            upto = min(end_of_group, last)
+            if rows + upto - begun >= rows_per_range or upto == last:
+                current.append(FileRange(file.path, begun, upto, file.position + begun))
+                rows += upto - begun
+                begun = upto
+                if rows >= rows_per_range:
+                    close()
+    close()
+    return groups

@@ -1,0 +1,192 @@
+"""A source over files of Parquet."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from streaming_source.api import (
+    Boundedness,
+    Option,
+    OptionSet,
+    SimpleVersionedSerializer,
+    Source,
+    SourceReaderContext,
+    SplitEnumeratorContext,
+)
+from streaming_source.api.options import boolean, choice, duration, text
+from streaming_source.connectors.files.enumerator import FileSplitEnumerator
+from streaming_source.connectors.files.listing import Root, list_files
+from streaming_source.connectors.files.parquet import schema_of
+from streaming_source.connectors.files.split import (
+    FilesCheckpoint,
+    FilesCheckpointSerializer,
+    FileSplit,
+    FileSplitSerializer,
+)
+from streaming_source.connectors.files.split_reader import FileSplitReader
+from streaming_source.exceptions import OptionError, SchemaError
+
+__all__ = ["FileSource"]
+
+_SECOND_US: Final = 1_000_000
+_WEEK_US: Final = 7 * 24 * 3600 * _SECOND_US
+
+_OPTIONS: Final = OptionSet(
+    [
+        Option("path", text, "Directory to read, a path or URI; also the argument of `load`.", None, "required"),
+        Option("fileFormat", choice("parquet"), "Format of the files.", "parquet", "parquet"),
+        Option(
+            "splitBy",
+            choice("directory", "file"),
+            "`directory`: each is an append-only log, its files in order of their names; `file`: each is finite.",
+            "directory",
+            "directory",
+        ),
+        Option("bounded", boolean, "End after the files that are present at the start.", False, "false"),
+        Option("discoveryInterval", duration(1000), "How often to look for new files.", _SECOND_US, "1 second"),
+        Option(
+            "indexing",
+            choice("auto", "statistics", "scan"),
+            "Event times ahead of reading: from the files' statistics, by reading the time column, or whichever goes.",
+            "auto",
+            "auto",
+        ),
+        Option(
+            "maxFileAge",
+            duration(1000),
+            "With splitBy=file: finished files this much older than the newest are forgotten, and what is then found "
+            "to be as old is ignored.",
+            _WEEK_US,
+            "7 days",
+        ),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class FileSource(Source[FileSplit, FilesCheckpoint]):
+    """Parquet files below a directory.
+
+    Attributes
+    ----------
+    path
+        A path or a URI of any file system that pyarrow opens.
+    split_by
+        `directory`: each directory is an append-only log, its files in order of their names. `file`: each file is a
+        finite split.
+    bounded
+        End after the files that are present at the start.
+    discovery_interval_us
+        How often to look for new files.
+    indexing
+        `auto`, `statistics` or `scan`: where event times come from ahead of reading.
+    max_file_age_us
+        With `split_by="file"`, how long finished files are remembered, by modification time.
+
+    Raises
+    ------
+    OptionError
+        If a value is not one of these.
+    """
+
+    path: str
+    split_by: Literal["directory", "file"] = "directory"
+    bounded: bool = False
+    discovery_interval_us: int = _SECOND_US
+    indexing: Literal["auto", "statistics", "scan"] = "auto"
+    max_file_age_us: int = _WEEK_US
+
+    def __post_init__(self) -> None:
+        for name, known in (("split_by", ("directory", "file")), ("indexing", ("auto", "statistics", "scan"))):
+            if getattr(self, name) not in known:
+                raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
+
+    @staticmethod
+    def options() -> OptionSet:
+        """The options of `readStream.format("aligned_files")` beside those of every format."""
+        return _OPTIONS
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any]) -> FileSource:
+        """From parsed values of `options`.
+
+        Raises
+        ------
+        OptionError
+            If there is no path.
+        """
+        if values["path"] is None:
+            raise OptionError("option path is missing: give the directory to read, as in .load('/data/flights')")
+        return cls(
+            values["path"],
+            values["splitBy"],
+            values["bounded"],
+            values["discoveryInterval"],
+            values["indexing"],
+            values["maxFileAge"],
+        )
+
+    @property
+    def name(self) -> str:
+        """See `Source`."""
+        return "aligned_files"
+
+    @property
+    def identity(self) -> str:
+        """See `Source`."""
+        return f"{self.split_by}:{self.root.open()[1]}"
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """See `Source`."""
+        return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    @property
+    def root(self) -> Root:
+        """Where the files lie."""
+        return Root(self.path)
+
+    def schema(self) -> pa.Schema:
+        """Columns of the first file, by directory and name.
+
+        Raises
+        ------
+        PathNotFoundError
+            If there is no such directory.
+        SchemaError
+            If it holds no file yet.
+        """
+        filesystem, root = self.root.open()
+        files = list_files(filesystem, root).files
+        if not files:
+            raise SchemaError(f"path {root!r} holds no file yet whose columns could be read; add one")
+        return schema_of(filesystem, posixpath.join(root, files[0].relative_path))
+
+    def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
+        """See `Source`."""
+        return FileSplitEnumerator(self, context, FilesCheckpoint())
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
+    ) -> FileSplitEnumerator:
+        """See `Source`."""
+        return FileSplitEnumerator(self, context, checkpoint)
+
+    def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
+        """See `Source`."""
+        return FileSplitReader(self.root.open()[0], context.schema)
+
+    @property
+    def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:
+        """See `Source`."""
+        return FileSplitSerializer()
+
+    @property
+    def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[FilesCheckpoint]:
+        """See `Source`."""
+        return FilesCheckpointSerializer()

@@ -1,0 +1,51 @@
+"""Everything that a source must remember between two micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.planner import SplitTable
+from streaming_source.api import SourceSplit
+
+__all__ = ["SourceState"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+CheckpointT = TypeVar("CheckpointT")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState(Generic[SplitT, CheckpointT]):
+    """A source between two micro-batches; what an offset says.
+
+    Attributes
+    ----------
+    sequence
+        Counts the states of a query: 0 is the one before its first micro-batch.
+    splits
+        The splits in work and those that the last micro-batch finished, in order of their ids.
+    table
+        Their positions, watermarks and statuses, and the announced watermark.
+    late
+        `int64[n]`: records of each split that came at or below the announced watermark, so far.
+    checkpoint
+        What the enumerator remembers beside; None before it has started.
+    """
+
+    sequence: int
+    splits: tuple[SplitT, ...]
+    table: SplitTable
+    late: npt.NDArray[np.int64]
+    checkpoint: CheckpointT | None
+
+    @classmethod
+    def initial(cls) -> SourceState[SplitT, CheckpointT]:
+        """Nothing discovered, nothing read."""
+        return cls(0, (), SplitTable.empty(), np.empty(0, np.int64), None)
+
+    def by_id(self) -> dict[str, SplitT]:
+        """The splits by their ids."""
+        return {split.split_id: split for split in self.splits}

@@ -1,0 +1,51 @@
+"""Everything this library raises about sources, options, data and offsets."""
+
+from __future__ import annotations
+
+from alignment.exceptions import AlignmentError
+
+__all__ = [
+    "DataLossError",
+    "LateRecordError",
+    "MalformedDataError",
+    "OffsetError",
+    "OptionError",
+    "PathNotFoundError",
+    "SchemaError",
+    "SourceError",
+]
+
+
+class SourceError(AlignmentError):
+    """Base of all errors about a source."""
+
+
+class OptionError(SourceError, ValueError):
+    """An option is unknown, has a wrong value, or contradicts another one."""
+
+
+class PathNotFoundError(SourceError, FileNotFoundError):
+    """There is nothing at a path to read."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class SchemaError(SourceError, ValueError):
+    """Columns are missing, clash, or have types that do not fit."""
+
+
+class MalformedDataError(SourceError, ValueError):
+    """A file or record cannot be read as what it should be."""
+
+
+class DataLossError(SourceError):
+    """Records that were planned or were to come are not there any more."""
+
+
+class OffsetError(SourceError, ValueError):
+    """An offset is of a newer version, of another source, or damaged."""
+
+
+class LateRecordError(SourceError):
+    """A record is late, and option `late` asked to fail then."""

@@ -1,0 +1,60 @@
+"""`spark.read`: the same source, all that is there now, without watermarks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from streaming_source.api import Source
+from streaming_source.coordinator import ReadRules, SourceCoordinator, assign_ranges
+from streaming_source.spark.partitions import MIN_ROWS_PER_READER, AlignedInputPartition, read_splits
+from streaming_source.spark.rows import RowShaper
+
+__all__ = ["AlignedBatchReader"]
+
+
+class AlignedBatchReader(DataSourceReader):
+    """Reads everything that a source has, in one go.
+
+    Parameters
+    ----------
+    source, rules
+        What to read, and how; the rules neither align nor limit.
+    schema
+        Columns to read, in the source's types.
+    shaper
+        Makes rows of records.
+    readers
+        Tasks.
+    """
+
+    def __init__(
+        self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, shaper: RowShaper, readers: int
+    ) -> None:
+        self._source = source
+        self._rules = rules
+        self._schema = schema
+        self._shaper = shaper
+        self._readers = readers
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """What each task reads."""
+        coordinator = SourceCoordinator(self._source, self._rules, self._schema, lambda: time.monotonic_ns() // 1000)
+        try:
+            before = coordinator.state
+            coordinator.restore(before)
+            coordinator.drain()
+            ranges = coordinator.ranges(before, coordinator.advance(), self._readers, MIN_ROWS_PER_READER)
+        finally:
+            coordinator.close()
+        # At least one: Spark takes an empty list for one partition of its own.
+        return [AlignedInputPartition(s, before.table.combined) for s in assign_ranges(ranges, self._readers) or [[]]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Rows of one partition, as Arrow batches."""
+        assert isinstance(partition, AlignedInputPartition)
+        yield from read_splits(self._source, self._schema, self._shaper, partition.splits)

@@ -1,0 +1,116 @@
+"""The Spark data source: options and a connector on one side, Spark's readers on the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from alignment.planner import PlanningRules
+from alignment.strategy import WatermarkStrategy
+from alignment.timestamps import RecordTimestampAssigner
+from streaming_source.api import Boundedness, Source
+from streaming_source.coordinator import ReadRules
+from streaming_source.exceptions import OptionError, SchemaError
+from streaming_source.spark.batch_reader import AlignedBatchReader
+from streaming_source.spark.options import (
+    FRAME_OPTIONS,
+    STRATEGY_OPTIONS,
+    FrameOptions,
+    frame_options,
+    read_rules,
+    strategy_of,
+)
+from streaming_source.spark.rows import RowShaper
+from streaming_source.spark.schema import METADATA_COLUMNS, arrow_schema, frame_schema
+from streaming_source.spark.stream_reader import AlignedStreamReader
+
+__all__ = ["FORMATS", "AlignedDataSource"]
+
+FORMATS: Final = {
+    "aligned_datagen": ("streaming_source.connectors.datagen", "DataGeneratorSource"),
+    "aligned_files": ("streaming_source.connectors.files", "FileSource"),
+}
+"""Format name -> module and class of its source; imported when the format is used."""
+
+
+class AlignedDataSource:
+    """One source, as one query reads it.
+
+    Not a `pyspark.sql.datasource.DataSource` itself: that one is made in `registration` and does nothing but find this.
+
+    Parameters
+    ----------
+    source, strategy, options
+        What to read, when its records happened, and what becomes of them.
+    """
+
+    def __init__(self, source: Source[Any, Any], strategy: WatermarkStrategy, options: FrameOptions) -> None:
+        if isinstance(strategy.timestamp_assigner, RecordTimestampAssigner) and not source.has_source_timestamps:
+            raise OptionError(
+                f"{source.name} has no source record timestamps: name the column of the event time with option "
+                "eventTimeColumn, or give the strategy a timestamp assigner"
+            )
+        self._source = source
+        self._strategy = strategy
+        self._options = options
+        self._data: pa.Schema | None = None
+
+    @classmethod
+    def of_format(cls, name: str, options: Mapping[str, str]) -> AlignedDataSource:
+        """From what a user gave to `readStream.format(name)`.
+
+        Raises
+        ------
+        OptionError
+            If an option is unknown or wrong.
+        """
+        module, source_class = FORMATS[name]
+        kind = getattr(import_module(module), source_class)
+        values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
+        return cls(kind.from_options(values), strategy_of(values), frame_options(values))
+
+    def schema(self) -> StructType:
+        """Columns of the frame."""
+        return frame_schema(self._data_schema(), self._strategy.timestamp_assigner, self._options)
+
+    def stream_reader(self, schema: StructType) -> AlignedStreamReader:
+        """For `spark.readStream`."""
+        bounded = self._source.boundedness is Boundedness.BOUNDED
+        rules = read_rules(self._strategy, self._options, bounded=bounded)
+        return AlignedStreamReader(self._source, rules, self._needed(schema), self._shaper(schema), self._readers)
+
+    def batch_reader(self, schema: StructType) -> AlignedBatchReader:
+        """For `spark.read`: generators are off, and with them all that builds on watermarks."""
+        rules = ReadRules(self._strategy, PlanningRules(out_of_orderness_us=None))
+        shaper = RowShaper(arrow_schema(schema), self._strategy.timestamp_assigner, self._options.without_watermarks())
+        return AlignedBatchReader(self._source, rules, self._needed(schema), shaper, self._readers)
+
+    @property
+    def _readers(self) -> int:
+        return self._options.readers or os.cpu_count() or 1
+
+    def _shaper(self, schema: StructType) -> RowShaper:
+        return RowShaper(arrow_schema(schema), self._strategy.timestamp_assigner, self._options)
+
+    def _data_schema(self) -> pa.Schema:
+        if self._data is None:
+            self._data = self._source.schema()
+        return self._data
+
+    def _needed(self, frame: StructType) -> pa.Schema:
+        """The data's columns that a frame and its event times need."""
+        data = self._data_schema()
+        added = {*METADATA_COLUMNS, self._options.event_time_as}
+        missing = [name for name in frame.names if name not in added and name not in data.names]
+        if missing:
+            raise SchemaError(f"the schema asks for columns {missing}, which the data has not: {', '.join(data.names)}")
+        for_times = self._strategy.timestamp_assigner.columns
+        if for_times is None:
+            return data
+        wanted = {*frame.names, *(column.split(".")[0] for column in for_times)}
+        return pa.schema([field for field in data if field.name in wanted])

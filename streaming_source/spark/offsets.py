@@ -1,0 +1,138 @@
+"""Offsets: the state of a source as JSON, which a person can read in Spark's progress and checkpoint.
+
+    {"v": 1, "source": "aligned_files", "id": "5b2c0f6e", "n": 7, "watermark": 1357034399999999,
+     "enumerator": [1, {...}], "splits_v": 1, "splits": [[["AA", 5120, "part-03", 120], 1357034399999999, "active"]]}
+
+`n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
+before any), its status, and behind it the number of late records if there were some. Equal states give equal texts.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+
+from alignment.combine import SplitStatus
+from alignment.planner import SplitTable
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit
+from streaming_source.coordinator import SourceState
+from streaming_source.exceptions import OffsetError
+
+__all__ = ["Offset", "OffsetCodec"]
+
+_VERSION: Final = 1
+
+Offset: TypeAlias = dict[str, Any]
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+CheckpointT = TypeVar("CheckpointT")
+
+
+class OffsetCodec:
+    """Writes and reads the offsets of one source."""
+
+    def __init__(self, source: Source[Any, Any]) -> None:
+        self._source = source
+        self._id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
+
+    def encode(self, state: SourceState[Any, Any]) -> Offset:
+        """The state as JSON values, keys always in the same order. O(n)."""
+        splits: list[list[Any]] = []
+        watermarks, statuses, late = state.table.watermarks.tolist(), state.table.statuses.tolist(), state.late.tolist()
+        write = self._source.split_serializer
+        for i, split in enumerate(state.splits):
+            entry = [_to_json(write.serialize(split)), _or_null(watermarks[i]), SplitStatus(statuses[i]).name.lower()]
+            splits.append([*entry, late[i]] if late[i] else entry)
+        return {
+            "v": _VERSION,
+            "source": self._source.name,
+            "id": self._id,
+            "n": state.sequence,
+            "watermark": _or_null(state.table.combined),
+            "enumerator": self._checkpoint_to_json(state.checkpoint),
+            "splits_v": write.version,
+            "splits": splits,
+        }
+
+    def decode(self, offset: Offset) -> SourceState[Any, Any]:
+        """The state that an offset says. O(n).
+
+        Raises
+        ------
+        OffsetError
+            If the offset is of a newer version, of another source, or not an offset of this library.
+        """
+        self._check(offset)
+        try:
+            serializer, version = self._source.split_serializer, int(offset["splits_v"])
+            entries = offset["splits"]
+            splits = tuple(serializer.deserialize(version, _from_json(entry[0])) for entry in entries)
+            table = SplitTable(
+                tuple(split.split_id for split in splits),
+                np.array([split.position for split in splits], np.int64),
+                np.array([_or_minimum(entry[1]) for entry in entries], np.int64),
+                np.array([SplitStatus[entry[2].upper()] for entry in entries], np.int8),
+                _or_minimum(offset["watermark"]),
+            )
+            late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
+            checkpoint = self._checkpoint_from_json(offset["enumerator"])
+            return SourceState(int(offset["n"]), splits, table, late, checkpoint)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, OffsetError):
+                raise
+            raise OffsetError(f"damaged offset of {self._source.name}: {error!r} in {json.dumps(offset)}") from error
+
+    def _check(self, offset: Offset) -> None:
+        name = self._source.name
+        if not isinstance(offset, dict) or "v" not in offset or "source" not in offset:
+            raise OffsetError(
+                f"this is not an offset of {name}: {json.dumps(offset)}; the checkpoint belongs to another source: "
+                "use a new checkpointLocation"
+            )
+        if not isinstance(offset["v"], int) or offset["v"] > _VERSION:
+            raise OffsetError(
+                f"the offset has version {offset['v']!r}, this library reads up to {_VERSION}: it was written by a "
+                "newer one; upgrade spark-watermark-alignment"
+            )
+        if offset["source"] != name or offset["id"] != self._id:
+            raise OffsetError(
+                f"the offset is of another source ({offset['source']}, id {offset['id']}), not of this one "
+                f"({name}, id {self._id}): what is read, or how it is split, has changed; use a new checkpointLocation"
+            )
+
+    def _checkpoint_to_json(self, checkpoint: Any) -> list[Any] | None:
+        if checkpoint is None:
+            return None
+        write: SimpleVersionedSerializer[Any] = self._source.enumerator_checkpoint_serializer
+        return [write.version, _to_json(write.serialize(checkpoint))]
+
+    def _checkpoint_from_json(self, value: list[Any] | None) -> Any:
+        if value is None:
+            return None
+        version, data = value
+        return self._source.enumerator_checkpoint_serializer.deserialize(version, _from_json(data))
+
+
+def _to_json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def _from_json(value: Any) -> bytes:
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return base64.b64decode(value["base64"])
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _or_null(watermark: int) -> int | None:
+    return None if watermark == MIN_WATERMARK else watermark
+
+
+def _or_minimum(watermark: int | None) -> int:
+    return MIN_WATERMARK if watermark is None else watermark

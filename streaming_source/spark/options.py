@@ -1,0 +1,197 @@
+"""The options that every format takes, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from alignment.durations import format_duration
+from alignment.planner import PlanningRules
+from alignment.strategy import AlignmentParameters, WatermarkStrategy
+from alignment.timestamps import FieldTimestampAssigner
+from streaming_source.api import Option, OptionSet
+from streaming_source.api.options import boolean, choice, duration, integer, optional_duration, text
+from streaming_source.coordinator import ReadRules
+from streaming_source.exceptions import OptionError
+from streaming_source.spark.watermark_rows import FAR_US
+
+__all__ = ["FRAME_OPTIONS", "STRATEGY_OPTIONS", "FrameOptions", "frame_options", "read_rules", "strategy_of"]
+
+_SECOND_US: Final = 1_000_000
+
+STRATEGY_OPTIONS: Final = OptionSet(
+    [
+        Option("eventTimeColumn", text, "Column of the event time (dotted path); absent: the source record timestamp."),
+        Option("timestampUnit", choice("s", "ms", "us", "ns"), "Unit of an event-time column of numbers."),
+        Option(
+            "maxOutOfOrderness",
+            duration(),
+            "How far a record may be behind the latest one of its split and still be on time.",
+            0,
+            "0 seconds",
+        ),
+        Option(
+            "idleTimeout",
+            optional_duration(1),
+            "A split with nothing left to read for this long no longer holds the watermark; `none`: never idle.",
+            60 * _SECOND_US,
+            "1 minute",
+        ),
+        Option("maxDrift", duration(), "How far any split is read ahead of the slowest one's reach."),
+        Option("alignmentGroup", text, "Name of the group of splits that `maxDrift` holds together."),
+        Option("updateInterval", duration(1), "How often limits are exchanged within a group.", _SECOND_US, "1 second"),
+    ]
+)
+"""What makes a `WatermarkStrategy`; `from_source` takes the strategy itself instead."""
+
+FRAME_OPTIONS: Final = OptionSet(
+    [
+        Option("eventTimeAs", text, "Name of the column with the final event time.", "event_time", "event_time"),
+        Option(
+            "lateness",
+            choice("bounded", "none"),
+            "`bounded`: `maxOutOfOrderness` is the contract; `none`: no record that the index sees is ever late.",
+            "bounded",
+            "bounded",
+        ),
+        Option(
+            "late",
+            choice("keep", "drop", "fail"),
+            "What to do with a record at or below the watermark already announced. It is counted in any case.",
+            "keep",
+            "keep",
+        ),
+        Option(
+            "invalidTimestamp",
+            choice("fail", "null", "drop"),
+            "What to do with a record whose event time is null or unreadable.",
+            "fail",
+            "fail",
+        ),
+        Option("watermarkRows", boolean, "Emit the rows that `with_exact_watermark` needs.", False, "false"),
+        Option(
+            "includeMetadata",
+            boolean,
+            "Add `_split`, `_position`, `_source_timestamp` and `_late`.",
+            False,
+            "false",
+        ),
+        Option("maxRowsPerTrigger", integer(1), "At most this many records a micro-batch, by event time."),
+        Option("numReaders", integer(1), "Tasks that read one micro-batch; default: the cores of the driver."),
+        Option(
+            "allowUnalignedSourceSplits",
+            boolean,
+            "Go on where a connector cannot pause a split. The connectors here all can.",
+            False,
+            "false",
+        ),
+        Option("maxFutureSkew", optional_duration(1), "Reserved; see `frame_options`."),
+    ]
+)
+"""What both doors take: `readStream.format(...)` and `from_source`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameOptions:
+    """What becomes of records on their way into the frame. See `FRAME_OPTIONS` for the meanings."""
+
+    event_time_as: str = "event_time"
+    lateness: str = "bounded"
+    late: str = "keep"
+    invalid_timestamp: str = "fail"
+    watermark_rows: bool = False
+    include_metadata: bool = False
+    max_rows: int | None = None
+    readers: int | None = None
+
+    @property
+    def time_limit_us(self) -> int | None:
+        """Event times from here on are invalid: watermark rows live there."""
+        return FAR_US if self.watermark_rows else None
+
+    def without_watermarks(self) -> FrameOptions:
+        """The same for a batch read, where nothing is late and no watermark row is added."""
+        return replace(self, late="keep", watermark_rows=False, max_rows=None)
+
+
+def frame_options(values: Mapping[str, Any]) -> FrameOptions:
+    """Of parsed values of `FRAME_OPTIONS`.
+
+    Raises
+    ------
+    OptionError
+        For `maxFutureSkew`: to give the same batch when it is read again, the time that the clock showed would have
+        to be part of the offset, and it is not yet.
+    """
+    if values["maxFutureSkew"] is not None:
+        raise OptionError(
+            "option maxFutureSkew is not supported yet; leave it out or set it to none, "
+            "and filter records from the future in the producer"
+        )
+    return FrameOptions(
+        event_time_as=values["eventTimeAs"],
+        lateness=values["lateness"],
+        late=values["late"],
+        invalid_timestamp=values["invalidTimestamp"],
+        watermark_rows=values["watermarkRows"],
+        include_metadata=values["includeMetadata"],
+        max_rows=values["maxRowsPerTrigger"],
+        readers=values["numReaders"],
+    )
+
+
+def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
+    """The strategy that parsed values of `STRATEGY_OPTIONS` describe.
+
+    Raises
+    ------
+    OptionError
+        If options contradict each other.
+    """
+    strategy = WatermarkStrategy(out_of_orderness_us=values["maxOutOfOrderness"], idle_timeout_us=values["idleTimeout"])
+    if values["eventTimeColumn"] is not None:
+        assigner = FieldTimestampAssigner(values["eventTimeColumn"], values["timestampUnit"])
+        strategy = strategy.with_timestamp_assigner(assigner)
+    elif values["timestampUnit"] is not None:
+        raise OptionError("option timestampUnit needs eventTimeColumn: it is the unit of that column")
+    if values["alignmentGroup"] is not None and values["maxDrift"] is None:
+        raise OptionError(f"option alignmentGroup = {values['alignmentGroup']!r} needs maxDrift")
+    if values["maxDrift"] is not None:
+        group = values["alignmentGroup"] or "the splits of this source"
+        alignment = AlignmentParameters(group, values["maxDrift"], values["updateInterval"])
+        strategy = replace(strategy, alignment=alignment)
+    return strategy
+
+
+def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: bool) -> ReadRules:
+    """How a stream is planned.
+
+    With the exact watermark drift costs state and never records, so without `maxDrift` it is open. Without, drift
+    would cost records: then it is `maxOutOfOrderness`.
+
+    Raises
+    ------
+    OptionError
+        If `lateness=none` is asked of a strategy whose watermarks cannot be foretold.
+    """
+    bound_us = strategy.out_of_orderness_us
+    if options.lateness == "none" and bound_us is None:
+        raise OptionError("option lateness = 'none' needs a built-in watermark generator (maxOutOfOrderness)")
+    drift_us = strategy.alignment.max_drift_us if strategy.alignment else None
+    if drift_us is None and not options.watermark_rows:
+        drift_us = bound_us
+    planning = PlanningRules(
+        out_of_orderness_us=bound_us,
+        max_drift_us=drift_us,
+        drains_past_caught_up=options.watermark_rows,
+        perfect=options.lateness == "none",
+        bounded=bounded,
+    )
+    return ReadRules(strategy, planning, options.max_rows, options.time_limit_us)
+
+
+def describe_drift(rules: ReadRules) -> str:
+    """`max_drift` in words."""
+    drift_us = rules.planning.max_drift_us
+    return "open" if drift_us is None else format_duration(drift_us)

@@ -1,0 +1,66 @@
+"""What travels to the executors, and how it is read there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from streaming_source.api import InputStatus, Source, SourceReaderContext, SourceSplit
+from streaming_source.spark.rows import FrameOutput, RowShaper
+
+__all__ = ["MIN_ROWS_PER_READER", "AlignedInputPartition", "read_splits"]
+
+MIN_ROWS_PER_READER = 32_768
+"""Below this another task costs more than it saves."""
+
+
+class AlignedInputPartition(InputPartition):
+    """What one task reads.
+
+    Parameters
+    ----------
+    splits
+        Ranges of splits, in order.
+    announced
+        The watermark that holds while they are processed.
+    watermark_row_us
+        Event time of the watermark row that rides along, or None.
+    """
+
+    def __init__(self, splits: Sequence[SourceSplit], announced: int, watermark_row_us: int | None = None) -> None:
+        super().__init__(None)
+        self.splits = tuple(splits)
+        self.announced = announced
+        self.watermark_row_us = watermark_row_us
+
+
+def read_splits(
+    source: Source[Any, Any], schema: pa.Schema, shaper: RowShaper, splits: Sequence[SourceSplit]
+) -> Iterator[pa.RecordBatch]:
+    """Rows of the given ranges, through the source's reader."""
+    remaining = list(splits)
+    while remaining:
+        # A reader knows a split by its id; further ranges of the same split are read by a further reader.
+        now: dict[str, SourceSplit] = {}
+        later: list[SourceSplit] = []
+        for split in remaining:
+            if split.split_id in now:
+                later.append(split)
+            else:
+                now[split.split_id] = split
+        reader = source.create_reader(SourceReaderContext(schema))
+        try:
+            reader.start()
+            reader.add_splits(list(now.values()))
+            reader.notify_no_more_splits()
+            output = FrameOutput(shaper)
+            status = InputStatus.MORE_AVAILABLE
+            while status is not InputStatus.END_OF_INPUT:
+                status = reader.poll_next(output)
+                yield from output.take()
+        finally:
+            reader.close()
+        remaining = later

@@ -1,0 +1,120 @@
+"""The two doors: formats for `spark.readStream`, and frames from a `Source` object."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource
+
+from alignment.strategy import WatermarkStrategy
+from streaming_source.api import Source
+from streaming_source.exceptions import OptionError
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource
+from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS, frame_options
+from streaming_source.spark.watermark_rows import with_exact_watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["from_source", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats `aligned_files` and `aligned_datagen` known to a session. May be called again.
+
+    Works under Spark Connect as well; the workers' Python must have this library installed.
+    """
+    for name in FORMATS:
+        spark.dataSource.register(_data_source(name, driver=sys.executable))
+
+
+def from_source(
+    spark: SparkSession,
+    source: Source[Any, Any],
+    watermark_strategy: WatermarkStrategy,
+    name: str,
+    **options: Any,
+) -> DataFrame:
+    """A streaming frame over a source, with the exact watermark.
+
+    Parameters
+    ----------
+    source
+        What to read.
+    watermark_strategy
+        Event times, watermarks, idleness, alignment.
+    name
+        Of this source in the query; the observed metrics carry it.
+    **options
+        Any of `eventTimeAs`, `lateness`, `late`, `invalidTimestamp`, `includeMetadata`, `maxRowsPerTrigger`,
+        `numReaders`.
+
+    Returns
+    -------
+    DataFrame
+        The data and the event time, which carries the watermark already: window on it, join on it, but do not call
+        `withWatermark`.
+
+    Raises
+    ------
+    OptionError
+        If an option is unknown, wrong, or one that the strategy stands for.
+    """
+    if not name.replace("_", "").isalnum():
+        raise OptionError(f"name = {name!r}: must be of letters, digits and underscores")
+    for option in options:
+        if option.lower() in {known.name.lower() for known in STRATEGY_OPTIONS}:
+            raise OptionError(f"option {option} is part of the watermark_strategy here; set it there")
+    given = {option: _as_text(value) for option, value in options.items()}
+    parsed = frame_options(FRAME_OPTIONS.parse({**given, "watermarkRows": "true"}))
+    # Checked here, in the user's own call, before it is checked again where Spark runs it.
+    AlignedDataSource(source, watermark_strategy, parsed)
+    content: bytes = cloudpickle.dumps((source, watermark_strategy, parsed))  # type: ignore[no-untyped-call]
+    kind = _data_source(f"aligned_source_{name}", driver=sys.executable, content=content)
+    spark.dataSource.register(kind)
+    frame = spark.readStream.format(kind.name()).load()
+    return with_exact_watermark(frame, parsed.event_time_as, name)
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _data_source(format_name: str, *, driver: str, content: bytes | None = None) -> type[DataSource]:
+    """A data source class that Spark pickles whole, so that it can say clearly where this library is missing.
+
+    A class that a module holds would be pickled by its name, and a worker without that module would fail in unpickling.
+    """
+
+    class Registered(DataSource):
+        def __init__(self, options: Any) -> None:
+            try:
+                from streaming_source.spark.datasource import AlignedDataSource
+            except ModuleNotFoundError as error:
+                raise ModuleNotFoundError(
+                    f"Spark's workers run {sys.executable} (Python {sys.version.split()[0]}), which has no module "
+                    f"{error.name!r}; the driver runs {driver}. Install spark-watermark-alignment for the workers, or "
+                    f"set PYSPARK_PYTHON (or spark.pyspark.python) to a Python that has it, before the session starts",
+                    name=error.name,
+                ) from None
+            if content is None:
+                self._aligned = AlignedDataSource.of_format(format_name, dict(options))
+            else:
+                self._aligned = AlignedDataSource(*cloudpickle.loads(content))
+
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+        def schema(self) -> Any:
+            return self._aligned.schema()
+
+        def streamReader(self, schema: Any) -> Any:
+            return self._aligned.stream_reader(schema)
+
+        def reader(self, schema: Any) -> Any:
+            return self._aligned.batch_reader(schema)
+
+    return Registered

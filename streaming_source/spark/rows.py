@@ -1,0 +1,211 @@
+"""From a source's records to the rows of the frame: event times, late and invalid records, metadata, types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from alignment.exceptions import InvalidTimestampError
+from alignment.timestamps import NO_TIMESTAMP, EventTimes, TimestampAssigner
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.api import ReaderOutput, SourceOutput
+from streaming_source.exceptions import LateRecordError, SchemaError
+from streaming_source.spark.options import FrameOptions
+
+__all__ = ["FrameOutput", "RowShaper"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowShaper:
+    """Makes rows of a frame.
+
+    Attributes
+    ----------
+    schema
+        Arrow schema of the frame, as Spark expects it of every batch.
+    assigner, options
+        How event times are found, and what becomes of records.
+    announced
+        The watermark that holds while these rows are processed: what is at or below it is late.
+    """
+
+    schema: pa.Schema
+    assigner: TimestampAssigner
+    options: FrameOptions
+    announced: int = MIN_WATERMARK
+
+    def at(self, announced: int) -> RowShaper:
+        """The same under another announced watermark."""
+        return replace(self, announced=announced)
+
+    def shape(
+        self, split_id: str, batch: pa.RecordBatch, source_timestamps: Int64Array | None, positions: int | Int64Array
+    ) -> pa.RecordBatch:
+        """The rows of `n` records of one split, fewer where the options drop some.
+
+        Raises
+        ------
+        InvalidTimestampError, LateRecordError
+            If the options say so; names split, position and value.
+        SchemaError
+            If a column cannot become what Spark expects.
+        """
+        times = self._event_times(batch, source_timestamps)
+        positions = positions + np.arange(batch.num_rows) if isinstance(positions, int) else positions
+        late = times.valid & (times.values <= self.announced)
+        keep = self._kept(split_id, batch, times, positions, late)
+        columns = [
+            self._column(field, split_id, batch, times, source_timestamps, positions, late) for field in self.schema
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return rows if keep is None else rows.filter(pa.array(keep))
+
+    def watermark_row(self, time_us: int) -> pa.RecordBatch:
+        """One row with nothing but an event time."""
+        columns = [
+            pa.array([time_us], pa.int64()).cast(field.type)
+            if field.name == self.options.event_time_as
+            else pa.nulls(1, field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _event_times(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
+        times = self.assigner.extract(batch, source_timestamps)
+        limit_us = self.options.time_limit_us
+        if limit_us is None or not len(times) or times.max() < limit_us:
+            return times
+        valid = times.valid & (times.values < limit_us)
+        return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
+
+    def _kept(
+        self,
+        split_id: str,
+        batch: pa.RecordBatch,
+        times: EventTimes,
+        positions: Int64Array,
+        late: npt.NDArray[np.bool_],
+    ) -> npt.NDArray[np.bool_] | None:
+        """Which records stay; None for all."""
+        options = self.options
+        if options.invalid_timestamp == "fail" and not times.valid.all():
+            first = int(np.argmin(times.valid))
+            raise InvalidTimestampError(
+                f"split {split_id!r}, position {positions[first]}: no valid event time in {self._value(batch, first)}; "
+                f"option invalidTimestamp = null keeps such records without one, drop leaves them out"
+            )
+        if options.late == "fail" and late.any():
+            first = int(np.argmax(late))
+            raise LateRecordError(
+                f"split {split_id!r}, position {positions[first]}: event time {times.values[first]} us is at or below "
+                f"the watermark {self.announced} us; option late = keep marks such records, drop leaves them out"
+            )
+        drop_invalid = options.invalid_timestamp == "drop" and not times.valid.all()
+        drop_late = options.late == "drop" and late.any()
+        if not (drop_invalid or drop_late):
+            return None
+        keep = np.ones(batch.num_rows, np.bool_)
+        if drop_invalid:
+            keep &= times.valid
+        if drop_late:
+            keep &= ~late
+        return keep
+
+    def _column(
+        self,
+        field: pa.Field,
+        split_id: str,
+        batch: pa.RecordBatch,
+        times: EventTimes,
+        source_timestamps: Int64Array | None,
+        positions: Int64Array,
+        late: npt.NDArray[np.bool_],
+    ) -> pa.Array:
+        if field.name == self.options.event_time_as:
+            return pa.array(times.values, mask=~times.valid).cast(field.type)
+        place = batch.schema.get_field_index(field.name)
+        if place >= 0:
+            return _as_type(batch.column(place), field)
+        if field.name == "_split":
+            return pa.repeat(pa.scalar(split_id, field.type), batch.num_rows)
+        if field.name == "_position":
+            return pa.array(positions, field.type)
+        if field.name == "_late":
+            return pa.array(late, field.type)
+        if field.name == "_source_timestamp":
+            if source_timestamps is None:
+                return pa.nulls(batch.num_rows, field.type)
+            return pa.array(source_timestamps, mask=source_timestamps == NO_TIMESTAMP).cast(field.type)
+        raise SchemaError(f"the records have no column {field.name!r}; they have {', '.join(batch.schema.names)}")
+
+    def _value(self, batch: pa.RecordBatch, row: int) -> str:
+        columns = self.assigner.columns
+        if not columns:
+            return "the source record timestamp" if columns is not None else "what the timestamp assigner returned"
+        values: dict[str, Any] = {}
+        for column in columns:
+            value: Any = batch.slice(row, 1).to_pylist()[0]
+            for part in column.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            values[column] = value
+        return ", ".join(f"{column} = {value!r}" for column, value in values.items())
+
+
+class FrameOutput(ReaderOutput):
+    """Collects shaped rows, until Spark takes them. Watermarks are the planner's: it knows them before reading."""
+
+    def __init__(
+        self, shaper: RowShaper, split_id: str | None = None, rows: list[pa.RecordBatch] | None = None
+    ) -> None:
+        self._shaper = shaper
+        self._split_id = split_id
+        self._rows: list[pa.RecordBatch] = [] if rows is None else rows
+
+    def collect(
+        self,
+        batch: pa.RecordBatch,
+        source_timestamps: Int64Array | None = None,
+        *,
+        positions: int | Int64Array,
+    ) -> None:
+        """See `SourceOutput`."""
+        if batch.num_rows:
+            self._rows.append(self._shaper.shape(self._split_id or "", batch, source_timestamps, positions))
+
+    def create_output_for_split(self, split_id: str) -> SourceOutput:
+        """See `ReaderOutput`."""
+        return FrameOutput(self._shaper, split_id, self._rows)
+
+    def release_output_for_split(self, split_id: str) -> None:
+        """Nothing to let go of."""
+
+    def take(self) -> list[pa.RecordBatch]:
+        """The rows since the last call."""
+        taken = list(self._rows)
+        self._rows.clear()
+        return taken
+
+    def emit_watermark(self, watermark: int) -> None:
+        """The planner's to say."""
+
+    def mark_idle(self) -> None:
+        """The planner's to say."""
+
+    def mark_active(self) -> None:
+        """The planner's to say."""
+
+
+def _as_type(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type == field.type:
+        return column
+    # Nanoseconds lose what Spark cannot hold, as in Spark's own readers; nothing else may lose anything.
+    try:
+        return column.cast(field.type, safe=not pa.types.is_timestamp(field.type))
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}") from None

@@ -1,0 +1,148 @@
+"""The exact watermark: how a row can set Spark's event-time watermark to what it should be.
+
+Spark's watermark is the largest event time it has seen, minus a delay. So a source adds to each micro-batch one
+*watermark row*, whose event time lies `OFFSET` after the watermark `W` that shall hold, and the delay is `OFFSET` as
+well. Data lies thousands of years before any watermark row and can no longer move the watermark; the rows are filtered
+out right behind the operator that reads the event times.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from alignment.durations import format_duration
+from alignment.strategy import WatermarkStrategy
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.exceptions import OptionError, SchemaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "FAR_US",
+    "MAX_SPARK_WATERMARK_US",
+    "OFFSET_US",
+    "WATERMARK_ROWS_KEY",
+    "required_delay",
+    "watermark_row_time",
+    "with_exact_watermark",
+]
+
+
+def _epoch_us(moment: datetime) -> int:
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+_OFFSET: Final = timedelta(days=1_461_000)
+OFFSET_US: Final = _OFFSET // timedelta(microseconds=1)
+"""4000 years of 365.25 days: how far watermark rows lie behind the watermark they announce."""
+
+FAR_US: Final = _epoch_us(datetime(4000, 1, 1, tzinfo=UTC))
+"""Data lies before this, watermark rows behind it: `OFFSET` after 1970 is in the year 5970."""
+
+MAX_SPARK_WATERMARK_US: Final = _epoch_us(datetime(9999, 12, 31, tzinfo=UTC)) - OFFSET_US
+"""The latest watermark that a row of Spark's last year can announce; later than any data."""
+
+WATERMARK_ROWS_KEY: Final = "aligned.watermarkRows"
+"""Key in the metadata of the event-time column by which `with_exact_watermark` knows its frames."""
+
+_FAR_SQL: Final = "TIMESTAMP '4000-01-01 00:00:00+00:00'"
+
+
+def watermark_row_time(watermark: int) -> int | None:
+    """Event time in microseconds of the row that announces `watermark`; None where there is nothing to announce.
+
+    Spark's own watermark starts at 1970, so an earlier one needs no row. `MAX_WATERMARK` becomes the latest watermark
+    that a Spark timestamp can announce.
+    """
+    if watermark == MIN_WATERMARK or watermark < 0:
+        return None
+    return min(watermark, MAX_SPARK_WATERMARK_US) + OFFSET_US
+
+
+def with_exact_watermark(df: DataFrame, event_time: str = "event_time", name: str | None = None) -> DataFrame:
+    """Let the watermark rows of a source set Spark's watermark, and take them out of the frame.
+
+    Parameters
+    ----------
+    df
+        A streaming frame as `readStream.format(...).option("watermarkRows", True).load()` gave it, before any other
+        operation.
+    event_time
+        Its event-time column (option `eventTimeAs`).
+    name
+        Name of the observed metrics (`observedMetrics` of the query's progress) with the number of rows and, if
+        the frame has metadata, of late ones; by default a unique one.
+
+    Returns
+    -------
+    DataFrame
+        The data, with an event-time watermark on `event_time`: do not call `withWatermark` on it again.
+
+    Raises
+    ------
+    SchemaError
+        If the frame has no such column.
+    OptionError
+        If it is not a streaming frame, or was loaded without `watermarkRows`.
+
+    Notes
+    -----
+    The observation is not decoration: Spark pushes filters on other columns below the watermark operator, where they
+    would remove the watermark row; nothing is pushed through an observation.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+    fields = {field.name: field for field in df.schema.fields}
+    if event_time not in fields:
+        raise SchemaError(f"the frame has no column {event_time!r} (event_time); it has {', '.join(fields)}")
+    if not df.isStreaming:
+        raise OptionError("with_exact_watermark needs a streaming frame: batch reads have no watermark")
+    if not fields[event_time].metadata.get(WATERMARK_ROWS_KEY):
+        raise OptionError(
+            f"column {event_time!r} carries no watermark rows: load the frame with option watermarkRows = true, "
+            "and call with_exact_watermark on it as loaded"
+        )
+    column = F.col(f"`{event_time}`")
+    metrics = [F.count(F.lit(1)).alias("rows")]
+    if "_late" in fields:
+        metrics.append(F.count_if(F.col("_late")).alias("late"))
+    return (
+        df.withWatermark(event_time, f"{_OFFSET.days} days")
+        .where((column < F.expr(_FAR_SQL)) | column.isNull())
+        .observe(name or f"aligned_{uuid4().hex[:8]}", *metrics)
+    )
+
+
+def required_delay(strategy: WatermarkStrategy, *, per_row: bool = False) -> str:
+    """The smallest delay with which plain `withWatermark` loses no record that is on time.
+
+    It is the larger of the bound on out-of-orderness and the maximum drift (by default the same bound), for windows:
+    Spark keeps a row as long as its window ends after the watermark.
+
+    Parameters
+    ----------
+    strategy
+        As given to the source.
+    per_row
+        For operators that compare the row's own time with the watermark (`dropDuplicates`, stream-stream joins). Spark
+        drops a row *at* the watermark, so a record exactly on the bound needs one millisecond more.
+
+    Returns
+    -------
+    str
+        For `withWatermark`, in whole milliseconds.
+
+    Raises
+    ------
+    OptionError
+        If the strategy has a generator whose bound is not known.
+    """
+    if strategy.out_of_orderness_us is None:
+        raise OptionError("required_delay needs a strategy with a bound on out-of-orderness; use the exact watermark")
+    drift_us = strategy.alignment.max_drift_us if strategy.alignment else 0
+    delay_us = max(strategy.out_of_orderness_us, drift_us)
+    delay_ms = -(-delay_us // 1000) if not per_row or drift_us > strategy.out_of_orderness_us else delay_us // 1000 + 1
+    return format_duration(delay_ms * 1000)

@@ -1,0 +1,58 @@
+"""What is installed is what the project says: one version, typed packages, nothing else in the wheel."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streaming_source
+
+ROOT = Path(__file__).resolve().parents[2]
+DISTRIBUTION = "spark-watermark-alignment"
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def installed_version() -> str:
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.fail(f"{DISTRIBUTION} is not installed in this environment; run `make setup`")
+
+
+def test_the_package_states_the_version_of_the_project(pyproject: dict[str, Any]) -> None:
+    assert streaming_source.__version__ == pyproject["project"]["version"]
+
+
+def test_the_installed_metadata_has_the_version_of_the_project(pyproject: dict[str, Any]) -> None:
+    assert installed_version() == pyproject["project"]["version"]
+
+
+def test_the_wheel_holds_both_packages_and_their_type_markers(pyproject: dict[str, Any]) -> None:
+    target = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert target["packages"] == ["alignment", "streaming_source"]
+    for package in target["packages"]:
+        marker = ROOT / package / "py.typed"
+        assert marker.is_file()
+        patterns = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+        # Hatchling leaves out of the wheel what git ignores.
+        assert not any(marker.match(p) for p in patterns if p and not p.startswith("#"))
+        assert not set(target) & {"exclude", "only-include"}
+
+
+def test_the_script_points_into_the_package(pyproject: dict[str, Any]) -> None:
+    assert pyproject["project"]["scripts"] == {"streaming-source": "streaming_source.cli:main"}
+
+
+def test_pyspark_is_required_in_a_version_with_python_streaming_sources(pyproject: dict[str, Any]) -> None:
+    names = {re.split(r"[<>=~!\[; ]", dep)[0]: dep for dep in pyproject["project"]["dependencies"]}
+    assert set(names) == {"pyspark", "pyarrow", "numpy", "sortedcontainers"}
+    assert names["pyspark"] == "pyspark>=4.2"
