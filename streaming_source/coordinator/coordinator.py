@@ -40,16 +40,16 @@ class ReadRules:
         Event times, watermarks, idleness, alignment.
     planning
         What the planner makes of it.
-    max_rows
-        Read limit of every micro-batch, or None.
     time_limit_us
         Event times from here on are invalid, or None.
+    announces
+        The watermark is announced by rows, so that Spark's own watermark follows it.
     """
 
     strategy: WatermarkStrategy
     planning: PlanningRules
-    max_rows: int | None = None
     time_limit_us: int | None = None
+    announces: bool = False
 
 
 class SourceCoordinator(Generic[SplitT, CheckpointT]):
@@ -87,6 +87,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._generators: dict[str, WatermarkGenerator] = {}
         self._enumerator: SplitEnumerator[SplitT, CheckpointT]
         self._restored = self._started = self._draining = False
+        self._announce_again = False
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
         self.last_plan: MicroBatchPlan | None = None
         self._table = SplitTable.empty()
@@ -104,6 +105,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def restore(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet."""
         self.state = state
+        # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
+        # a source that says nothing again would hold the others back for ever.
+        self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
         if state.checkpoint is None:
             self._enumerator = self._source.create_enumerator(self._context)
         else:
@@ -145,7 +149,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         Parameters
         ----------
         max_rows
-            A read limit on top of the source's own.
+            Read limit, at least 1; None for none.
         """
         if not self._started:
             self.start()
@@ -155,9 +159,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if not self._context.changed and not due:
             return self.state
         self._context.changed = False
-        limits = [limit for limit in (max_rows, self._rules.max_rows) if limit is not None]
         self._take_added()
-        plan = self._plan(min(limits, default=None))
+        plan = self._plan(max_rows)
         self._track_idleness(plan)
         if self._is_news(plan):
             self._hand_out(plan)
@@ -179,6 +182,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         min_rows: int,
     ) -> list[SplitRange[SplitT]]:
         """What to read between two states, cut so that it can be shared by `readers`. Works without `start`."""
+        if end.sequence == self.state.sequence:
+            # The micro-batch that is read now announces the watermark of `end`.
+            self._announce_again = False
         before = start.by_id()
         pairs = [(before.get(split.split_id) or split.origin(), split) for split in end.splits]
         pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
@@ -246,7 +252,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         )
         leaves = (SplitStatus.IDLE, SplitStatus.FINISHED)
         return bool(
-            plan.rows > 0
+            self._announce_again
+            or plan.rows > 0
             or plan.after.combined != self.state.table.combined
             or known != plan.after.split_ids
             or any(((plan.after.statuses == s) != (self._table.statuses == s)).any() for s in leaves)
@@ -263,6 +270,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         checkpoint = self._enumerator.snapshot_state()
         self.state = SourceState(self.state.sequence + 1, splits, plan.after, self._late, checkpoint)
         self.last_plan = plan
+        self._announce_again = False
         self._table = plan.after
         self._leave_finished()
         self._index.forget_before(self._table.positions)

@@ -188,7 +188,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         perfect=options.lateness == "none",
         bounded=bounded,
     )
-    return ReadRules(strategy, planning, options.max_rows, options.time_limit_us)
+    return ReadRules(strategy, planning, options.time_limit_us, announces=options.watermark_rows)
 
 
 def describe_drift(rules: ReadRules) -> str:

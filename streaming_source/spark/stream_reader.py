@@ -68,7 +68,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """`maxRowsPerTrigger`, or no limit."""
-        return ReadAllAvailable() if self._rules.max_rows is None else ReadMaxRows(self._rules.max_rows)
+        max_rows = self._shaper.options.max_rows
+        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on read to the end of what is there, and no further."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Root:
             if "://" in self.uri or self.uri.startswith("file:"):
                 filesystem, path = fs.FileSystem.from_uri(self.uri)
             else:
-                filesystem, path = fs.LocalFileSystem(), fs.FileSystem.from_uri(_absolute(self.uri))[1]
+                filesystem, path = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(self.uri))
         except (ValueError, OSError) as error:
             raise PathNotFoundError(f"path: cannot be opened as a file system: {error}") from None
         return filesystem, path.rstrip("/") or "/"
@@ -86,12 +87,6 @@ def list_files(filesystem: fs.FileSystem, root: str) -> Listing:
             files.append(ListedFile(directory, name, modified_ms))
     files.sort(key=lambda file: (file.directory, file.name))
     return Listing(tuple(files), tuple(sorted(directories - parents)))
-
-
-def _absolute(path: str) -> str:
-    import os
-
-    return os.path.abspath(os.path.expanduser(path))
 
 
 def _is_hidden(relative: str) -> bool:

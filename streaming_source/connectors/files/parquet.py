@@ -212,7 +212,7 @@ def _times_of_group(
     file: pq.ParquetFile, group: int, schema: pa.Schema, assigner: TimestampAssigner
 ) -> npt.NDArray[np.int64]:
     wanted = assigner.columns
-    names = schema.names if wanted is None else sorted({column.split(".")[0] for column in wanted})
+    names = schema.names if wanted is None else list(wanted)
     table = file.read_row_group(group, columns=names)
     parts = [assigner.extract(batch, None).values for batch in table.to_batches()]
     return np.concatenate([np.empty(0, np.int64), *parts])

@@ -1,0 +1,1 @@
+"""Benchmarks: every figure is a ratio between things measured side by side in one run."""

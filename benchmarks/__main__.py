@@ -1,0 +1,22 @@
+"""`python -m benchmarks [--quick]`: run them all and print one table each."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from benchmarks import channel, planning
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks", description="Measure, side by side, as ratios.")
+    parser.add_argument("--quick", action="store_true", help="smaller inputs: under five minutes")
+    quick = parser.parse_args().quick
+    planning.run(quick=quick)
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
+        channel.run(Path(folder), quick=quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Records a second into a no-op sink and into a windowed count: ours, Spark's own Parquet source, and the ceiling.
+
+The ceiling is a Python source that yields one prebuilt Arrow batch over and over: no source written in Python can be
+faster than Spark's channel to it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.report import in_turn, ratio, table
+
+SPLITS = 8
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int32()), ("v", pa.float64()), ("n", pa.int32())])
+DDL = "ts timestamp, k int, v double, n int"
+START_US = 1_700_000_000_000_000
+
+
+def run(folder: Path, *, quick: bool) -> None:
+    rows = 8_000_000 if quick else 32_000_000
+    rounds = 3 if quick else 7
+    print(f"\nwriting {rows:,} rows of 24 bytes as Parquet, {SPLITS} splits", flush=True)
+    data = folder / "data"
+    _write(data, rows)
+    spark = _session()
+    spark.dataSource.register(_ceiling(rows))
+
+    import streaming_source
+
+    streaming_source.register(spark)
+
+    def ours(*, exact: bool = False) -> Any:
+        reader = spark.readStream.format("aligned_files").option("eventTimeColumn", "ts").option("eventTimeAs", "ts")
+        reader = reader.option("bounded", "true").option("maxOutOfOrderness", "5 seconds")
+        frame = reader.option("watermarkRows", str(exact).lower()).load(str(data))
+        return streaming_source.with_exact_watermark(frame, "ts") if exact else frame
+
+    def sparks() -> Any:
+        return spark.readStream.schema(DDL).option("recursiveFileLookup", "true").parquet(str(data))
+
+    def ceiling() -> Any:
+        return spark.readStream.format("ceiling").load()
+
+    def windowed(frame: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        return frame.groupBy(F.window("ts", "1 minute"), "k").count()
+
+    delay = "5 seconds"
+    _compare(
+        "Parquet into a no-op sink",
+        rows,
+        rounds,
+        {
+            "ours": lambda: _drain(ours(), folder),
+            "ceiling": lambda: _drain(ceiling(), folder),
+            "spark parquet": lambda: _drain(sparks(), folder),
+        },
+    )
+    _compare(
+        "Parquet into a windowed count",
+        rows,
+        rounds,
+        {
+            "ours": lambda: _drain(windowed(ours(exact=True)), folder),
+            "ceiling": lambda: _drain(windowed(ceiling().withWatermark("ts", delay)), folder),
+            "spark parquet": lambda: _drain(windowed(sparks().withWatermark("ts", delay)), folder),
+        },
+    )
+    spark.stop()
+
+
+def _compare(title: str, rows: int, rounds: int, contestants: dict[str, Callable[[], object]]) -> None:
+    seconds = in_turn(contestants, rounds)
+    lines = [
+        [name, f"{rows / statistics.median(taken) / 1e6:.1f} M/s", ratio(taken, seconds["ours"])]
+        for name, taken in seconds.items()
+    ]
+    table(f"{title} ({rounds} rounds in turn)", ["source", "median rate", "speed of ours against it"], lines)
+
+
+def _drain(frame: Any, folder: Path) -> None:
+    checkpoint = folder / f"checkpoint-{uuid4().hex}"
+    query = (
+        frame.writeStream.format("noop")
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(checkpoint))
+        .outputMode("append")
+        .start()
+    )
+    query.awaitTermination()
+    shutil.rmtree(checkpoint)
+
+
+def _write(folder: Path, rows: int) -> None:
+    rng = np.random.default_rng(7)
+    per_split = rows // SPLITS
+    for split in range(SPLITS):
+        (folder / f"split-{split}").mkdir(parents=True)
+        times = START_US + np.arange(per_split) * 2_000 + rng.integers(0, 5_000_000, per_split)
+        columns = [
+            pa.array(times, pa.timestamp("us", "UTC")),
+            pa.array(rng.integers(0, 100, per_split), pa.int32()),
+            pa.array(rng.random(per_split)),
+            pa.array(np.arange(per_split), pa.int32()),
+        ]
+        whole = pa.Table.from_arrays(columns, schema=SCHEMA)
+        for part in range(4):
+            piece = whole.slice(part * per_split // 4, per_split // 4)
+            pq.write_table(piece, folder / f"split-{split}" / f"part-{part}.parquet", row_group_size=250_000)
+
+
+def _ceiling(rows: int) -> Any:
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+    batch_rows, readers = 65_536, os.cpu_count() or 1
+
+    class Reader(DataSourceStreamReader):
+        def initialOffset(self) -> dict[str, int]:
+            return {"at": 0}
+
+        def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+            return {"at": 1}
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+            return [InputPartition(reader) for reader in range(readers)]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            schema = pa.schema(
+                [("ts", pa.timestamp("us", "UTC")), ("k", pa.int32()), ("v", pa.float64()), ("n", pa.int32())]
+            )
+            times = 1_700_000_000_000_000 + np.arange(batch_rows) * 2_000
+            columns = [
+                pa.array(times, pa.timestamp("us", "UTC")),
+                pa.array(np.arange(batch_rows) % 100, pa.int32()),
+                pa.array(np.random.default_rng(7).random(batch_rows)),
+                pa.array(np.arange(batch_rows), pa.int32()),
+            ]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            left = rows // readers
+            while left > 0:
+                yield batch if left >= batch_rows else batch.slice(0, left)
+                left -= batch_rows
+
+    class Ceiling(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ceiling"
+
+        def schema(self) -> str:
+            return "ts timestamp, k int, v double, n int"
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:
+            return Reader()
+
+    return Ceiling
+
+
+def _session() -> Any:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[*]")
+        .config("spark.driver.memory", "4g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
