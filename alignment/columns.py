@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from difflib import get_close_matches
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow.compute as pc
 
 from alignment.exceptions import InvalidArgumentError
 
-__all__ = ["raw_field"]
+__all__ = ["raw_field", "top_level_column"]
 
 
 def raw_field(batch: pa.RecordBatch, dotted: str) -> pa.Array:
@@ -43,6 +44,16 @@ def raw_field(batch: pa.RecordBatch, dotted: str) -> pa.Array:
                 )
             names = [array.type.field(i).name for i in range(array.type.num_fields)]
     return array
+
+
+def top_level_column(dotted: str, names: Collection[str]) -> str:
+    """The column of the data in which a dotted path begins; as in `raw_field` the longest name that exists.
+
+    A path that begins nowhere gives its first segment.
+    """
+    segments = dotted.split(".")
+    candidates = (".".join(segments[:n]) for n in range(len(segments), 0, -1))
+    return next((name for name in candidates if name in names), segments[0])
 
 
 def _missing(dotted: str, rest: str, segment: str, names: list[str]) -> str:

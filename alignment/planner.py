@@ -99,6 +99,10 @@ class PlanningRules:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise InvalidArgumentError(f"{name} = {value}: must be at least 0, or None")
+        if self.perfect and self.out_of_orderness_us is None:
+            raise InvalidArgumentError(
+                "perfect = True: must have out_of_orderness_us, or watermarks cannot be foretold"
+            )
 
 
 class LimitedBy(StrEnum):
@@ -203,7 +207,7 @@ def plan_micro_batch(
             limited_by = LimitedBy.GAP
     if (ends == available).all():
         limited_by = LimitedBy.AVAILABLE
-    elif max_rows is not None and bound < aligned and limited_by is LimitedBy.DRIFT:
+    elif limited_by is LimitedBy.DRIFT and _limited_by_rows(before, index, aligned, bound, ends, max_rows):
         limited_by = LimitedBy.ROWS
 
     watermarks = _advance(before, index, rules, ends, advance)
@@ -253,6 +257,18 @@ def _cut(index: EventTimeIndex, positions: Int64Array, bound: int, max_rows: int
     return index.cut_rows(positions, bound, max_rows)
 
 
+def _limited_by_rows(
+    before: SplitTable, index: EventTimeIndex, aligned: int, bound: int, ends: Int64Array, max_rows: int | None
+) -> bool:
+    """Whether alignment alone would have let more be read."""
+    if max_rows is None or bound < aligned:
+        return max_rows is not None
+    # The records at the bound itself may have been shared out.
+    return int((ends - before.positions).sum()) == max_rows and bool(
+        (ends < index.cut(before.positions, aligned)).any()
+    )
+
+
 def _advance(
     before: SplitTable,
     index: EventTimeIndex,
@@ -280,12 +296,13 @@ def _held(index: EventTimeIndex, rules: PlanningRules, ends: Int64Array, waterma
     instead of at MIN; with perfect watermarks every split does that, as long as it has something unread. What comes
     after all that is visible is, if on time, later than the watermark that all of it will give: also a bound.
     """
-    earliest = index.earliest_times(ends)
-    below = np.where(earliest > MIN_WATERMARK, earliest - 1, MIN_WATERMARK)
-    latest = index.latest_times(ends)
-    if rules.out_of_orderness_us is None:
+    bound_us = rules.out_of_orderness_us
+    applies = ends < index.ends()
+    if not rules.perfect:
+        applies &= watermarks == MIN_WATERMARK
+    if bound_us is None or not applies.any():
         return watermarks
-    foreseen = np.minimum(below, np.maximum(watermarks, bounded_watermark(latest, rules.out_of_orderness_us)))
-    visible = earliest < MAX_WATERMARK
-    applies = visible if rules.perfect else visible & (watermarks == MIN_WATERMARK)
+    earliest = index.earliest_times(ends, applies)
+    below = np.where(earliest > MIN_WATERMARK, earliest - 1, MIN_WATERMARK)
+    foreseen = np.minimum(below, np.maximum(watermarks, bounded_watermark(index.latest_times(ends), bound_us)))
     return np.where(applies, foreseen, watermarks)

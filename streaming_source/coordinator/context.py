@@ -118,11 +118,14 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         low, high = np.atleast_1d(np.asarray(min_us, np.int64)), np.atleast_1d(np.asarray(max_us, np.int64))
         if not high.size:
             return
+        exact = np.ones(high.shape, np.bool_)
         if self._time_limit_us is not None:
-            # What is invalid bounds nothing: such a block may hold records without a valid event time.
-            low = np.where(high >= self._time_limit_us, NO_TIMESTAMP, low)
+            # What is invalid bounds nothing: such a block may hold records without a valid event time, and the latest
+            # that has one is anywhere below the limit.
+            exact = high < self._time_limit_us
+            low = np.where(exact, low, NO_TIMESTAMP)
             high = np.minimum(high, self._time_limit_us - 1)
-        self._index.append(split_id, rows, low, high)
+        self._index.append(split_id, rows, low, high, exact=exact)
         self.changed = True
 
     def complete_split(self, split_id: str) -> None:

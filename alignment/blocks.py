@@ -1,0 +1,299 @@
+"""The blocks of many splits, in columns: how an `EventTimeIndex` keeps what it was told."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
+
+__all__ = ["BlockTable", "EventTimeLoader", "running"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+EventTimeLoader: TypeAlias = Callable[[str, int, int], Int64Array]
+"""`(split_id, start, stop) -> int64[stop - start]`: event times of one block; `NO_TIMESTAMP` where there is none."""
+
+_CACHED_TIMES = 32 * 1024 * 1024
+
+
+class _Blocks(NamedTuple):
+    """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids."""
+
+    owner: Int64Array
+    first: Int64Array
+    rows: Int64Array
+    low: Int64Array
+    high: Int64Array
+    loose: Int64Array
+
+    def where(self, keep: BoolArray | Int64Array) -> _Blocks:
+        return _Blocks(*(column[keep] for column in self))
+
+
+_NO_BLOCKS = _Blocks(*(np.empty(0, np.int64) for _ in range(6)))
+
+
+class BlockTable:
+    """Splits and the blocks of their unread records, as columns that change seldom and are asked often.
+
+    Changes are collected, and taken into the columns by `_settle` before the first question after them.
+
+    Parameters
+    ----------
+    load
+        Called for the exact times of one whole block. The latest answers are kept.
+    cached_times
+        How many exact event times (8 bytes each) are kept at most; the latest block always is.
+    """
+
+    _PORTION_TIMES: ClassVar[int] = 4 * 1024 * 1024
+    """How many exact event times are worked on at once."""
+
+    def __init__(self, load: EventTimeLoader, *, cached_times: int = _CACHED_TIMES) -> None:
+        self._load = load
+        self._cached_times = cached_times
+        self._cache: OrderedDict[tuple[str, int], Int64Array] = OrderedDict()
+        self._cache_size = 0
+        self._end_of: dict[str, int] = {}
+        self._origin_of: dict[str, int] = {}
+        self._order: tuple[str, ...] = ()
+        self._blocks = _NO_BLOCKS
+        self._added: list[tuple[str, _Blocks]] = []
+        self._stale = True
+
+    # ---- changes -------------------------------------------------------------------------------------------------
+
+    def add_split(self, split_id: str, position: int = 0) -> None:
+        """Make a split known whose blocks will follow `position`. O(1) amortised.
+
+        The first block may be what is left of one that was partly read before: its maximum may then be that of a
+        record already read.
+
+        Raises
+        ------
+        DuplicateSplitError
+            If the split is known already.
+        """
+        if split_id in self._end_of:
+            raise DuplicateSplitError(f"split {split_id!r} is in the event-time index already")
+        self._end_of[split_id] = self._origin_of[split_id] = position
+        self._stale = True
+
+    def append(
+        self,
+        split_id: str,
+        rows: npt.ArrayLike,
+        min_us: npt.ArrayLike,
+        max_us: npt.ArrayLike,
+        *,
+        exact: npt.ArrayLike = True,
+    ) -> None:
+        """Add the blocks that follow the last known one of a split. O(1) amortised a block.
+
+        Parameters
+        ----------
+        rows
+            `int64[k]`, records of each block, at least 1.
+        min_us, max_us
+            `int64[k]`, bounds of the event times of each block in microseconds. `min_us` is `NO_TIMESTAMP` where a
+            record has no valid event time, `max_us` where none has. No record is earlier than `min_us`, and one is at
+            `max_us`: watermarks are made of it.
+        exact
+            `bool[k]`, or one for all: false where `max_us` is only an upper bound. Such a block is loaded at the first
+            question, to learn the maximum.
+        """
+        count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
+        if not count.shape == low.shape == high.shape:
+            raise InvalidArgumentError(
+                f"rows, min_us and max_us of split {split_id!r} must have one length, "
+                f"got {count.size}, {low.size} and {high.size}"
+            )
+        if (count < 1).any():
+            raise InvalidArgumentError(f"a block of split {split_id!r} has {count.min()} rows; must be at least 1")
+        if (low > high).any():
+            raise InvalidArgumentError(f"a block of split {split_id!r} has min_us > max_us")
+        end = self._known_end(split_id)
+        first = end + np.cumsum(count) - count
+        loose = np.broadcast_to(~np.asarray(exact, np.bool_), count.shape).astype(np.int64)
+        self._end_of[split_id] = int(end + count.sum())
+        self._added.append((split_id, _Blocks(np.zeros_like(count), first, count, low, high, loose)))
+        self._stale = True
+
+    def remove(self, split_ids: Iterable[str]) -> None:
+        """Forget splits, their blocks and their times. O(m + n + cached blocks), however many are removed.
+
+        Raises
+        ------
+        UnknownSplitError
+            If one of them is not known; then none is removed.
+        """
+        gone = frozenset(split_ids)
+        for split_id in gone:
+            self._known_end(split_id)
+        self._settle()
+        leaves = np.fromiter((split_id in gone for split_id in self._order), np.bool_, len(self._order))
+        self._blocks = self._blocks.where(~leaves[self._blocks.owner])
+        for split_id in gone:
+            del self._end_of[split_id], self._origin_of[split_id]
+        # A split that comes back under the same id may be another.
+        for key in [key for key in self._cache if key[0] in gone]:
+            self._cache_size -= self._cache.pop(key).size
+        self._stale = True
+
+    def forget_before(self, positions: Int64Array) -> None:
+        """Drop the blocks that end at or before `positions` (`int64[n]`). O(m + n)."""
+        self._settle()
+        keep = self._blocks.first + self._blocks.rows > positions[self._blocks.owner]
+        if not keep.all():
+            self._blocks = self._blocks.where(keep)
+            self._stale = True
+
+    # ---- what is there -------------------------------------------------------------------------------------------
+
+    @property
+    def split_ids(self) -> tuple[str, ...]:
+        """Ids of the known splits, sorted: the order of every array here."""
+        self._settle()
+        return self._order
+
+    @property
+    def n_blocks(self) -> int:
+        """How many blocks are kept."""
+        self._settle()
+        return int(self._blocks.rows.size)
+
+    def __len__(self) -> int:
+        return len(self._end_of)
+
+    def __contains__(self, split_id: object) -> bool:
+        return split_id in self._end_of
+
+    def ends(self) -> Int64Array:
+        """`int64[n]`: the position after the last known record of each split. O(n)."""
+        self._settle()
+        return self._ends.copy()
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _known_end(self, split_id: str) -> int:
+        try:
+            return self._end_of[split_id]
+        except KeyError:
+            raise UnknownSplitError(f"split {split_id!r} is not in the event-time index") from None
+
+    def _settle(self) -> None:
+        """Take all changes into the columns, and derive what the questions need."""
+        if not self._stale:
+            return
+        order = tuple(sorted(self._end_of))
+        slots = {split_id: slot for slot, split_id in enumerate(order)}
+        renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self._order), np.int64, len(self._order))
+        blocks = self._blocks._replace(owner=renumbered[self._blocks.owner]) if self._order else self._blocks
+        if self._added:
+            added = [b._replace(owner=np.full_like(b.owner, slots[s])) for s, b in self._added if s in slots]
+            blocks = _Blocks(*(np.concatenate(columns) for columns in zip(blocks, *added, strict=True)))
+            self._added.clear()
+        # Stable: blocks of one split stay in the order in which they came.
+        self._blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
+        self._order, self._slots = order, slots
+        numbers = np.arange(len(order))
+        self._begin: Int64Array = np.searchsorted(blocks.owner, numbers, side="left").astype(np.int64)
+        self._stop: Int64Array = np.searchsorted(blocks.owner, numbers, side="right").astype(np.int64)
+        self._ends: Int64Array = np.fromiter((self._end_of[split_id] for split_id in order), np.int64, len(order))
+        self._origins: Int64Array = np.fromiter((self._origin_of[split_id] for split_id in order), np.int64, len(order))
+        for block in np.flatnonzero(blocks.loose):
+            self._tighten(int(block))
+        self._suffix_max = running(np.maximum, blocks.high[::-1], blocks.owner[::-1])[::-1]
+        self._suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
+        self._stale = False
+
+    def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
+        self._settle()
+        end_of_block = self._blocks.first + self._blocks.rows
+        block = _bisect(self._begin, self._stop, lambda block, slot: end_of_block[block] <= positions[slot])
+        return block, np.flatnonzero(block < self._stop)
+
+    def _begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
+        """Whether `positions`, one for each of `blocks`, are inside them, or may have been before a restart."""
+        first, origin = self._blocks.first[blocks], self._origins[self._blocks.owner[blocks]]
+        begun: BoolArray = (positions > first) | ((first == origin) & (origin > 0))
+        return begun
+
+    def _tighten(self, block: int) -> None:
+        """Replace the bounds of a block by what its records say."""
+        times = self._times(block)
+        self._blocks.low[block], self._blocks.high[block] = times.min(), times.max()
+        self._blocks.loose[block] = 0
+
+    def _slices(
+        self, blocks: Int64Array, begin: Int64Array, end: Int64Array
+    ) -> Iterator[tuple[slice, Int64Array, Int64Array]]:
+        """Exact event times of the records `[begin, end)` of each of `blocks`, laid end to end, in portions.
+
+        Each portion is told as the slice of `blocks` that it covers, the times, and where those of each block start.
+        `begin < end` throughout.
+        """
+        portion = np.cumsum(self._blocks.rows[blocks]) // self._PORTION_TIMES
+        borders = np.flatnonzero(np.diff(portion, prepend=-1, append=-1)).tolist()
+        for i, j in pairwise(borders):
+            chosen = zip(blocks[i:j].tolist(), begin[i:j].tolist(), end[i:j].tolist(), strict=True)
+            times = np.concatenate([self._times(block)[first:stop] for block, first, stop in chosen])
+            sizes = end[i:j] - begin[i:j]
+            yield slice(i, j), times, np.cumsum(sizes) - sizes
+
+    def _times(self, block: int) -> Int64Array:
+        """Exact event times of one block, `int64[rows]`."""
+        split_id = self._order[int(self._blocks.owner[block])]
+        first, rows = int(self._blocks.first[block]), int(self._blocks.rows[block])
+        times = self._cache.get((split_id, first))
+        if times is None:
+            times = np.asarray(self._load(split_id, first, first + rows), np.int64)
+            if times.size != rows:
+                raise InvalidArgumentError(
+                    f"the loader gave {times.size} event times for {rows} records of split {split_id!r} from {first}"
+                )
+            self._cache_size += rows
+            self._cache[split_id, first] = times
+            while self._cache_size > self._cached_times and len(self._cache) > 1:
+                self._cache_size -= self._cache.popitem(last=False)[1].size
+        else:
+            self._cache.move_to_end((split_id, first))
+        return times
+
+
+def running(ufunc: np.ufunc, values: Int64Array, owner: Int64Array) -> Int64Array:
+    """Running maximum or minimum within each run of equal owners, `int64[m]`. O(m log longest run)."""
+    result = values.copy()
+    starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1], True])
+    longest = int(np.diff(starts).max()) if owner.size else 0
+    step = 1
+    while step < longest:
+        merged = ufunc(result[step:], result[:-step])
+        result[step:] = np.where(owner[step:] == owner[:-step], merged, result[step:])
+        step *= 2
+    return result
+
+
+def _bisect(
+    low: Int64Array,
+    high: Int64Array,
+    before: Callable[[Int64Array, Int64Array], BoolArray],
+) -> Int64Array:
+    """In each `[low, high)` the first index for which `before(index, slot)` is false: all searches side by side."""
+    low, high = low.copy(), high.copy()
+    slots = np.flatnonzero(low < high)
+    while slots.size:
+        middle = (low[slots] + high[slots]) // 2
+        right = before(middle, slots)
+        low[slots[right]] = middle[right] + 1
+        high[slots[~right]] = middle[~right]
+        slots = slots[low[slots] < high[slots]]
+    return low

@@ -1,0 +1,104 @@
+"""Random walks of a source from plan to plan, beside the naive planner, with all invariants after every step."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from alignment.planner import PlanningRules
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK
+from tests.alignment.planned_source import Block, PlannedSource
+
+SPLIT_IDS = st.sampled_from(["a", "b", "c", "d", "e"])
+MODERATE = st.integers(0, 30)
+EXTREME = st.sampled_from([NO_TIMESTAMP + 1, NO_TIMESTAMP + 4, MAX_WATERMARK - 4, MAX_WATERMARK])
+NONE = st.just(NO_TIMESTAMP)
+
+
+def blocks(times: st.SearchStrategy[int]) -> st.SearchStrategy[list[Block]]:
+    loose = st.sampled_from([0, 0, 0, 1, 8])
+    block = st.builds(Block, st.lists(times, min_size=1, max_size=5).map(tuple), loose, loose)
+    return st.lists(block, min_size=1, max_size=3)
+
+
+TIMES = st.one_of(MODERATE, MODERATE, MODERATE, MODERATE, MODERATE, MODERATE, EXTREME, NONE)
+BOUNDS = st.sampled_from([0, 1, 3, 8, 2**63 - 1])
+SWITCHES = {"drains_past_caught_up": st.booleans(), "bounded": st.booleans()}
+RULES = st.builds(
+    PlanningRules, out_of_orderness_us=BOUNDS, max_drift_us=st.none() | BOUNDS, perfect=st.booleans(), **SWITCHES
+) | st.builds(PlanningRules, out_of_orderness_us=st.none(), max_drift_us=st.none() | BOUNDS, **SWITCHES)
+MAX_ROWS = st.none() | st.integers(1, 12)
+
+
+class SourceWalk(RuleBasedStateMachine):
+    """Splits join, get records, fall idle, come back, end; the source restarts; plans are made all along."""
+
+    @initialize(rules=RULES, splits=st.sets(SPLIT_IDS, max_size=3), first=st.lists(blocks(TIMES), max_size=3))
+    def start(self, rules: PlanningRules, splits: set[str], first: list[list[Block]]) -> None:
+        self.source = PlannedSource(rules)
+        for split_id in sorted(splits):
+            self.source.join(split_id)
+        for split_id, several in zip(sorted(splits), first, strict=False):
+            self.source.append(split_id, several)
+
+    def split(self, split_id: str) -> str | None:
+        return split_id if split_id in self.source.naive else None
+
+    @rule(split_id=SPLIT_IDS, several=blocks(TIMES))
+    def records_arrive(self, split_id: str, several: list[Block]) -> None:
+        if split_id not in self.source.naive:
+            if self.source.no_more_splits:
+                return
+            self.source.join(split_id)
+        if not self.source.naive[split_id].complete:
+            self.source.append(split_id, several)
+            self.source.naive[split_id].idle = False
+
+    @rule(split_id=SPLIT_IDS)
+    def a_split_joins_empty(self, split_id: str) -> None:
+        if split_id not in self.source.naive and not self.source.no_more_splits:
+            self.source.join(split_id)
+
+    @rule(split_id=SPLIT_IDS)
+    def a_caught_up_split_falls_idle(self, split_id: str) -> None:
+        if split_id in self.source.naive and not self.source.naive[split_id].unread:
+            self.source.naive[split_id].idle = True
+
+    @rule(split_id=SPLIT_IDS)
+    def a_split_is_complete(self, split_id: str) -> None:
+        if split_id in self.source.naive:
+            self.source.naive[split_id].complete = True
+
+    @rule()
+    def no_more_splits_come(self) -> None:
+        self.source.no_more_splits = True
+
+    @rule()
+    def the_end_is_fixed(self) -> None:
+        self.source.draining = True
+
+    @rule()
+    def what_was_read_is_forgotten(self) -> None:
+        self.source.forget_read()
+
+    @rule()
+    def finished_splits_leave(self) -> None:
+        self.source.leave_finished()
+
+    @rule()
+    def the_source_restarts(self) -> None:
+        self.source.restart()
+
+    @rule(max_rows=MAX_ROWS, group_limit=st.just(MAX_WATERMARK) | st.integers(-5, 35))
+    def plan_with_limits(self, max_rows: int | None, group_limit: int) -> None:
+        self.source.plan(max_rows, group_limit)
+
+    @rule(max_rows=MAX_ROWS)
+    def plan(self, max_rows: int | None) -> None:
+        self.source.plan(max_rows)
+
+
+TestPlansAgreeWithTheNaivePlanner = SourceWalk.TestCase
+TestPlansAgreeWithTheNaivePlanner.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
