@@ -237,17 +237,22 @@ def _alignment_bound(
 ) -> tuple[int, BoolArray]:
     """`min(reach) + max_drift`, and the splits that set it.
 
-    A split that gets no more records brings nothing after what is there, so it bounds nothing.
+    A split that gets no more records holds nothing back once its last one is read: it reaches as far as its latest
+    record, and when all is read it bounds nothing.
     """
-    bounding = ~complete & (unread | ~idle)
+    bounding = unread | ~(idle | complete)
     if draining and rules.drains_past_caught_up:
         bounding &= unread
     if rules.max_drift_us is None or not bounding.any():
         return MAX_WATERMARK, bounding
     latest = index.latest_times(before.positions)
-    if rules.out_of_orderness_us is not None:
-        latest = bounded_watermark(latest, rules.out_of_orderness_us)
-    reach = np.maximum(before.watermarks, latest)
+    if rules.out_of_orderness_us is None:
+        reach = np.maximum(before.watermarks, latest)
+    else:
+        bound_us = rules.out_of_orderness_us
+        reach = np.maximum(before.watermarks, bounded_watermark(latest, bound_us))
+        to_the_end = np.minimum(reach, MAX_WATERMARK - bound_us) + bound_us
+        reach = np.where(complete, np.minimum(to_the_end, MAX_WATERMARK - 1) + 1, reach)
     return saturating_add(int(reach[bounding].min()), rules.max_drift_us), bounding
 
 

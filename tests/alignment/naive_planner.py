@@ -78,7 +78,7 @@ def naive_plan(
 ) -> NaivePlan:
     bounding = []
     for split_id, split in splits.items():
-        counts = not split.complete and (bool(split.unread) or not split.idle)
+        counts = bool(split.unread) or not (split.complete or split.idle)
         if draining and rules.drains_past_caught_up and not split.unread:
             counts = False
         if counts:
@@ -143,7 +143,11 @@ def _reach(split: NaiveSplit, rules: PlanningRules) -> int:
         latest = max(split.times[i] for i in split.begun(split.position))
     if rules.out_of_orderness_us is not None:
         latest = watermark_of(latest, rules.out_of_orderness_us)
-    return max(split.watermark, latest)
+    reach = max(split.watermark, latest)
+    if split.complete and rules.out_of_orderness_us is not None:
+        # Once its last record is read it is finished, and holds nothing back.
+        return clamp(reach + rules.out_of_orderness_us + 1)
+    return reach
 
 
 def _within(

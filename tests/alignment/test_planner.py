@@ -140,6 +140,16 @@ def test_a_split_that_ends_holds_nothing_and_the_last_one_ends_time() -> None:
     assert source.plan().after.combined == MAX_WATERMARK
 
 
+def test_no_split_is_read_further_past_the_end_of_a_finite_one_than_the_drift() -> None:
+    source = a_source(PlanningRules(5, max_drift_us=10), a=[100], b=[100, 110, 111])
+    for split in source.naive.values():
+        split.complete = True
+    plan = source.plan()
+    assert (plan.bound_us, plan.rows, plan.limited_by) == (110, 3, LimitedBy.DRIFT)
+    assert source.statuses == {"a": FINISHED, "b": PAUSED}
+    assert source.plan().rows == 1
+
+
 def test_a_maximum_that_no_record_has_gives_no_watermark() -> None:
     source = PlannedSource(PlanningRules(1))
     source.join("a")
