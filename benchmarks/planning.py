@@ -12,11 +12,16 @@ import numpy as np
 from alignment.combine import SplitStatus
 from alignment.index import EventTimeIndex
 from alignment.planner import PlanningRules, SplitTable, plan_micro_batch
+from alignment.strategy import WatermarkStrategy
 from alignment.watermarks import MIN_WATERMARK
 from benchmarks.report import table
+from streaming_source.connectors.datagen import DataGeneratorSource
+from streaming_source.spark.datasource import AlignedDataSource
+from streaming_source.spark.options import FrameOptions
 
 BLOCKS, ROWS, STEP_US = 4, 64, 1_000_000
 SIZES = (1_000, 10_000, 100_000)
+_POLLS = 1_000
 
 
 def run(*, quick: bool) -> None:
@@ -38,7 +43,7 @@ def run(*, quick: bool) -> None:
     )
     polls = [[f"{n:,}", *_poll(n)] for n in SIZES]
     table(
-        "Nothing new, and the offset (Parquet files, one a split)",
+        "Nothing new, and the offset (generated splits, each with one record read)",
         ["splits", "one poll", "offset bytes a split"],
         polls,
     )
@@ -90,16 +95,17 @@ def _plan_seconds(n: int, rounds: int) -> list[float]:
 
 def _poll(n: int) -> tuple[str, str]:
     """One `latestOffset` of the stream reader when nothing has changed, over a source of `n` splits."""
-    from benchmarks.still_source import still_reader
-
-    reader, schema_bytes = still_reader(n)
-    del schema_bytes
-    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-    start = reader.latestOffset(start, reader.getDefaultReadLimit())
-    polls = 1_000
+    source = DataGeneratorSource(splits=n, rows_per_second=1e-6)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("1 hour")
+    aligned = AlignedDataSource(source, strategy, FrameOptions(watermark_rows=True))
+    reader = aligned.stream_reader(aligned.schema())
+    limit = reader.getDefaultReadLimit()
+    before, start = None, reader.initialOffset()
+    while before != start:
+        before, start = start, reader.latestOffset(start, limit)
     began = time.perf_counter()
-    for _ in range(polls):
-        reader.latestOffset(start, reader.getDefaultReadLimit())
-    each = (time.perf_counter() - began) / polls
+    for _ in range(_POLLS):
+        reader.latestOffset(start, limit)
+    each = (time.perf_counter() - began) / _POLLS
     reader.stop()
     return f"{each * 1e6:.1f} us", f"{len(json.dumps(start)) / n:.0f}"

@@ -13,6 +13,7 @@ __all__ = [
     "PathNotFoundError",
     "SchemaError",
     "SourceError",
+    "UnsupportedOperationError",
 ]
 
 
@@ -49,3 +50,7 @@ class OffsetError(SourceError, ValueError):
 
 class LateRecordError(SourceError):
     """A record is late, and option `late` asked to fail then."""
+
+
+class UnsupportedOperationError(SourceError, NotImplementedError):
+    """A connector was asked for something that it does not offer, and that is optional."""

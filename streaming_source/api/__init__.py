@@ -1,23 +1,34 @@
 """The source model of FLIP-27: what a connector implements, without Spark."""
 
+from streaming_source.api.emitter import BlockEmitter, RecordEmitter, RecordEvaluator, SplitState
 from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext, SplitRange
+from streaming_source.api.events import SourceEvent
+from streaming_source.api.fetching import Fetching
 from streaming_source.api.options import Option, OptionSet
 from streaming_source.api.output import ReaderOutput, SourceOutput
-from streaming_source.api.reader import InputStatus, SourceReader, SourceReaderContext
+from streaming_source.api.reader import InputStatus, ReaderMetrics, SourceReader, SourceReaderContext
+from streaming_source.api.records import RecordBlock, RecordsBySplits, RecordsWithSplitIds
 from streaming_source.api.source import Boundedness, Source
 from streaming_source.api.split import SimpleVersionedSerializer, SourceSplit
-from streaming_source.api.split_reader import RecordBlock, RecordsWithSplitIds, SplitReader, SplitsAddition
+from streaming_source.api.split_reader import SplitReader, SplitsAddition, SplitsChange, SplitsRemoval
 
 __all__ = [
+    "BlockEmitter",
     "Boundedness",
+    "Fetching",
     "InputStatus",
     "Option",
     "OptionSet",
+    "ReaderMetrics",
     "ReaderOutput",
     "RecordBlock",
+    "RecordEmitter",
+    "RecordEvaluator",
+    "RecordsBySplits",
     "RecordsWithSplitIds",
     "SimpleVersionedSerializer",
     "Source",
+    "SourceEvent",
     "SourceOutput",
     "SourceReader",
     "SourceReaderContext",
@@ -26,5 +37,8 @@ __all__ = [
     "SplitEnumeratorContext",
     "SplitRange",
     "SplitReader",
+    "SplitState",
     "SplitsAddition",
+    "SplitsChange",
+    "SplitsRemoval",
 ]

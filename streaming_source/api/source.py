@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from streaming_source.api.emitter import BlockEmitter, RecordEmitter
+from streaming_source.api.fetching import Fetching
 from streaming_source.api.split import SourceSplit
 
 if TYPE_CHECKING:
@@ -71,14 +73,27 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     @abstractmethod
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader[SplitT]:
-        """What fetches the records of splits; runs on an executor, for one micro-batch."""
+        """What fetches the records of splits; runs on an executor, for one micro-batch.
+
+        Called once for each thread that fetches: what it returns shares nothing with what it returned before.
+        """
+
+    def create_record_emitter(self, context: SourceReaderContext) -> RecordEmitter[Any, SplitT]:
+        """What makes records of the elements that are fetched; by default they are `RecordBlock`s already."""
+        return BlockEmitter()
+
+    @property
+    def fetching(self) -> Fetching:
+        """How many threads of a reader fetch its splits, each with a `SplitReader` of its own; by default one."""
+        return Fetching.single_thread()
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT]:
-        """The reader of one micro-batch; by default the base reader over `create_split_reader`."""
+        """The reader of one micro-batch; by default the base reader over the three above."""
         # Here and not above: `reader` builds on `api`, and this default is the one thread that leads back.
-        from streaming_source.reader.base import SourceReaderBase
+        from streaming_source.reader import SourceReaderBase, create_fetcher_manager
 
-        return SourceReaderBase(self.create_split_reader(context), context)
+        manager = create_fetcher_manager(self.fetching, lambda: self.create_split_reader(context))
+        return SourceReaderBase(manager, self.create_record_emitter(context), context)
 
     @property
     @abstractmethod

@@ -3,58 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
+from streaming_source.api.records import RecordsWithSplitIds
 from streaming_source.api.split import SourceSplit
+from streaming_source.exceptions import UnsupportedOperationError
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
-
-__all__ = ["RecordBlock", "RecordsWithSplitIds", "SplitReader", "SplitsAddition"]
+__all__ = ["SplitReader", "SplitsAddition", "SplitsChange", "SplitsRemoval"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordBlock:
-    """Consecutive records of one split.
-
-    Attributes
-    ----------
-    batch
-        The records.
-    positions
-        Position of the first if the others follow it without a gap, else `int64[n]`.
-    source_timestamps
-        `int64[n]` microseconds, or None.
-    """
-
-    batch: pa.RecordBatch
-    positions: int | npt.NDArray[np.int64]
-    source_timestamps: npt.NDArray[np.int64] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RecordsWithSplitIds:
-    """What one fetch brought: blocks by split, and the splits that end with them.
-
-    Attributes
-    ----------
-    blocks
-        `(split_id, block)`, blocks of a split in their order.
-    finished_splits
-        Splits of which nothing more will come.
-    """
-
-    blocks: Sequence[tuple[str, RecordBlock]] = ()
-    finished_splits: frozenset[str] = field(default_factory=frozenset)
-
-    def __iter__(self) -> Iterator[tuple[str, RecordBlock]]:
-        return iter(self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +23,60 @@ class SplitsAddition(Generic[SplitT]):
     splits: Sequence[SplitT]
 
 
+@dataclass(frozen=True, slots=True)
+class SplitsRemoval(Generic[SplitT]):
+    """Splits to let go of, as they were added. No record of theirs may come out of a later fetch."""
+
+    splits: Sequence[SplitT]
+
+
+SplitsChange: TypeAlias = SplitsAddition[SplitT] | SplitsRemoval[SplitT]
+
+
 class SplitReader(ABC, Generic[SplitT]):
-    """Fetches records of the splits that it was given, in order within each split."""
+    """Fetches records of the splits that it was given, in order within each split.
+
+    Each has a thread of its own, which makes all calls but `wake_up`, one after another: no locks are needed beside
+    those that `wake_up` asks for. A reader makes a new one for each of its threads; they share nothing.
+    """
 
     @abstractmethod
-    def fetch(self) -> RecordsWithSplitIds:
-        """The next records; may block. Called until every split was reported as finished."""
+    def fetch(self) -> RecordsWithSplitIds[Any]:
+        """The next records, `RecordBlock` by `RecordBlock` unless the source has an emitter of its own.
+
+        May block; after `wake_up` it must return soon, with or without records, and a later call go on where it was
+        left. Called only while a split that is not paused is there to read, until each was reported as finished. A
+        split that has nothing to read is reported as well.
+        """
 
     @abstractmethod
-    def handle_splits_changes(self, change: SplitsAddition[SplitT]) -> None:
-        """Take over splits; does not block."""
+    def handle_splits_changes(self, change: SplitsChange[SplitT]) -> None:
+        """Take over splits, or let go of some; does not block."""
+
+    def wake_up(self) -> None:
+        """Make a `fetch` that blocks return; override it where `fetch` can block.
+
+        The only method that is called from another thread, at any time. It must not get lost: if no fetch blocks at
+        the moment, the next one returns at once. A `threading.Event` that fetch waits for and clears does that.
+        """
+
+    def pause_or_resume_splits(self, to_pause: Sequence[SplitT], to_resume: Sequence[SplitT]) -> None:
+        """Fetch nothing of some splits until they are resumed; override it where one fetch reads several splits.
+
+        Raises
+        ------
+        UnsupportedOperationError
+            Unless it is overridden.
+        """
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} cannot pause splits: override pause_or_resume_splits, "
+            "or read each split with a fetcher of its own (Fetching.per_split())"
+        )
+
+    @property
+    def supports_pausing(self) -> bool:
+        """Whether `pause_or_resume_splits` is overridden."""
+        return type(self).pause_or_resume_splits is not SplitReader.pause_or_resume_splits
 
     def close(self) -> None:
-        """Let go of resources; called once."""
+        """Let go of resources; called once, last."""

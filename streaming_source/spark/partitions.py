@@ -40,7 +40,7 @@ class AlignedInputPartition(InputPartition):
 def read_splits(
     source: Source[Any, Any], schema: pa.Schema, shaper: RowShaper, splits: Sequence[SourceSplit]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of the given ranges, through the source's reader."""
+    """Rows of the given ranges, through the source's reader. Where there is nothing yet it waits for the reader."""
     remaining = list(splits)
     while remaining:
         # A reader knows a split by its id; further ranges of the same split are read by a further reader.
@@ -51,16 +51,27 @@ def read_splits(
                 later.append(split)
             else:
                 now[split.split_id] = split
-        reader = source.create_reader(SourceReaderContext(schema))
-        try:
-            reader.start()
-            reader.add_splits(list(now.values()))
-            reader.notify_no_more_splits()
-            output = FrameOutput(shaper)
-            status = InputStatus.MORE_AVAILABLE
-            while status is not InputStatus.END_OF_INPUT:
-                status = reader.poll_next(output)
-                yield from output.take()
-        finally:
-            reader.close()
+        yield from _read(source, schema, shaper, list(now.values()))
         remaining = later
+
+
+def _read(
+    source: Source[Any, Any], schema: pa.Schema, shaper: RowShaper, splits: Sequence[SourceSplit]
+) -> Iterator[pa.RecordBatch]:
+    reader = source.create_reader(SourceReaderContext(schema, send_split_request=_nothing_more))
+    try:
+        reader.add_splits(splits)
+        reader.notify_no_more_splits()
+        reader.start()
+        output = FrameOutput(shaper)
+        while (status := reader.poll_next(output)) is not InputStatus.END_OF_INPUT:
+            yield from output.take()
+            if status is InputStatus.NOTHING_AVAILABLE:
+                reader.is_available().result()
+        yield from output.take()
+    finally:
+        reader.close()
+
+
+def _nothing_more() -> None:
+    """A request for a split after "no more splits", as it is with any coordinator: without effect."""

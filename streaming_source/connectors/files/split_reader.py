@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
 
 import pyarrow as pa
 from pyarrow import fs
 
-from streaming_source.api import RecordBlock, RecordsWithSplitIds, SplitReader, SplitsAddition
+from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
 from streaming_source.connectors.files.parquet import read_rows
 from streaming_source.connectors.files.split import FileSplit
 
@@ -29,30 +28,52 @@ class FileSplitReader(SplitReader[FileSplit]):
     def __init__(self, filesystem: fs.FileSystem, schema: pa.Schema) -> None:
         self._filesystem = filesystem
         self._schema = schema
-        self._waiting: deque[FileSplit] = deque()
-        self._current: tuple[str, Iterator[RecordBlock]] | None = None
+        # In order of their addition; a file is opened when its first block is asked for.
+        self._unread: dict[str, Generator[RecordBlock]] = {}
+        self._paused: set[str] = set()
 
-    def handle_splits_changes(self, change: SplitsAddition[FileSplit]) -> None:
+    def handle_splits_changes(self, change: SplitsChange[FileSplit]) -> None:
         """See `SplitReader`."""
-        self._waiting.extend(change.splits)
+        for split in change.splits:
+            if isinstance(change, SplitsAddition):
+                self._unread[split.split_id] = self._blocks(split)
+            else:
+                self._end(split.split_id)
 
-    def fetch(self) -> RecordsWithSplitIds:
+    def fetch(self) -> RecordsBySplits[RecordBlock]:
         """See `SplitReader`."""
-        if self._current is None:
-            if not self._waiting:
-                return RecordsWithSplitIds()
-            split = self._waiting.popleft()
-            self._current = split.split_id, self._blocks(split)
-        split_id, blocks = self._current
-        block = next(blocks, None)
+        split_id = next((split_id for split_id in self._unread if split_id not in self._paused), None)
+        if split_id is None:
+            return RecordsBySplits()
+        block = next(self._unread[split_id], None)
         if block is None:
-            self._current = None
-            return RecordsWithSplitIds(finished_splits=frozenset({split_id}))
-        return RecordsWithSplitIds([(split_id, block)])
+            self._end(split_id)
+            return RecordsBySplits(finished_splits={split_id})
+        return RecordsBySplits({split_id: [block]})
 
-    def _blocks(self, split: FileSplit) -> Iterator[RecordBlock]:
+    def pause_or_resume_splits(self, to_pause: Sequence[FileSplit], to_resume: Sequence[FileSplit]) -> None:
+        """See `SplitReader`."""
+        self._paused.update(split.split_id for split in to_pause)
+        self._paused.difference_update(split.split_id for split in to_resume)
+
+    def close(self) -> None:
+        """See `SplitReader`."""
+        for split_id in list(self._unread):
+            self._end(split_id)
+
+    def _end(self, split_id: str) -> None:
+        blocks = self._unread.pop(split_id, None)
+        self._paused.discard(split_id)
+        if blocks is not None:
+            blocks.close()
+
+    def _blocks(self, split: FileSplit) -> Generator[RecordBlock]:
+        """What is left to read of the split's ranges from its position on."""
         for part in split.ranges:
-            position = part.position
-            for batch in read_rows(self._filesystem, part.path, part.start, part.stop, self._schema):
+            read = min(max(split.position - part.position, 0), part.stop - part.start)
+            if read == part.stop - part.start:
+                continue
+            position = part.position + read
+            for batch in read_rows(self._filesystem, part.path, part.start + read, part.stop, self._schema):
                 yield RecordBlock(batch, position)
                 position += batch.num_rows

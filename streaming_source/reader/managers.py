@@ -1,0 +1,313 @@
+"""Which fetcher reads which split: the fetchers of one reader, from their start to their end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Hashable, Sequence, Set
+from typing import Generic, TypeAlias, TypeVar
+
+from streaming_source.api import SourceSplit, SplitReader
+from streaming_source.exceptions import SourceError
+from streaming_source.reader.fetcher import SplitFetcher
+from streaming_source.reader.handover import Handover
+from streaming_source.reader.queue import DEFAULT_CAPACITY, ElementQueue
+
+__all__ = [
+    "FixedSizeSplitFetcherManager",
+    "PerSplitFetcherManager",
+    "SingleThreadFetcherManager",
+    "SplitFetcherManager",
+]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+ElementT = TypeVar("ElementT")
+SplitReaderSupplier: TypeAlias = Callable[[], SplitReader[SplitT]]
+
+_log = logging.getLogger(__name__)
+
+
+class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
+    """Starts fetchers, gives them splits, and ends them. What remains for a subclass is whose a split is.
+
+    All calls come from the reader's thread.
+
+    Parameters
+    ----------
+    split_reader_supplier
+        Makes a new `SplitReader` for each fetcher. An old one may still be about to close when the next one is made:
+        they share nothing.
+    queue_capacity
+        Fetches that wait for the reader before fetchers wait for it.
+
+    Attributes
+    ----------
+    queue
+        From the fetchers to the reader.
+    """
+
+    def __init__(
+        self, split_reader_supplier: SplitReaderSupplier[SplitT], *, queue_capacity: int = DEFAULT_CAPACITY
+    ) -> None:
+        self.queue: ElementQueue[Handover[ElementT]] = ElementQueue(queue_capacity)
+        self._supplier = split_reader_supplier
+        self._spare: SplitReader[SplitT] | None = None
+        self._live: dict[Hashable, SplitFetcher[SplitT, ElementT]] = {}
+        self._ending: dict[Hashable, SplitFetcher[SplitT, ElementT]] = {}
+        self._started: list[SplitFetcher[SplitT, ElementT]] = []
+        self._next_id = 0
+        self._fetcher_of: dict[str, SplitFetcher[SplitT, ElementT]] = {}
+        # What is wanted: also of splits that no fetcher has taken over yet.
+        self._paused: set[str] = set()
+        self._is_closed = False
+        # The one thing that fetchers' threads write.
+        self._errors_lock = threading.Lock()
+        self._error: BaseException | None = None
+
+    @abstractmethod
+    def key_of(self, split_id: str) -> Hashable:
+        """Whose a split is: splits of one key are read by one fetcher. Asked once for each split that is added."""
+
+    # ---- splits --------------------------------------------------------------------------------------------------
+
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        """Give splits to fetchers, new ones where none of their key lives. A split that is paused stays so.
+
+        Raises
+        ------
+        SourceError
+            If the manager is closed, or a split of this id is still read.
+        """
+        if self._is_closed:
+            raise SourceError("splits were added to a reader that is closed")
+        by_key: dict[Hashable, list[SplitT]] = {}
+        for split in splits:
+            if split.split_id in self._fetcher_of:
+                raise SourceError(f"split {split.split_id!r} was added, and is being read already")
+            by_key.setdefault(self.key_of(split.split_id), []).append(split)
+        for key, group in by_key.items():
+            fetcher = self._live.get(key)
+            is_new = fetcher is None
+            if fetcher is None:
+                fetcher = self._create_fetcher(key)
+            self._fetcher_of.update((split.split_id, fetcher) for split in group)
+            fetcher.add_splits(group)
+            paused = [split.split_id for split in group if split.split_id in self._paused]
+            if paused:
+                fetcher.pause_or_resume_splits(paused, [])
+            if is_new:
+                fetcher.start()
+                self._started.append(fetcher)
+
+    def remove_splits(self, split_ids: Sequence[str]) -> None:
+        """Stop reading splits; unknown ones are left out. A hand-over says when they are gone."""
+        for fetcher, own in self._by_fetcher(split_ids).items():
+            fetcher.remove_splits(own)
+
+    def forget_split(self, split_id: str) -> None:
+        """A split came to its end, or was removed, and the reader is done with it."""
+        self._fetcher_of.pop(split_id, None)
+        self._paused.discard(split_id)
+
+    def is_read_by(self, split_id: str, fetcher: SplitFetcher[SplitT, ElementT]) -> bool:
+        """Whether a split is this fetcher's."""
+        return self._fetcher_of.get(split_id) is fetcher
+
+    def is_moving(self, split_id: str) -> bool:
+        """Whether a split was removed from its fetcher for another one to take over; `move_split` ends that."""
+        return False
+
+    def move_split(self, split: SplitT) -> None:
+        """A split that was moving is out of its old fetcher: another one takes over from here. It may be paused."""
+        del self._fetcher_of[split.split_id]
+        self.add_splits([split])
+
+    # ---- pausing -------------------------------------------------------------------------------------------------
+
+    def pause_or_resume_splits(self, to_pause: Collection[str], to_resume: Collection[str]) -> None:
+        """Note which splits are wanted paused, and tell the fetchers of those that are read."""
+        pause = [split_id for split_id in to_pause if split_id not in self._paused]
+        resume = [split_id for split_id in to_resume if split_id in self._paused]
+        self._paused.update(pause)
+        self._paused.difference_update(resume)
+        pausing, resuming = self._by_fetcher(pause), self._by_fetcher(resume)
+        for fetcher in {**pausing, **resuming}:
+            fetcher.pause_or_resume_splits(pausing.get(fetcher, []), resuming.get(fetcher, []))
+
+    @property
+    def paused(self) -> Set[str]:
+        """Splits that are wanted paused, read or not."""
+        return self._paused
+
+    @property
+    def can_pause_any_split(self) -> bool:
+        """Whether every split can be paused, whatever the others do."""
+        return self.has_fetcher_for_each_split or self._any_split_reader().supports_pausing
+
+    @property
+    def has_fetcher_for_each_split(self) -> bool:
+        """Whether no two splits ever share a fetcher."""
+        return False
+
+    def unpausable(self) -> list[str]:
+        """Splits that are wanted paused and cannot be.
+
+        Their `SplitReader` does not support it, and reads for other splits as well: those it cannot leave waiting.
+        """
+        readers = {fetcher for split_id, fetcher in self._fetcher_of.items() if split_id not in self._paused}
+        return sorted(
+            split_id
+            for split_id in self._paused
+            if (fetcher := self._fetcher_of.get(split_id)) in readers
+            and fetcher is not None
+            and not fetcher.split_reader.supports_pausing
+        )
+
+    # ---- what was fetched ----------------------------------------------------------------------------------------
+
+    def poll(self) -> Handover[ElementT] | None:
+        """The next hand-over, None if there is none yet. Raises what `check_errors` raises."""
+        self.check_errors()
+        return self.queue.poll()
+
+    def maybe_shutdown_finished_fetchers(self) -> bool:
+        """End fetchers that are idle, once what they fetched is processed; whether none is left."""
+        for key, fetcher in list(self._live.items()):
+            if fetcher.is_idle:
+                fetcher.shutdown(after_records_processed=True)
+                self._ending[key] = self._live.pop(key)
+        return not self._live
+
+    def check_errors(self) -> None:
+        """Raise the first error of any fetcher; what failed after it is in its notes."""
+        with self._errors_lock:
+            error = self._error
+        if error is not None:
+            raise error
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float) -> None:
+        """End all fetchers, and wait for their threads. One that does not end in time is named in a warning.
+
+        Errors in closing a `SplitReader` are for `check_errors` to raise.
+        """
+        self._is_closed = True
+        for fetcher in self._started:
+            fetcher.shutdown()
+        self._recycle_queued()
+        deadline = time.monotonic() + timeout_s
+        late = [fetcher for fetcher in self._started if not fetcher.join(max(deadline - time.monotonic(), 0))]
+        if late:
+            _log.warning("not ended within %s s, left behind: %s", timeout_s, ", ".join(map(repr, late)))
+        self._recycle_queued()
+        if self._spare is not None:
+            spare, self._spare = self._spare, None
+            spare.close()
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _create_fetcher(self, key: Hashable) -> SplitFetcher[SplitT, ElementT]:
+        self._started = [fetcher for fetcher in self._started if not fetcher.closed.is_set()]
+        self._ending = {key: fetcher for key, fetcher in self._ending.items() if not fetcher.closed.is_set()}
+        split_reader = self._supplier() if self._spare is None else self._spare
+        self._spare = None
+        fetcher: SplitFetcher[SplitT, ElementT] = SplitFetcher(
+            self._next_id, split_reader, self.queue, self._note_error, self._ending.pop(key, None)
+        )
+        self._next_id += 1
+        self._live[key] = fetcher
+        return fetcher
+
+    def _any_split_reader(self) -> SplitReader[SplitT]:
+        """One of the fetchers' readers; without a fetcher, that of the next one."""
+        for fetcher in self._live.values():
+            return fetcher.split_reader
+        if self._spare is None:
+            self._spare = self._supplier()
+        return self._spare
+
+    def _by_fetcher(self, split_ids: Collection[str]) -> dict[SplitFetcher[SplitT, ElementT], list[str]]:
+        by_fetcher: dict[SplitFetcher[SplitT, ElementT], list[str]] = {}
+        for split_id in split_ids:
+            fetcher = self._fetcher_of.get(split_id)
+            if fetcher is not None:
+                by_fetcher.setdefault(fetcher, []).append(split_id)
+        return by_fetcher
+
+    def _note_error(self, fetcher: SplitFetcher[SplitT, ElementT], error: BaseException) -> None:
+        """Called on a fetcher's thread."""
+        if not isinstance(error, Exception):
+            # SystemExit and the like would end more than this read.
+            wrapped = SourceError(f"{fetcher!r} was ended by {error!r}")
+            wrapped.__cause__ = error
+            error = wrapped
+        with self._errors_lock:
+            if self._error is None:
+                ids = ", ".join(map(repr, fetcher.split_ids)) or "no split"
+                error.add_note(f"in {fetcher!r}, which read {ids}")
+                self._error = error
+            elif self._error is not error:
+                self._error.add_note(f"after it {fetcher!r} failed as well: {error!r}")
+        self.queue.notify_available()
+
+    def _recycle_queued(self) -> None:
+        while (handover := self.queue.poll()) is not None:
+            handover.recycle()
+
+
+class SingleThreadFetcherManager(SplitFetcherManager[SplitT, ElementT]):
+    """One fetcher for all splits."""
+
+    def key_of(self, split_id: str) -> Hashable:
+        """See `SplitFetcherManager`."""
+        return 0
+
+
+class FixedSizeSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
+    """At most so many fetchers; the CRC-32 of its id says whose a split is, the same in every process.
+
+    Parameters
+    ----------
+    split_reader_supplier, queue_capacity
+        See `SplitFetcherManager`.
+    fetchers
+        At least 1.
+
+    Raises
+    ------
+    ValueError
+        If `fetchers` is below 1.
+    """
+
+    def __init__(
+        self,
+        split_reader_supplier: SplitReaderSupplier[SplitT],
+        fetchers: int,
+        *,
+        queue_capacity: int = DEFAULT_CAPACITY,
+    ) -> None:
+        super().__init__(split_reader_supplier, queue_capacity=queue_capacity)
+        if fetchers < 1:
+            raise ValueError(f"fetchers = {fetchers}: must be at least 1")
+        self._fetchers = fetchers
+
+    def key_of(self, split_id: str) -> Hashable:
+        """See `SplitFetcherManager`."""
+        return zlib.crc32(split_id.encode()) % self._fetchers
+
+
+class PerSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
+    """A fetcher for each split."""
+
+    def key_of(self, split_id: str) -> Hashable:
+        """See `SplitFetcherManager`."""
+        return split_id
+
+    @property
+    def has_fetcher_for_each_split(self) -> bool:
+        """See `SplitFetcherManager`."""
+        return True
