@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from alignment.columns import top_level_column
 from alignment.planner import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import RecordTimestampAssigner
@@ -112,5 +113,5 @@ class AlignedDataSource:
         for_times = self._strategy.timestamp_assigner.columns
         if for_times is None:
             return data
-        wanted = {*frame.names, *(column.split(".")[0] for column in for_times)}
+        wanted = {*frame.names, *(top_level_column(column, data.names) for column in for_times)}
         return pa.schema([field for field in data if field.name in wanted])

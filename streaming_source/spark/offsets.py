@@ -135,4 +135,4 @@ def _or_null(watermark: int) -> int | None:
 
 
 def _or_minimum(watermark: int | None) -> int:
-    return MIN_WATERMARK if watermark is None else watermark
+    return MIN_WATERMARK if watermark is None else int(watermark)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.columns import raw_field
 from alignment.exceptions import InvalidTimestampError
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, TimestampAssigner
 from alignment.watermarks import MIN_WATERMARK
@@ -19,6 +19,8 @@ from streaming_source.spark.options import FrameOptions
 __all__ = ["FrameOutput", "RowShaper"]
 
 Int64Array = npt.NDArray[np.int64]
+
+_YEAR_4000 = " (where there are watermark rows it must lie before the year 4000)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,11 @@ class RowShaper:
         options = self.options
         if options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
+            limit = "" if options.time_limit_us is None else _YEAR_4000
             raise InvalidTimestampError(
-                f"split {split_id!r}, position {positions[first]}: no valid event time in {self._value(batch, first)}; "
-                f"option invalidTimestamp = null keeps such records without one, drop leaves them out"
+                f"split {split_id!r}, position {positions[first]}: no valid event time in "
+                f"{self._value(batch, first)}{limit}; option invalidTimestamp = null keeps such records without one, "
+                "drop leaves them out"
             )
         if options.late == "fail" and late.any():
             first = int(np.argmax(late))
@@ -148,13 +152,8 @@ class RowShaper:
         columns = self.assigner.columns
         if not columns:
             return "the source record timestamp" if columns is not None else "what the timestamp assigner returned"
-        values: dict[str, Any] = {}
-        for column in columns:
-            value: Any = batch.slice(row, 1).to_pylist()[0]
-            for part in column.split("."):
-                value = value.get(part) if isinstance(value, dict) else None
-            values[column] = value
-        return ", ".join(f"{column} = {value!r}" for column, value in values.items())
+        one = batch.slice(row, 1)
+        return ", ".join(f"{column} = {_printed(raw_field(one, column)[0])}" for column in columns)
 
 
 class FrameOutput(ReaderOutput):
@@ -199,6 +198,14 @@ class FrameOutput(ReaderOutput):
 
     def mark_active(self) -> None:
         """The planner's to say."""
+
+
+def _printed(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except (ValueError, OverflowError):
+        # Python's datetime ends with the year 9999.
+        return f"{value.value} as {value.type}"
 
 
 def _as_type(column: pa.Array, field: pa.Field) -> pa.Array:

@@ -34,9 +34,12 @@ def frame_schema(data: pa.Schema, assigner: TimestampAssigner, options: FrameOpt
         times as the assigner wants it to.
     """
     name = options.event_time_as
-    if name in data.names and getattr(assigner, "statistics_column", None) != name:
+    replaced = name if getattr(assigner, "statistics_column", None) == name else None
+    # As Spark compares names: without regard to case.
+    clash = [column for column in data.names if column.lower() == name.lower() and column != replaced]
+    if clash:
         raise SchemaError(
-            f"the data has a column {name!r}, which is also the name of the column with the event time; "
+            f"the data has a column {clash[0]!r}, which is also the name of the column with the event time; "
             f"make it the eventTimeColumn, or name the event time otherwise with option eventTimeAs"
         )
     # On no rows: what it says of columns and types, it says now and not in the first micro-batch.
@@ -47,9 +50,9 @@ def frame_schema(data: pa.Schema, assigner: TimestampAssigner, options: FrameOpt
     place = data.get_field_index(name)
     fields.insert(len(fields) if place < 0 else place, event_time)
     if options.include_metadata:
-        clash = [column for column in METADATA_COLUMNS if column in data.names]
+        clash = [column for column in (*data.names, name) if column.lower() in METADATA_COLUMNS]
         if clash:
-            raise SchemaError(f"the data has columns {clash}, which includeMetadata would add; read without it")
+            raise SchemaError(f"there are columns {clash} already, which includeMetadata would add; read without it")
         fields += [StructField(column, kind) for column, kind in METADATA_COLUMNS.items()]
     return StructType(fields)
 
@@ -67,7 +70,10 @@ def _spark_type(field: pa.Field) -> DataType:
     try:
         return from_arrow_type(_without_dictionary(field.type), prefer_timestamp_ntz=True)
     except PySparkTypeError as error:
-        raise SchemaError(f"column {field.name!r} has type {field.type}, which Spark has not: {error}") from None
+        raise SchemaError(
+            f"column {field.name!r} has type {field.type}, which Spark has not: {error} Give readStream a schema "
+            "without it, or write it in another type"
+        ) from None
 
 
 def _without_dictionary(data_type: pa.DataType) -> pa.DataType:

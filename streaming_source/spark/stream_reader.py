@@ -144,7 +144,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._coordinator
 
     def _state_of(self, offset: Offset) -> SourceState[Any, Any]:
-        known = self._recent.get(offset.get("n", -1))
+        # A checkpoint of another source may hold anything.
+        known = self._recent.get(offset.get("n", -1)) if isinstance(offset, dict) else None
         return self._codec.decode(offset) if known is None else known
 
 

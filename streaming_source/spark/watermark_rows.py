@@ -93,7 +93,7 @@ def with_exact_watermark(df: DataFrame, event_time: str = "event_time", name: st
     The observation is not decoration: Spark pushes filters on other columns below the watermark operator, where they
     would remove the watermark row; nothing is pushed through an observation.
     """
-    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+    from pyspark.sql import functions as F
 
     fields = {field.name: field for field in df.schema.fields}
     if event_time not in fields:
@@ -103,7 +103,8 @@ def with_exact_watermark(df: DataFrame, event_time: str = "event_time", name: st
     if not fields[event_time].metadata.get(WATERMARK_ROWS_KEY):
         raise OptionError(
             f"column {event_time!r} carries no watermark rows: load the frame with option watermarkRows = true, "
-            "and call with_exact_watermark on it as loaded"
+            "and call with_exact_watermark on it as loaded (a schema given to readStream takes the mark away: leave it "
+            "out, and select columns afterwards)"
         )
     column = F.col(f"`{event_time}`")
     metrics = [F.count(F.lit(1)).alias("rows")]

@@ -143,25 +143,38 @@ class FileDiscovery(Discovery):
     known: set[str] = field(default_factory=set)
     restored: frozenset[str] = frozenset()
     forgotten_ms: int | None = None
-    _warned: set[str] = field(default_factory=set)
+    _ignored: set[str] = field(default_factory=set)
+    _newly_ignored: list[str] = field(default_factory=list)
+    _looked: bool = False
+
+    def look(self) -> Found:
+        """See `Discovery`."""
+        found = Discovery.look(self)  # a class with slots is made anew: `super()` would look for the old one
+        if self._newly_ignored and not self._looked:
+            # As a rule these are what it says; none of them can be told from a file that came in the meantime.
+            _log.info("%d files older than maxFileAge are taken for read and forgotten", len(self._newly_ignored))
+        elif self._newly_ignored:
+            _log.warning(
+                "ignored: %s, modified longer ago than maxFileAge allows, so not to be told from what was read and "
+                "forgotten",
+                ", ".join(self._newly_ignored),
+            )
+        self._ignored.update(self._newly_ignored)
+        self._newly_ignored.clear()
+        self._looked = True
+        return found
 
     def _split_of(self, file: ListedFile) -> str:
         return file.relative_path
 
     def _is_new(self, file: ListedFile) -> bool:
         path = file.relative_path
-        if path in self.known:
+        if path in self.known or path in self._ignored:
             return False
-        if self.forgotten_ms is not None and file.modified_ms <= self.forgotten_ms and path not in self.restored:
-            if path not in self._warned:
-                self._warned.add(path)
-                _log.warning(
-                    "%s is ignored: it was modified longer ago than maxFileAge allows, so it cannot be told from a "
-                    "file that was read and forgotten",
-                    path,
-                )
-            return False
-        return True
+        if self.forgotten_ms is None or file.modified_ms > self.forgotten_ms or path in self.restored:
+            return True
+        self._newly_ignored.append(path)
+        return False
 
     def _remember(self, file: ListedFile) -> None:
         self.known.add(file.relative_path)

@@ -99,12 +99,27 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
             self._log_of(split_id, 0)
         for file in found.files:
             self._add_file(file)
+        self._check_restored()
         if self._source.bounded:
             if self._until_ms is None:
                 self._until_ms = self._newest_ms
             for split_id in self._logs:
                 self._context.complete_split(split_id)
             self._context.signal_no_more_splits()
+
+    def _check_restored(self) -> None:
+        """What is in work at a restart must be there still, unless more could be added to it.
+
+        Looked at when the first look is over; later ones find the same splits known.
+        """
+        if not (self._by_file or self._source.bounded):
+            return
+        for split_id, split in self._restored.items():
+            if split_id not in self._logs:
+                raise DataLossError(
+                    f"{posixpath.join(self._root, split_id)} is gone, and not all of it was read (its records before "
+                    f"{split.position} were); restore it, or start with a new checkpointLocation"
+                )
 
     def _add_file(self, found: FoundFile) -> None:
         split_id, file, blocks = found.split_id, found.file, found.blocks

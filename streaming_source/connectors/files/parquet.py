@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from alignment.columns import top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError
 
@@ -35,9 +36,19 @@ class FileBlocks:
 
 
 def schema_of(filesystem: fs.FileSystem, path: str) -> pa.Schema:
-    """Columns of a file, without metadata."""
+    """Columns of a file, without metadata.
+
+    Raises
+    ------
+    SchemaError
+        If two have one name.
+    """
     with _opened(filesystem, path) as file:
-        return file.schema_arrow.remove_metadata()
+        schema = file.schema_arrow.remove_metadata()
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise SchemaError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}; rename them")
+    return schema
 
 
 def describe(
@@ -71,7 +82,7 @@ def describe(
                         f"{path}: row group {group} has no statistics of the event time; "
                         "option indexing = auto reads the column where they are missing"
                     )
-                times = _times_of_group(file, group, schema, assigner)
+                times = _times_of_group(path, file, group, schema, assigner)
                 timed = times[times != NO_TIMESTAMP]
                 bounds = (int(times.min()), int(timed.max()) if timed.size else NO_TIMESTAMP)
             blocks.append((rows, *bounds))
@@ -90,7 +101,7 @@ def event_times(
     with _opened(filesystem, path) as file:
         for group, first, rows in _groups(file):
             if first < stop and first + rows > start:
-                times = _times_of_group(file, group, schema, assigner)
+                times = _times_of_group(path, file, group, schema, assigner)
                 parts.append(times[max(start - first, 0) : stop - first])
     return np.concatenate(parts)
 
@@ -193,26 +204,33 @@ def _bounds(
     if not statistics.has_min_max:
         return None
     data_type = _leaf_type(file.schema_arrow, assigner.statistics_column or "")
-    low = assigner.from_statistics(data_type, statistics.min)
-    high = assigner.from_statistics(data_type, statistics.max)
+    try:
+        low = assigner.from_statistics(data_type, statistics.min)
+        high = assigner.from_statistics(data_type, statistics.max)
+    except (ValueError, OverflowError):
+        # Python's datetime, in which pyarrow gives them, has neither nanoseconds nor years beyond 9999.
+        return None
     if low is None or high is None:
         return None
     return NO_TIMESTAMP if statistics.null_count else low, high
 
 
 def _leaf_type(schema: pa.Schema, dotted: str) -> pa.DataType:
-    first, *rest = dotted.split(".")
-    data_type = schema.field(first).type
-    for part in rest:
+    column = top_level_column(dotted, schema.names)
+    data_type = schema.field(column).type
+    for part in dotted.removeprefix(column).split(".")[1:]:
         data_type = data_type.field(part).type
     return data_type
 
 
 def _times_of_group(
-    file: pq.ParquetFile, group: int, schema: pa.Schema, assigner: TimestampAssigner
+    path: str, file: pq.ParquetFile, group: int, schema: pa.Schema, assigner: TimestampAssigner
 ) -> npt.NDArray[np.int64]:
     wanted = assigner.columns
     names = schema.names if wanted is None else list(wanted)
-    table = file.read_row_group(group, columns=names)
+    try:
+        table = file.read_row_group(group, columns=names)
+    except (pa.ArrowException, OSError) as error:
+        raise MalformedDataError(f"{path}: row group {group} cannot be read as Parquet: {error}") from error
     parts = [assigner.extract(batch, None).values for batch in table.to_batches()]
     return np.concatenate([np.empty(0, np.int64), *parts])

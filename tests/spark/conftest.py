@@ -1,0 +1,55 @@
+"""The formats are registered for every test here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import streaming_source
+
+Loader = Callable[..., DataFrame]
+
+
+@pytest.fixture(autouse=True)
+def _formats(spark: SparkSession) -> Iterator[None]:
+    streaming_source.register(spark)
+    yield
+    for query in spark.streams.active:
+        query.stop()
+
+
+@pytest.fixture
+def stream(spark: SparkSession) -> Loader:
+    """`stream(path, **options)`: a streaming frame over `ts` as it is loaded."""
+
+    def load(path: Path | str, **options: Any) -> DataFrame:
+        given = {"eventTimeColumn": "ts", **{name: str(value) for name, value in options.items()}}
+        return spark.readStream.format("aligned_files").options(**given).load(str(path))
+
+    return load
+
+
+@pytest.fixture
+def exact(stream: Loader) -> Loader:
+    """`exact(path, **options)`: the same with the exact watermark."""
+
+    def load(path: Path | str, **options: Any) -> DataFrame:
+        frame = stream(path, watermarkRows="true", **options)
+        return streaming_source.with_exact_watermark(frame, options.get("eventTimeAs", "event_time"))
+
+    return load
+
+
+@pytest.fixture
+def batch(spark: SparkSession) -> Loader:
+    """`batch(path, **options)`: the same data as a batch frame."""
+
+    def load(path: Path | str, **options: Any) -> DataFrame:
+        given = {"eventTimeColumn": "ts", **{name: str(value) for name, value in options.items()}}
+        return spark.read.format("aligned_files").options(**given).load(str(path))
+
+    return load

@@ -1,0 +1,232 @@
+"""In exact mode Spark's watermark is the minimum over the splits' watermarks, in every micro-batch."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import streaming_source
+from alignment import WatermarkGenerator, WatermarkStrategy
+from alignment.watermarks import WatermarkOutput
+from streaming_source.connectors.files import FileSource
+from streaming_source.exceptions import OptionError, SchemaError
+from tests.spark.conftest import Loader
+from tests.spark.support import (
+    MS,
+    SECOND,
+    SKEWS,
+    T0,
+    Logs,
+    Run,
+    available_now,
+    end_offset,
+    naive_watermark,
+    naive_windows,
+    state_rows,
+    watermark_ms,
+    windows,
+    write_file,
+    write_logs,
+)
+
+pytestmark = pytest.mark.spark
+
+Reads = dict[int, Counter[str]]
+
+
+def positions_by_batch(spark: SparkSession, frame: DataFrame, checkpoint: Path) -> tuple[list[dict], Reads]:
+    """Run to the end of what is there; the progresses, and after each batch how much of each split was really read.
+
+    Checks on the way that each batch goes on where the split's last one ended.
+    """
+    read: Reads = {}
+    so_far: Counter[str] = Counter()
+
+    def keep(batch: DataFrame, number: int) -> None:
+        rows = batch.groupBy("_split").agg(F.min("_position"), F.max("_position"), F.count("*")).collect()
+        for split, first, last, count in rows:
+            assert (first, last + 1 - first) == (so_far[split], count)
+            so_far[split] = last + 1
+        read[number] = so_far.copy()
+
+    query = (
+        frame.writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    return [json.loads(p.json) for p in query.recentProgress], read
+
+
+@pytest.mark.parametrize(
+    ("skew", "options"),
+    [
+        ("one-ahead", {"bounded": "true", "maxRowsPerTrigger": 190}),
+        ("one-fast", {"maxRowsPerTrigger": 230}),
+        ("one-tiny", {"maxRowsPerTrigger": 150}),
+        ("one-tiny", {"bounded": "true", "splitBy": "file", "maxRowsPerTrigger": 180}),
+    ],
+)
+def test_the_reported_watermark_is_the_naive_minimum_in_every_micro_batch(
+    spark: SparkSession, exact: Loader, tmp_path: Path, skew: str, options: dict[str, object]
+) -> None:
+    logs: Logs = SKEWS[skew]
+    write_logs(tmp_path / "in", logs, row_group_size=40)
+    by_file = options.get("splitBy") == "file"
+    if by_file:
+        logs = {
+            f"{split}/part-{number:03d}.parquet": part
+            for split, times in logs.items()
+            for number, part in enumerate(np.array_split(times, 3))
+        }
+    frame = exact(tmp_path / "in", maxOutOfOrderness="5 seconds", includeMetadata="true", **options)
+    progress, read = positions_by_batch(spark, frame, tmp_path / "cp")
+    assert len(read) >= 5
+    assert sum(read[max(read)].values()) == sum(map(len, logs.values()))
+    expected, seen = 0, []
+    for p in progress:
+        # What a batch reports is what the batches before it announced.
+        assert watermark_ms(p) == expected
+        batch = p["batchId"]
+        if batch not in read:
+            continue
+        naive = naive_watermark(logs, read[batch], 5 * SECOND, complete="bounded" in options)
+        assert naive is not None
+        expected = max(expected, naive // MS)
+        seen.append(expected)
+    assert seen == sorted(seen)
+    # Where `split-1` has ended without saying so it holds the watermark: that is one value.
+    assert len(set(seen)) >= (1 if options == {"maxRowsPerTrigger": 150} else 3)
+
+
+def test_splits_that_were_never_read_hold_the_watermark_below_their_first_record(
+    spark: SparkSession, exact: Loader, tmp_path: Path
+) -> None:
+    write_file(tmp_path / "in" / "early" / "f.parquet", T0 + np.arange(50) * SECOND)
+    write_file(tmp_path / "in" / "late" / "f.parquet", T0 + 3600 * SECOND + np.arange(50) * SECOND)
+    frame = exact(tmp_path / "in", maxRowsPerTrigger=20, includeMetadata="true", bounded="true")
+    progress, read = positions_by_batch(spark, frame, tmp_path / "cp")
+    assert read[1] == {"early": 40}
+    assert watermark_ms(progress[2]) == (T0 + 39 * SECOND - 1) // MS
+    # `early` is finished; `late` holds the watermark at the last record read.
+    assert read[2] == {"early": 50, "late": 10}
+    assert watermark_ms(progress[3]) == (T0 + 3609 * SECOND - 1) // MS
+
+
+def test_a_bounded_source_ends_at_the_latest_watermark_and_leaves_no_state(
+    spark: SparkSession, exact: Loader, tmp_path: Path
+) -> None:
+    write_logs(tmp_path / "in", SKEWS["one-tiny"])
+    run = available_now(spark, windows(exact(tmp_path / "in", bounded="true")), tmp_path / "cp")
+    assert state_rows(run) == 0
+    assert run.progress[-1]["eventTime"]["watermark"].startswith("5999-")
+    assert end_offset(run.progress[-1])["watermark"] == 2**63 - 1
+
+
+def test_filters_on_other_columns_do_not_take_the_watermark_row_away(
+    spark: SparkSession, exact: Loader, tmp_path: Path
+) -> None:
+    logs = SKEWS["one-ahead"]
+    write_logs(tmp_path / "in", logs)
+    frame = exact(tmp_path / "in", maxOutOfOrderness="5 seconds", bounded="true", maxRowsPerTrigger=500)
+    filtered = windows(frame.where("s = 'split-1'").where("k is not null"))
+    run = available_now(spark, filtered, tmp_path / "cp")
+    expected = {"split-1": logs["split-1"]}
+    assert run.rows == naive_windows(expected)
+    assert state_rows(run) == 0
+
+
+def test_a_strategy_with_a_generator_of_the_users_own_sets_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
+    class TenSecondsBehind(WatermarkGenerator):
+        def __init__(self) -> None:
+            self.latest = 0
+
+        def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
+            self.latest = max(self.latest, timestamp)
+
+        def on_periodic_emit(self, output: WatermarkOutput) -> None:
+            output.emit_watermark(self.latest - 10_000_000)
+
+    for split, ahead in (("a", 0), ("b", 100)):
+        write_file(tmp_path / "in" / split / "f.parquet", T0 + ahead * SECOND + np.arange(60) * SECOND)
+    strategy = WatermarkStrategy.for_generator(TenSecondsBehind).with_timestamp_assigner("ts")
+    frame = streaming_source.from_source(spark, FileSource(str(tmp_path / "in")), strategy, "own_generator")
+    run = available_now(spark, windows(frame, "10 seconds"), tmp_path / "cp")
+    assert watermark_ms(run.progress[-1]) == (T0 + 49 * SECOND) // MS
+
+
+def test_perfect_watermarks_need_no_bound(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
+    logs = SKEWS["one-fast"]  # out of order by 5 seconds, and no bound is given
+    write_logs(tmp_path / "in", logs, row_group_size=40)
+    frame = exact(tmp_path / "in", lateness="none", late="fail", maxRowsPerTrigger=220, bounded="true")
+    run = available_now(spark, windows(frame), tmp_path / "cp")
+    assert run.rows == naive_windows(logs)
+    assert not any(len(entry) > 3 for p in run.progress for entry in end_offset(p)["splits"])
+
+
+def test_the_observed_metrics_count_rows_and_late_ones(spark: SparkSession, tmp_path: Path) -> None:
+    write_file(tmp_path / "in" / "a" / "f.parquet", T0 + np.array([100, 200, 50, 210]) * SECOND)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(seconds=10)).with_timestamp_assigner("ts")
+    source = FileSource(str(tmp_path / "in"))
+    frame = streaming_source.from_source(spark, source, strategy, "observed", includeMetadata=True, maxRowsPerTrigger=2)
+    run = available_now(spark, frame.select(F.unix_micros("event_time"), "_position", "_late"), tmp_path / "cp")
+    assert [row[1:] for row in run.rows] == [(2, True), (0, False), (1, False), (3, False)]
+    metrics = [p["observedMetrics"]["observed"] for p in run.progress if p["numInputRows"]]
+    assert metrics == [{"rows": 1, "late": 0}, {"rows": 2, "late": 1}, {"rows": 1, "late": 0}]
+    assert end_offset(run.progress[-1])["splits"][0][3] == 1
+
+
+def test_with_exact_watermark_refuses_a_batch_frame(batch: Loader, tmp_path: Path) -> None:
+    write_file(tmp_path / "a" / "f.parquet", [T0])
+    with pytest.raises(OptionError, match="needs a streaming frame"):
+        streaming_source.with_exact_watermark(batch(tmp_path, watermarkRows="true"))
+
+
+def test_with_exact_watermark_refuses_a_frame_without_watermark_rows(stream: Loader, tmp_path: Path) -> None:
+    write_file(tmp_path / "a" / "f.parquet", [T0])
+    with pytest.raises(OptionError, match="carries no watermark rows: load the frame with option watermarkRows"):
+        streaming_source.with_exact_watermark(stream(tmp_path))
+
+
+def test_with_exact_watermark_refuses_a_frame_with_a_schema_of_the_users_own_and_says_what_to_do(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_file(tmp_path / "a" / "f.parquet", [T0])
+    reader = spark.readStream.format("aligned_files").options(eventTimeColumn="ts", watermarkRows="true")
+    with pytest.raises(OptionError, match="a schema given to readStream takes the mark away: leave it out"):
+        streaming_source.with_exact_watermark(reader.schema("event_time timestamp, k string").load(str(tmp_path)))
+
+
+def test_the_session_time_zone_makes_no_difference(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
+    write_logs(tmp_path / "in", SKEWS["one-tiny"])
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        frame = exact(tmp_path / "in", maxOutOfOrderness="5 seconds", bounded="true", maxRowsPerTrigger=500)
+        assert available_now(spark, windows(frame), tmp_path / "cp").rows == naive_windows(SKEWS["one-tiny"])
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_with_exact_watermark_refuses_a_column_that_is_not_there(stream: Loader, tmp_path: Path) -> None:
+    write_file(tmp_path / "a" / "f.parquet", [T0])
+    with pytest.raises(SchemaError, match="no column 'when'"):
+        streaming_source.with_exact_watermark(stream(tmp_path, watermarkRows="true"), "when")
+
+
+def test_a_read_limit_of_one_row_still_gives_every_row_and_never_a_late_one(
+    spark: SparkSession, exact: Loader, tmp_path: Path
+) -> None:
+    for split in ("a", "b"):
+        write_file(tmp_path / "in" / split / "f.parquet", T0 + np.array([2, 0, 3]) * SECOND)
+    frame = exact(tmp_path / "in", maxOutOfOrderness="2 seconds", maxRowsPerTrigger=1, late="fail", bounded="true")
+    run = Run(spark, windows(frame, "1 second"), tmp_path / "cp").caught_up()
+    assert [(start - T0) // SECOND for start, *_ in run.rows] == [0, 0, 2, 2, 3, 3]

@@ -1,0 +1,153 @@
+"""Event times from every kind of column, and what is said of those that have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from alignment.exceptions import InvalidArgumentError, InvalidTimestampError
+from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
+from tests.streaming_source.reading import SECOND, T0, Reading, micros, put, read_all, read_batch, stamps, stream_reader
+
+ISO = ["2023-11-14T22:14:00Z", "2023-11-14T23:14:01+01:00", "2023-11-14 22:14:02.5"]
+NESTED = pa.array([{"at": {"t": T0 + i * SECOND}} for i in (0, 1)], pa.struct([("at", pa.struct([("t", pa.int64())]))]))
+
+KINDS: dict[str, tuple[pa.Array, dict[str, str], list[int]]] = {
+    "us": (stamps(0, 1, 2.5), {}, [0, 1_000_000, 2_500_000]),
+    "us-utc": (stamps(0, 1, zone="UTC"), {}, [0, 1_000_000]),
+    "us-new-york": (stamps(0, 1, zone="America/New_York"), {}, [0, 1_000_000]),
+    "ms": (stamps(0, 1.234, unit="ms"), {}, [0, 1_234_000]),
+    "s": (stamps(0, 7, unit="s"), {}, [0, 7_000_000]),
+    "ns": (pa.array([T0 * 1000 + 1999, T0 * 1000 + 2000], pa.timestamp("ns")), {}, [1, 2]),
+    "int-s": (pa.array([T0 // SECOND, T0 // SECOND + 3]), {"timestampUnit": "s"}, [0, 3_000_000]),
+    "int-ms": (pa.array([T0 // 1000 + 5]), {"timestampUnit": "ms"}, [5_000]),
+    "int-us": (pa.array([T0 + 5]), {"timestampUnit": "us"}, [5]),
+    "int-ns": (pa.array([T0 * 1000 + 5999]), {"timestampUnit": "ns"}, [5]),
+    "double-s": (pa.array([T0 / SECOND, T0 / SECOND + 0.5]), {"timestampUnit": "s"}, [0, 500_000]),
+    "text": (pa.array(ISO), {}, [0, 1_000_000, 2_500_000]),
+    "large-text": (pa.array(ISO, pa.large_string()), {}, [0, 1_000_000, 2_500_000]),
+    "dictionary-text": (pa.array([*ISO, ISO[0]]).dictionary_encode(), {}, [0, 1_000_000, 2_500_000, 0]),
+}
+
+
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_time_is_read_from_a_column_of_kind(tmp_path: Path, kind: str, indexing: str) -> None:
+    column, options, expected = KINDS[kind]
+    put(tmp_path / "a" / "f.parquet", {"t": column, "k": list(range(len(column)))}, row_group_size=2)
+    options = {"eventTimeColumn": "t", "indexing": indexing, **options}
+    assert [t - T0 for t in micros(read_all(tmp_path, **options))] == expected
+    assert [t - T0 for t in micros(read_batch(tmp_path, **options))] == expected
+    reading = Reading(stream_reader(tmp_path, watermarkRows="true", **options))
+    reading.next()
+    reading.reader.stop()
+    # The index saw the same times as the readers.
+    assert reading.offset["splits"][0][1] == T0 + max(expected) - 1
+
+
+@pytest.mark.parametrize("name", ["e.at.t", "dotted.name"])
+def test_an_event_time_is_read_by_a_dotted_path_or_a_dotted_name(tmp_path: Path, name: str) -> None:
+    table = {"e": NESTED, "dotted.name": pa.array([T0, T0 + SECOND]), "dotted": ["x", "y"]}
+    put(tmp_path / "a" / "f.parquet", table)
+    for indexing in ("statistics", "scan"):
+        options = {"eventTimeColumn": name, "timestampUnit": "us", "indexing": indexing}
+        assert micros(read_all(tmp_path, **options)) == [T0, T0 + SECOND]
+
+
+def test_a_date_is_its_midnight_in_utc(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": pa.array([0, 2], pa.date32())})
+    assert micros(read_all(tmp_path, eventTimeColumn="t")) == [0, 172_800 * SECOND]
+
+
+def test_timestamps_as_spark_writes_them_by_default_are_indexed_by_reading_them(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(1, 0, 2)}, use_deprecated_int96_timestamps=True)
+    assert micros(read_all(tmp_path, eventTimeColumn="t")) == [T0 + SECOND, T0, T0 + 2 * SECOND]
+
+
+def test_files_without_statistics_are_indexed_by_reading_them_unless_that_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(1, 0, 2)}, write_statistics=False)
+    assert len(read_all(tmp_path, eventTimeColumn="t")) == 3
+    with pytest.raises(MalformedDataError, match="row group 0 has no statistics of the event time; option indexing"):
+        read_all(tmp_path, eventTimeColumn="t", indexing="statistics")
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        ("T", "'T' is not in the data; did you mean 't'?"),
+        ("e.at.x", "'e.at.x' is not in the data; the columns are: 'e.at.t'"),
+        ("e.at.t.y", "'e.at.t.y' does not exist: 't' is int64, not a struct"),
+        ("e.at", "'e.at' is struct.*, which holds no event time; choose"),
+        ("flag", "'flag' is bool, which holds no event time; choose"),
+        ("number", "'number' is double with unit None: fractions are read as seconds only; set the unit to 's'"),
+        ("whole", "'whole' is int64: whole numbers need a timestamp unit"),
+    ],
+)
+def test_a_column_that_cannot_give_event_times_is_refused_before_anything_is_read(
+    tmp_path: Path, column: str, told: str
+) -> None:
+    table = {"t": stamps(0, 1), "e": NESTED, "flag": [True, False], "number": [1.5, 2.5], "whole": [1, 2]}
+    put(tmp_path / "a" / "f.parquet", table)
+    with pytest.raises(InvalidArgumentError, match=told):
+        stream_reader(tmp_path, eventTimeColumn=column)
+
+
+def test_files_have_no_source_record_timestamps_so_a_column_must_be_named(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0)})
+    with pytest.raises(OptionError, match="aligned_files has no source record timestamps: name the column"):
+        stream_reader(tmp_path)
+
+
+BROKEN: dict[str, tuple[pa.Array, str]] = {
+    "null": (pa.array([T0, None], pa.timestamp("us")), "t = None"),
+    "text": (pa.array([ISO[0], "yesterday"]), "t = 'yesterday'"),
+    "nan": (pa.array([T0 / SECOND, float("nan")]), "t = nan"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_record_without_a_valid_event_time_fails_is_kept_or_is_dropped(tmp_path: Path, kind: str) -> None:
+    column, told = BROKEN[kind]
+    put(tmp_path / "a" / "f.parquet", {"k": [1, 2], "t": column})
+    options: dict[str, Any] = {"eventTimeColumn": "t"}
+    if kind == "nan":
+        options["timestampUnit"] = "s"
+    with pytest.raises(InvalidTimestampError, match=f"split 'a', position 1: no valid event time in {told};.*= null"):
+        read_all(tmp_path, **options)
+    kept = read_all(tmp_path, invalidTimestamp="null", includeMetadata="true", **options)
+    assert micros(kept) == [T0, None]
+    assert kept.column("_late").to_pylist() == [False, False]
+    dropped = read_all(tmp_path, invalidTimestamp="drop", includeMetadata="true", **options)
+    assert dropped.column("k").to_pylist() == [1]
+    assert dropped.column("_position").to_pylist() == [0]
+
+
+def test_a_time_beyond_what_python_can_print_is_told_all_the_same(tmp_path: Path) -> None:
+    far = 300_000_000_000_000_000  # in the year 11476
+    put(tmp_path / "a" / "f.parquet", {"t": pa.array([T0, far], pa.timestamp("us"))})
+    told = f"no valid event time in t = {far} as timestamp.us. .*before the year 4000"
+    with pytest.raises(InvalidTimestampError, match=told):
+        read_all(tmp_path, eventTimeColumn="t", watermarkRows="true")
+
+
+def test_a_column_called_event_time_must_be_the_event_time_column_or_make_way(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"k": [1, 2], "event_time": stamps(5, 6), "t": stamps(0, 1)})
+    with pytest.raises(SchemaError, match=r"a column 'event_time'.* make it the eventTimeColumn, or .*eventTimeAs"):
+        stream_reader(tmp_path, eventTimeColumn="t")
+    beside = read_all(tmp_path, eventTimeColumn="t", eventTimeAs="happened")
+    assert beside.schema.names == ["k", "event_time", "t", "happened"]
+    assert micros(beside, "happened") == [T0, T0 + SECOND]
+    itself = read_all(tmp_path, eventTimeColumn="event_time")
+    assert itself.schema.names == ["k", "event_time", "t"]
+    assert micros(itself) == [T0 + 5 * SECOND, T0 + 6 * SECOND]
+
+
+def test_names_that_spark_cannot_tell_apart_clash(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"Event_Time": stamps(0), "t": stamps(0)})
+    with pytest.raises(SchemaError, match="has a column 'Event_Time'"):
+        stream_reader(tmp_path, eventTimeColumn="t")
+    with pytest.raises(SchemaError, match=r"columns \['_split'\] already"):
+        stream_reader(tmp_path, eventTimeColumn="t", eventTimeAs="_split", includeMetadata="true")

@@ -1,0 +1,310 @@
+"""Directories and files as splits: what is found, in which order, with which columns, and what is refused."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
+
+from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
+from streaming_source.exceptions import DataLossError, MalformedDataError, PathNotFoundError, SchemaError
+from tests.streaming_source.reading import (
+    SECOND,
+    T0,
+    Reading,
+    data_source,
+    micros,
+    put,
+    read_all,
+    read_batch,
+    stamps,
+    stream_reader,
+)
+
+
+def places(table: pa.Table) -> list[tuple[str, int]]:
+    return list(zip(table.column("_split").to_pylist(), table.column("_position").to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_the_metadata_tell_the_split_and_the_number_of_the_record_in_it(tmp_path: Path, readers: int) -> None:
+    for split in ("b", "a"):
+        for file in range(3):
+            table = {"t": stamps(*range(file * 5, file * 5 + 5)), "n": range(file * 5, file * 5 + 5)}
+            put(tmp_path / split / f"f{file}.parquet", {**table, "n": list(table["n"])}, row_group_size=2)
+    table = read_all(tmp_path, eventTimeColumn="t", includeMetadata="true", numReaders=readers)
+    assert table.schema.names[-4:] == ["_split", "_position", "_source_timestamp", "_late"]
+    assert sorted(places(table)) == [(split, i) for split in "ab" for i in range(15)]
+    assert table.column("_position").to_pylist() == table.column("n").to_pylist()
+    assert table.column("_source_timestamp").null_count == 30
+    by_file = read_all(tmp_path, eventTimeColumn="t", includeMetadata="true", splitBy="file")
+    assert sorted(places(by_file)) == [(f"{s}/f{f}.parquet", i) for s in "ab" for f in range(3) for i in range(5)]
+
+
+def test_nested_directories_are_splits_of_their_own_and_files_at_the_root_are_one(tmp_path: Path) -> None:
+    for place in ("f.parquet", "x/f.parquet", "x/y/f.parquet", "x/z=1/f.parquet"):
+        put(tmp_path / place, {"t": stamps(0)})
+    table = read_all(tmp_path, eventTimeColumn="t", includeMetadata="true")
+    assert sorted(table.column("_split").to_pylist()) == [".", "x", "x/y", "x/z=1"]
+
+
+def test_hidden_files_and_directories_are_not_read(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0)})
+    (tmp_path / "a" / "_SUCCESS").touch()
+    (tmp_path / "a" / ".f.parquet.crc").write_bytes(b"crc")
+    put(tmp_path / "_temporary" / "0" / "g.parquet", {"t": stamps(0)})
+    put(tmp_path / "a" / "_g.parquet", {"t": stamps(0)})
+    for split_by in ("directory", "file"):
+        assert len(read_all(tmp_path, eventTimeColumn="t", splitBy=split_by)) == 1
+        assert len(read_batch(tmp_path, eventTimeColumn="t", splitBy=split_by)) == 1
+
+
+def test_a_path_may_hold_what_a_uri_would_have_to_escape(tmp_path: Path) -> None:
+    root = tmp_path / "sp ace#?%41é"
+    put(root / "a b" / "f%20.parquet", {"t": stamps(0)})
+    assert len(read_all(root, eventTimeColumn="t")) == 1
+    assert len(read_all(f"{root}/", eventTimeColumn="t")) == 1
+
+
+def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0)})
+    assert len(read_all(f"file://{tmp_path}", eventTimeColumn="t")) == 1
+    with pytest.raises(PathNotFoundError, match=r"cannot be opened as a file system.*gopher"):
+        stream_reader("gopher://host/x", eventTimeColumn="t")
+    with pytest.raises(PathNotFoundError, match="is not a directory; give the directory above it"):
+        stream_reader(tmp_path / "a" / "f.parquet", eventTimeColumn="t")
+
+
+def test_files_and_row_groups_without_rows_are_no_trouble(tmp_path: Path) -> None:
+    nothing, some = pa.table({"t": stamps()}), pa.table({"t": stamps(0, 1)})
+    put(tmp_path / "a" / "f0.parquet", nothing)
+    with pq.ParquetWriter(tmp_path / "a" / "f1.parquet", some.schema) as writer:
+        for part in (nothing, some, nothing, some, nothing):
+            writer.write_table(part)
+    put(tmp_path / "a" / "f2.parquet", nothing)
+    put(tmp_path / "b" / "f0.parquet", nothing)
+    for split_by in ("directory", "file"):
+        options = {"eventTimeColumn": "t", "splitBy": split_by, "includeMetadata": "true", "maxOutOfOrderness": "1 s"}
+        assert micros(read_all(tmp_path, **options)) == [T0, T0 + SECOND] * 2
+        assert read_all(tmp_path, **options).column("_position").to_pylist() == [0, 1, 2, 3]
+        one_by_one = Reading(stream_reader(tmp_path, bounded="true", maxRowsPerTrigger=1, **options))
+        read = [table for _ in range(9) if (table := one_by_one.next()) is not None]
+        assert [row for table in read for row in table.column("_position").to_pylist()] == [0, 1, 2, 3]
+        assert all(len(entry) == 3 and entry[2] == "finished" for entry in one_by_one.offset["splits"])
+        one_by_one.reader.stop()
+
+
+def test_an_empty_directory_holds_the_watermark_until_it_has_records_or_is_idle(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0, 10)})
+    (tmp_path / "b").mkdir()
+    options = {"eventTimeColumn": "t", "watermarkRows": "true", "discoveryInterval": "5 ms"}
+    reading = Reading(stream_reader(tmp_path, idleTimeout="none", **options))
+    table = reading.next()
+    assert table is not None
+    assert micros(table) == [T0, T0 + 10 * SECOND]
+    assert reading.offset["watermark"] is None
+    put(tmp_path / "b" / "f.parquet", {"t": stamps(4, 5)})
+    wait_for_news(reading)
+    assert reading.offset["watermark"] == T0 + 5 * SECOND - 1
+    reading.reader.stop()
+    # A bounded source knows that nothing will come.
+    (tmp_path / "c").mkdir()
+    bounded = Reading(stream_reader(tmp_path, bounded="true", **options))
+    bounded.next()
+    assert bounded.offset["watermark"] == 2**63 - 1
+    bounded.reader.stop()
+
+
+def wait_for_news(reading: Reading) -> pa.Table:
+    limit = time.monotonic() + 30
+    while (table := reading.next()) is None:
+        assert time.monotonic() < limit, "nothing was found in 30 s"
+        time.sleep(0.002)
+    return table
+
+
+def test_a_schema_of_the_users_own_is_a_projection(tmp_path: Path) -> None:
+    table = {
+        "t": stamps(0, 1),
+        "k": pa.array([1, 2], pa.int32()),
+        "wide": ["x", "y"],
+        "odd": pa.array([1, 2], pa.uint16()),
+    }
+    put(tmp_path / "a" / "f.parquet", table)
+    wanted = StructType().add("k", LongType()).add("event_time", TimestampType()).add("_split", StringType())
+    read = read_all(tmp_path, wanted, eventTimeColumn="t")
+    assert read.to_pydict()["k"] == [1, 2]
+    assert read.schema.names == ["k", "event_time", "_split"]
+    assert read.column("_split").to_pylist() == ["a", "a"]
+    assert read_batch(tmp_path, wanted, eventTimeColumn="t").num_rows == 2
+    with pytest.raises(SchemaError, match=r"asks for columns \['nope'\], which the data has not: t, k, wide, odd"):
+        read_all(tmp_path, StructType().add("nope", StringType()), eventTimeColumn="t")
+    with pytest.raises(SchemaError, match="column 'wide' of type string does not fit int32"):
+        read_all(
+            tmp_path, StructType().add("wide", IntegerType()).add("event_time", TimestampType()), eventTimeColumn="t"
+        )
+    # Of a type that Spark has not, the message names the way out.
+    with pytest.raises(
+        SchemaError, match=r"column 'odd' has type uint16, which Spark has not: .* Give readStream a schema"
+    ):
+        data_source(tmp_path, eventTimeColumn="t").schema()
+
+
+def test_a_column_twice_in_a_file_is_refused(tmp_path: Path) -> None:
+    twice = pa.Table.from_arrays([stamps(0), pa.array([1]), pa.array([2])], names=["t", "k", "k"])
+    (tmp_path / "a").mkdir()
+    pq.write_table(twice, tmp_path / "a" / "f.parquet")
+    with pytest.raises(SchemaError, match="more than one column of the name 'k'"):
+        stream_reader(tmp_path, eventTimeColumn="t")
+
+
+def test_a_file_that_breaks_in_its_middle_is_named_by_whoever_reads_it(tmp_path: Path) -> None:
+    path = put(tmp_path / "a" / "f.parquet", {"t": stamps(*range(3000)), "k": list(range(3000))}, compression="none")
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + b"\xff" * 200 + data[204:])
+    with pytest.raises(MalformedDataError, match=r"a/f.parquet: row group 0 cannot be read as Parquet"):
+        read_all(tmp_path, eventTimeColumn="t", indexing="scan")
+    with pytest.raises(MalformedDataError, match=r"a/f.parquet: cannot be read as Parquet after row 0"):
+        read_all(tmp_path, eventTimeColumn="t")
+    with pytest.raises(MalformedDataError, match=r"a/f.parquet: row group 0 cannot be read as Parquet"):
+        Reading(stream_reader(tmp_path, eventTimeColumn="t", maxRowsPerTrigger=10)).next()
+
+
+def test_a_file_that_was_replaced_by_a_shorter_one_after_planning_is_told(tmp_path: Path) -> None:
+    path = put(tmp_path / "a" / "f.parquet", {"t": stamps(*range(10))})
+    reading = Reading(stream_reader(tmp_path, eventTimeColumn="t", watermarkRows="true"))
+    end = reading.reader.latestOffset(reading.offset, reading.reader.getDefaultReadLimit())
+    put(path, {"t": stamps(0, 1)})
+    with pytest.raises(DataLossError, match="has 2 rows, but rows 0 to 10 were planned: it was replaced"):
+        reading.between(reading.offset, end)
+    reading.reader.stop()
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_any_two_offsets_give_the_same_rows_to_a_reader_that_has_planned_nothing(tmp_path: Path, split_by: str) -> None:
+    rng = np.random.default_rng(5)
+    for split in "abc":
+        for file in range(3):
+            rising = np.sort(rng.integers(0, 500, 20)) + file * 500
+            put(tmp_path / split / f"f{file}.parquet", {"t": stamps(*rising.tolist())}, row_group_size=7)
+    options = {"eventTimeColumn": "t", "splitBy": split_by, "includeMetadata": "true", "bounded": "true"}
+    reading = Reading(stream_reader(tmp_path, **options))
+    offsets, tables = [reading.offset], []
+    while (table := reading.next(max_rows=37)) is not None:
+        offsets.append(reading.offset)
+        tables.append(table)
+    assert sum(map(len, tables)) == 180
+    for start, end, table in zip(offsets, offsets[1:], tables, strict=False):
+        assert Reading(stream_reader(tmp_path, **options)).between(start, end) == table
+    reading.reader.stop()
+
+
+def test_a_look_with_nothing_new_gives_the_very_same_offset(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0, 1)})
+    reading = Reading(stream_reader(tmp_path, eventTimeColumn="t", watermarkRows="true", discoveryInterval="1 ms"))
+    reading.next()
+    before = reading.offset
+    for _ in range(50):
+        assert reading.reader.latestOffset(before, reading.reader.getDefaultReadLimit()) is before
+        time.sleep(0.001)
+    reading.reader.stop()
+
+
+def test_a_split_that_is_gone_at_a_restart_is_told_where_nothing_could_be_added_to_it(tmp_path: Path) -> None:
+    for split in "ab":
+        put(tmp_path / split / "f.parquet", {"t": stamps(*range(10))})
+    options = {"eventTimeColumn": "t", "splitBy": "file", "watermarkRows": "true"}
+    reading = Reading(stream_reader(tmp_path, **options))
+    reading.next(max_rows=8)
+    reading.reader.stop()
+    (tmp_path / "b" / "f.parquet").unlink()
+    again = stream_reader(tmp_path, **options)
+    with pytest.raises(
+        DataLossError, match=r"b/f.parquet is gone, and not all of it was read .its records before 4 were"
+    ):
+        again.latestOffset(reading.offset, again.getDefaultReadLimit())
+    again.stop()
+
+
+def test_old_files_that_come_late_are_ignored_with_a_warning_once_their_age_was_forgotten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(name: str, modified_s: int) -> None:
+        put(tmp_path / name, {"t": stamps(modified_s)}, modified_s=1_600_000_000 + modified_s)
+
+    options = {
+        "eventTimeColumn": "t",
+        "splitBy": "file",
+        "maxFileAge": "1 minute",
+        "includeMetadata": "true",
+        "discoveryInterval": "5 ms",
+    }
+    write("a.parquet", 0)
+    reading = Reading(stream_reader(tmp_path, **options))
+    reading.next()
+    write("b.parquet", 3600)
+    assert places(wait_for_news(reading)) == [("b.parquet", 0)]
+    write("c.parquet", 3601)
+    assert places(wait_for_news(reading)) == [("c.parquet", 0)]
+    reading.reader.stop()
+    assert "a.parquet" not in reading.offset["enumerator"][1]["finished"]
+    again = Reading(stream_reader(tmp_path, **options))
+    again.offset = reading.offset
+    again.next()
+    assert not caplog.records
+    write("z.parquet", 5)
+    write("d.parquet", 3602)
+    assert places(wait_for_news(again)) == [("d.parquet", 0)]
+    again.reader.stop()
+    assert [r.message for r in caplog.records if r.message.startswith("ignored: z.parquet, modified longer ago than")]
+
+
+@given(
+    files=st.lists(st.lists(st.integers(1, 9), max_size=4), max_size=5),
+    cut=st.tuples(st.integers(0, 60), st.integers(0, 60)),
+    rows_per_range=st.integers(1, 30),
+)
+def test_ranges_cover_exactly_the_records_between_two_positions_in_order(
+    files: list[list[int]], cut: tuple[int, int], rows_per_range: int
+) -> None:
+    log = FileLog()
+    for number, groups in enumerate(files):
+        position = log.files[-1].end if log.files else 0
+        log.append(LoggedFile(f"f{number}", f"/f{number}", position, tuple(groups)))
+    records = [(file.path, row) for file in log.files for row in range(file.end - file.position)]
+    start, stop = (min(c, len(records)) for c in sorted(cut))
+    parts = cut_ranges(log.files, start, stop, rows_per_range)
+    read = [(r.path, row) for ranges, _ in parts for r in ranges for row in range(r.start, r.stop)]
+    assert read == records[start:stop]
+    assert [r.position for ranges, _ in parts for r in ranges] == [
+        records.index((r.path, r.start)) for ranges, _ in parts for r in ranges
+    ]
+    assert all(rows == sum(r.stop - r.start for r in ranges) > 0 for ranges, rows in parts)
+    # No part is larger than asked for by more than a row group, and none but the last is smaller.
+    assert all(rows < rows_per_range + 9 for _, rows in parts)
+    assert all(rows >= rows_per_range for _, rows in parts[:-1])
+
+
+@pytest.mark.parametrize("invalid", ["null", "drop"])
+def test_records_without_an_event_time_keep_to_the_read_limit_and_are_all_read(tmp_path: Path, invalid: str) -> None:
+    nulls = [None] * 10
+    times = pa.array([*nulls, T0, None, T0 + SECOND, *nulls], pa.timestamp("us"))
+    put(tmp_path / "a" / "f.parquet", {"t": times}, row_group_size=4)
+    put(tmp_path / "b" / "f.parquet", {"t": stamps(0, 1, 2)})
+    options = {"eventTimeColumn": "t", "invalidTimestamp": invalid, "bounded": "true", "includeMetadata": "true"}
+    reading = Reading(stream_reader(tmp_path, maxRowsPerTrigger=3, watermarkRows="true", **options))
+    read = []
+    while (table := reading.next()) is not None:
+        read += [place for place in places(table) if place[0] is not None]
+        assert len(table) <= 3 + 1
+    reading.reader.stop()
+    kept = [i for i, t in enumerate(times.to_pylist()) if invalid == "null" or t is not None]
+    assert sorted(read) == [("a", i) for i in kept] + [("b", i) for i in range(3)]
+    assert reading.offset["watermark"] == 2**63 - 1

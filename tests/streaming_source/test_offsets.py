@@ -1,0 +1,104 @@
+"""Offsets are the state as JSON: what is written is what is read, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignment.planner import SplitTable
+from streaming_source.connectors.files import FileSource
+from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
+from streaming_source.coordinator import SourceState
+from streaming_source.exceptions import OffsetError
+from streaming_source.spark.offsets import OffsetCodec
+
+CODEC = OffsetCodec(FileSource("/data/in"))
+INT64 = st.integers(-(2**63), 2**63 - 1)
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
+
+SPLITS = st.one_of(
+    st.builds(FileSplit, NAMES, st.integers(0, 2**62), NAMES, st.integers(0, 2**40)),
+    st.builds(
+        lambda name, position, ms: FileSplit(name, position, modified_ms=ms),
+        NAMES,
+        st.integers(0, 2**62),
+        st.integers(1, 2**42),
+    ),
+)
+
+
+@st.composite
+def states(draw: st.DrawFn) -> SourceState[FileSplit, FilesCheckpoint]:
+    splits = tuple(sorted(draw(st.lists(SPLITS, max_size=5, unique_by=lambda s: s.split_id)), key=lambda s: s.split_id))
+    n = len(splits)
+    column = st.lists(INT64, min_size=n, max_size=n)
+    table = SplitTable(
+        tuple(split.split_id for split in splits),
+        np.array([split.position for split in splits], np.int64),
+        np.array(draw(column), np.int64),
+        np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.int8),
+        draw(INT64),
+    )
+    late = np.array(draw(st.lists(st.integers(0, 2**40), min_size=n, max_size=n)), np.int64)
+    finished = tuple(sorted(draw(st.dictionaries(NAMES, st.integers(0, 2**42), max_size=4)).items()))
+    maybe = st.none() | st.integers(0, 2**42)
+    checkpoint = FilesCheckpoint(finished, draw(maybe), draw(maybe))
+    return SourceState(draw(st.integers(0, 2**40)), splits, table, late, draw(st.none() | st.just(checkpoint)))
+
+
+@given(states())
+def test_a_state_comes_back_from_its_offset_as_it_was(state: SourceState[FileSplit, FilesCheckpoint]) -> None:
+    text = json.dumps(CODEC.encode(state))
+    read = CODEC.decode(json.loads(text))
+    assert (read.sequence, read.splits, read.checkpoint) == (state.sequence, state.splits, state.checkpoint)
+    assert read.table.split_ids == state.table.split_ids
+    assert read.table.combined == state.table.combined
+    for column in ("positions", "watermarks", "statuses"):
+        assert (getattr(read.table, column) == getattr(state.table, column)).all()
+    assert (read.late == state.late).all()
+    # Equal states, equal texts: Spark compares the text.
+    assert json.dumps(CODEC.encode(read)) == text
+
+
+def offset(**changed: Any) -> dict[str, Any]:
+    split = FileSplit("a", 3, "f.parquet", 3)
+    table = SplitTable(("a",), np.array([3]), np.array([5]), np.array([0], np.int8), 5)
+    return {**CODEC.encode(SourceState(1, (split,), table, np.zeros(1, np.int64), FilesCheckpoint())), **changed}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (offset(v=2), "version 2, this library reads up to 1.*upgrade spark-watermark-alignment"),
+        (offset(v="1"), "version '1'"),
+        (offset(splits_v=2), "offset's splits have version 2, this library reads up to 1"),
+        (offset(enumerator=[2, {}]), "offset's enumerator have version 2|offset's enumerator has version 2"),
+        (offset(source="aligned_kafka"), r"of another source \(aligned_kafka, .*use a new checkpointLocation"),
+        (offset(id="0"), "of another source .*what is read, or how it is split, has changed"),
+        ({"topic": {"0": 17}}, "this is not an offset of aligned_files.*belongs to another source"),
+        (17, "this is not an offset of aligned_files: 17"),
+        (None, "this is not an offset of aligned_files: null"),
+        (offset(splits=[[["a", 1, "f", 1], 5, "asleep"]]), "damaged offset of aligned_files: KeyError"),
+        (offset(splits=[[["a"], 5, "active"]]), "damaged offset"),
+        (offset(watermark="soon"), "damaged offset"),
+        (
+            {k: v for k, v in offset().items() if k != "splits"},
+            "damaged offset of aligned_files: KeyError\\('splits'\\)",
+        ),
+    ],
+)
+def test_what_is_no_offset_of_this_source_is_refused_with_the_reason(value: Any, message: str) -> None:
+    with pytest.raises(OffsetError, match=message):
+        CODEC.decode(value)
+
+
+def test_a_trailing_slash_is_no_other_source_and_another_layout_is() -> None:
+    here = offset()
+    assert OffsetCodec(FileSource("/data/in/")).decode(here).sequence == 1
+    with pytest.raises(OffsetError, match="of another source"):
+        OffsetCodec(FileSource("/data/in", split_by="file")).decode(here)

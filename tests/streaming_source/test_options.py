@@ -1,0 +1,133 @@
+"""Options: found in any case, refused with the nearest name, and explained when their values are wrong."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from alignment import WatermarkStrategy
+from alignment.durations import parse_duration_us
+from streaming_source import required_delay
+from streaming_source.connectors.files import FileSource
+from streaming_source.exceptions import OptionError
+from streaming_source.spark.datasource import AlignedDataSource
+from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules, strategy_of
+
+ALL = STRATEGY_OPTIONS | FRAME_OPTIONS | FileSource.options()
+
+
+def test_names_are_found_in_any_case_and_values_are_parsed() -> None:
+    values = ALL.parse({"MAXROWSPERTRIGGER": "10", "maxoutoforderness": "INTERVAL 5 SECONDS", "SplitBy": "File"})
+    assert values["maxRowsPerTrigger"] == 10
+    assert values["maxOutOfOrderness"] == 5_000_000
+    assert values["splitBy"] == "file"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("eventTimeColum", "eventTimeColumn"),
+        ("maxRowPerTrigger", "maxRowsPerTrigger"),
+        ("splitby_", "splitBy"),
+        ("watermarkrow", "watermarkRows"),
+        ("maxOutOfOrder", "maxOutOfOrderness"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_one(name: str, nearest: str) -> None:
+    with pytest.raises(OptionError, match=f"unknown option '{name}'; did you mean {nearest}\\? Known options: align"):
+        ALL.parse({name: "1"})
+
+
+def test_a_name_that_is_near_nothing_is_refused_with_all_of_them() -> None:
+    with pytest.raises(OptionError, match=r"unknown option 'zzz'\. Known options: alignmentGroup, allowUnaligned"):
+        ALL.parse({"zzz": "1"})
+
+
+def test_an_option_given_twice_with_two_values_is_refused() -> None:
+    with pytest.raises(OptionError, match="option splitBy is given twice, as 'file' and as 'directory'"):
+        ALL.parse({"splitBy": "file", "SPLITBY": "directory"})
+    assert ALL.parse({"splitBy": "file", "SPLITBY": "file"})["splitBy"] == "file"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("maxOutOfOrderness", "5", "is not a duration; write it as text with a unit"),
+        ("maxOutOfOrderness", "-5 seconds", "maxOutOfOrderness"),
+        ("maxOutOfOrderness", "1 month", "month"),
+        ("idleTimeout", "0 seconds", "idleTimeout"),
+        ("maxRowsPerTrigger", "0", "must be at least 1"),
+        ("maxRowsPerTrigger", "1e3", "must be a whole number, like 10000"),
+        ("numReaders", "-1", "must be at least 1"),
+        ("bounded", "yes", "must be true or false"),
+        ("splitBy", "partition", "must be one of directory, file"),
+        ("late", "ignore", "must be one of keep, drop, fail"),
+        ("invalidTimestamp", "skip", "must be one of fail, null, drop"),
+        ("timestampUnit", "minutes", "must be one of s, ms, us, ns"),
+        ("fileFormat", "csv", "must be one of parquet"),
+        ("eventTimeColumn", " ", "is empty; give it a value or leave it out"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_name_the_value_and_the_rule(name: str, value: str, rule: str) -> None:
+    with pytest.raises(OptionError, match=rule) as error:
+        ALL.parse({name: value})
+    assert f"option {name}" in str(error.value)
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    for given, message in (
+        ({"timestampUnit": "ms"}, "timestampUnit needs eventTimeColumn"),
+        ({"alignmentGroup": "g"}, "alignmentGroup = 'g' needs maxDrift"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            strategy_of(ALL.parse(given))
+    with pytest.raises(OptionError, match="maxFutureSkew is not supported yet"):
+        frame_options(ALL.parse({"maxFutureSkew": "1 hour"}))
+    with pytest.raises(OptionError, match="lateness = 'none' needs a built-in watermark generator"):
+        read_rules(WatermarkStrategy.no_watermarks(), frame_options(ALL.parse({"lateness": "none"})), bounded=True)
+
+
+def test_a_path_is_required() -> None:
+    with pytest.raises(OptionError, match="option path is missing"):
+        AlignedDataSource.of_format("aligned_files", {"eventTimeColumn": "ts"})
+
+
+def test_none_turns_idleness_off_and_a_minute_is_the_default() -> None:
+    assert strategy_of(ALL.parse({"idleTimeout": "None"})).idle_timeout_us is None
+    assert strategy_of(ALL.parse({})).idle_timeout_us == 60_000_000
+
+
+def test_drift_is_open_in_exact_mode_and_the_bound_on_lateness_in_plain_mode() -> None:
+    strategy = strategy_of(ALL.parse({"maxOutOfOrderness": "5 seconds"}))
+    drifts = {
+        rows: read_rules(
+            strategy, frame_options(ALL.parse({"watermarkRows": rows})), bounded=False
+        ).planning.max_drift_us
+        for rows in ("true", "false")
+    }
+    assert drifts == {"true": None, "false": 5_000_000}
+
+
+@pytest.mark.parametrize(
+    ("bound", "drift", "windows", "rows"),
+    [
+        ("5 seconds", None, "5 seconds", "5001 milliseconds"),
+        ("5 seconds", "1 minute", "1 minute", "1 minute"),
+        ("5 seconds", "5 seconds", "5 seconds", "5001 milliseconds"),
+        ("1500 microseconds", None, "2 milliseconds", "2 milliseconds"),
+        ("0 seconds", None, "0 seconds", "1 millisecond"),
+    ],
+)
+def test_the_required_delay_is_in_whole_milliseconds(bound: str, drift: str | None, windows: str, rows: str) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound)
+    if drift is not None:
+        strategy = strategy.with_watermark_alignment("g", drift)
+    delays = [parse_duration_us(required_delay(strategy, per_row=per_row), name="delay") for per_row in (False, True)]
+    assert delays == [parse_duration_us(expected, name="expected") for expected in (windows, rows)]
+
+
+def test_no_delay_is_enough_for_a_generator_whose_bound_is_unknown() -> None:
+    with pytest.raises(OptionError, match="needs a strategy with a bound on out-of-orderness; use the exact watermark"):
+        required_delay(WatermarkStrategy.no_watermarks())
+    assert required_delay(WatermarkStrategy.for_bounded_out_of_orderness(timedelta(milliseconds=7))) == "7 milliseconds"
