@@ -1,0 +1,20 @@
+"""The command line: `streaming-source demo`."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Entry point of the `streaming-source` script."""
+    try:
+        from streaming_source.cli.main import app
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("typer", "rich", "matplotlib"):
+            raise
+        message = f"error: the command line needs {error.name}: pip install 'spark-watermark-alignment[demo]'"
+        print(message, file=sys.stderr)
+        raise SystemExit(2) from None
+    app()
