@@ -7,7 +7,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CANDIDATES := python3.13 python3.12 python3.11 python3
-CODE := alignment streaming_source tests $(wildcard benchmarks) $(wildcard notebooks)
+CODE := alignment streaming_source tests docs $(wildcard benchmarks) $(wildcard notebooks)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 # Spark's Python workers must be this environment's python, wherever they are started.

@@ -13,7 +13,7 @@ PAGE = Path(__file__).with_name("options.md")
 
 _SECTIONS = (
     ("Event time, watermarks, alignment", "With `from_source` the `WatermarkStrategy` says this.", STRATEGY_OPTIONS),
-    ("The frame", "For both doors; `from_source` takes them as keywords and always adds watermark rows.", FRAME_OPTIONS),
+    ("The frame", "For both doors; `from_source` takes them as keywords and adds watermark rows.", FRAME_OPTIONS),
     ("`aligned_files`", "", FileSource.options()),
     ("`aligned_datagen`", "", DataGeneratorSource.options()),
 )

@@ -8,6 +8,7 @@ __all__ = [
     "DataLossError",
     "LateRecordError",
     "MalformedDataError",
+    "NoDataError",
     "OffsetError",
     "OptionError",
     "PathNotFoundError",
@@ -34,6 +35,10 @@ class PathNotFoundError(SourceError, FileNotFoundError):
 
 class SchemaError(SourceError, ValueError):
     """Columns are missing, clash, or have types that do not fit."""
+
+
+class NoDataError(SchemaError):
+    """There is no data yet that could tell which columns there are."""
 
 
 class MalformedDataError(SourceError, ValueError):

@@ -16,7 +16,7 @@ from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
-from streaming_source.exceptions import OptionError, SchemaError
+from streaming_source.exceptions import NoDataError, OptionError, SchemaError
 from streaming_source.spark.batch_reader import AlignedBatchReader
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
@@ -105,13 +105,17 @@ class AlignedDataSource:
 
     def _needed(self, frame: StructType) -> pa.Schema:
         """The data's columns that a frame and its event times need."""
-        data = self._data_schema()
         added = {*METADATA_COLUMNS, self._options.event_time_as}
-        missing = [name for name in frame.names if name not in added and name not in data.names]
-        if missing:
-            raise SchemaError(f"the schema asks for columns {missing}, which the data has not: {', '.join(data.names)}")
         for_times = self._strategy.timestamp_assigner.columns
-        if for_times is None:
-            return data
-        wanted = {*frame.names, *(top_level_column(column, data.names) for column in for_times)}
-        return pa.schema([field for field in data if field.name in wanted])
+        try:
+            data = self._data_schema()
+        except NoDataError:
+            # The user says what will come.
+            read = {*frame.names} - added | {*(for_times or ())}
+            data = pa.schema([field for field in arrow_schema(frame) if field.name in read])
+        wanted = {name for name in frame.names if name not in added}
+        wanted |= {top_level_column(column, data.names) for column in for_times or ()}
+        missing = sorted(wanted - {*data.names})
+        if missing:
+            raise SchemaError(f"columns {missing} are asked for, but the data has {', '.join(data.names)}")
+        return data if for_times is None else pa.schema([field for field in data if field.name in wanted])

@@ -144,7 +144,7 @@ def test_a_schema_of_the_users_own_is_a_projection(tmp_path: Path) -> None:
     assert read.schema.names == ["k", "event_time", "_split"]
     assert read.column("_split").to_pylist() == ["a", "a"]
     assert read_batch(tmp_path, wanted, eventTimeColumn="t").num_rows == 2
-    with pytest.raises(SchemaError, match=r"asks for columns \['nope'\], which the data has not: t, k, wide, odd"):
+    with pytest.raises(SchemaError, match=r"columns \['nope'\] are asked for, but the data has t, k, wide, odd"):
         read_all(tmp_path, StructType().add("nope", StringType()), eventTimeColumn="t")
     with pytest.raises(SchemaError, match="column 'wide' of type string does not fit int32"):
         read_all(
@@ -226,11 +226,45 @@ def test_a_split_that_is_gone_at_a_restart_is_told_where_nothing_could_be_added_
     reading.reader.stop()
     (tmp_path / "b" / "f.parquet").unlink()
     again = stream_reader(tmp_path, **options)
-    with pytest.raises(
-        DataLossError, match=r"b/f.parquet is gone, and not all of it was read .its records before 4 were"
-    ):
+    with pytest.raises(DataLossError, match=r"b/f.parquet is gone, and not all of it was read .* before 4 were"):
         again.latestOffset(reading.offset, again.getDefaultReadLimit())
     again.stop()
+
+
+@pytest.mark.parametrize(("read", "lost"), [(8, True), (10, False)])
+def test_a_file_of_a_log_may_go_once_it_is_read_and_not_before(tmp_path: Path, read: int, lost: bool) -> None:
+    put(tmp_path / "log" / "1.parquet", {"t": stamps(*range(10))})
+    options = {"eventTimeColumn": "t", "includeMetadata": "true", "maxDrift": "1 hour"}
+    reading = Reading(stream_reader(tmp_path, **options))
+    reading.next(max_rows=read)
+    reading.reader.stop()
+    put(tmp_path / "log" / "2.parquet", {"t": stamps(*range(10, 15))})
+    (tmp_path / "log" / "1.parquet").unlink()
+    reading.reader = stream_reader(tmp_path, **options)
+    if lost:
+        with pytest.raises(DataLossError, match=r"log/1.parquet is gone, and not all of it was read"):
+            reading.next()
+    else:
+        start = reading.offset
+        rows = reading.next()
+        assert rows is not None
+        assert places(rows) == [("log", position) for position in range(10, 15)]
+        assert stream_reader(tmp_path, **options).partitions(start, reading.offset)
+    reading.reader.stop()
+
+
+def test_a_path_without_files_can_be_read_with_a_schema_of_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    schema = StructType().add("t", TimestampType()).add("n", LongType()).add("event_time", TimestampType())
+    options = {"eventTimeColumn": "t", "discoveryInterval": "1 ms", "maxDrift": "1 hour"}
+    reading = Reading(stream_reader(tmp_path, schema, **options))
+    assert reading.next() is not None  # the split itself is news
+    put(tmp_path / "log" / "1.parquet", {"t": stamps(1, 2, zone="UTC"), "n": [1, 2]})
+    rows = None
+    while not rows:
+        rows = reading.next()
+    assert rows.column("n").to_pylist() == [1, 2]
+    reading.reader.stop()
 
 
 def test_old_files_that_come_late_are_ignored_with_a_warning_once_their_age_was_forgotten(

@@ -88,13 +88,16 @@ class DirectoryDiscovery(Discovery):
 
     Attributes
     ----------
-    read_up_to
+    reached
         Of each split at a restart the name of the file that was reached; files before it are read.
+    read
+        Splits of which that file is read, too.
     finished
         Splits that are read to their end.
     """
 
-    read_up_to: dict[str, str] = field(default_factory=dict)
+    reached: dict[str, str] = field(default_factory=dict)
+    read: frozenset[str] = frozenset()
     finished: frozenset[str] = frozenset()
     _seen: dict[str, set[str]] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
@@ -106,7 +109,8 @@ class DirectoryDiscovery(Discovery):
         split_id = self._split_of(file)
         if split_id in self.finished or file.name in self._seen.get(split_id, ()):
             return False
-        if file.name < self.read_up_to.get(split_id, ""):
+        reached = self.reached.get(split_id, "")
+        if file.name < reached or (file.name == reached and split_id in self.read):
             return False
         last = self._last.get(split_id, "")
         if file.name < last:

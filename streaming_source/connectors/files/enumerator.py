@@ -78,9 +78,13 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
             indexing=self._source.indexing,
         )
         if self._source.split_by == "directory":
-            reached = {split_id: split.file for split_id, split in self._restored.items()}
             return DirectoryDiscovery(
-                self._source.root, about, self._until_ms, read_up_to=reached, finished=frozenset(self._finished)
+                self._source.root,
+                about,
+                self._until_ms,
+                reached={split_id: split.file for split_id, split in self._restored.items()},
+                read=frozenset(split_id for split_id, split in self._restored.items() if split.row is None),
+                finished=frozenset(self._finished),
             )
         return FileDiscovery(
             self._source.root,
@@ -108,17 +112,18 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
             self._context.signal_no_more_splits()
 
     def _check_restored(self) -> None:
-        """What is in work at a restart must be there still, unless more could be added to it.
+        """What was begun before a restart must be there still.
 
         Looked at when the first look is over; later ones find the same splits known.
         """
-        if not (self._by_file or self._source.bounded):
-            return
         for split_id, split in self._restored.items():
-            if split_id not in self._logs:
+            log = self._logs.get(split_id)
+            begun = self._by_file or self._source.bounded or bool(split.file and split.row is not None)
+            if begun and (log is None or (split.row and split.file != log.files[0].name)):
                 raise DataLossError(
-                    f"{posixpath.join(self._root, split_id)} is gone, and not all of it was read (its records before "
-                    f"{split.position} were); restore it, or start with a new checkpointLocation"
+                    f"{posixpath.join(self._root, split_id, split.file).rstrip('/')} is gone, and not all of it was "
+                    f"read (the records of split {split_id!r} before {split.position} were); restore it, or start "
+                    "with a new checkpointLocation"
                 )
 
     def _add_file(self, found: FoundFile) -> None:
@@ -128,7 +133,7 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
         restored = self._restored.get(split_id, FileSplit(split_id))
         rows, low, high = blocks.rows, blocks.min_us, blocks.max_us
         # The file that a restart begins in: what was read of it is not told again.
-        read = restored.row if file.name == restored.file else restored.position if self._by_file else 0
+        read = (restored.row or 0) if file.name == restored.file else restored.position if self._by_file else 0
         position = log.files[-1].end if log.files else restored.position - read
         path = posixpath.join(self._root, file.relative_path)
         log.append(LoggedFile(file.name, path, position, tuple(rows.tolist())))
@@ -173,7 +178,7 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
         file = log.locate(position) if log else None
         if file is None:
             return self._restored.get(split_id, FileSplit(split_id))
-        return FileSplit(split_id, position, file.name, position - file.position)
+        return FileSplit(split_id, position, file.name, position - file.position if position < file.end else None)
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
         """See `SplitEnumerator`."""
@@ -212,18 +217,18 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
         if old:
             self._forgotten_ms = max(horizon, self._forgotten_ms or 0)
 
+    def _names_between(self, start: FileSplit, end: FileSplit) -> list[str]:
+        """Names of the files that two states of a directory lie in, and of those between."""
+        directory = posixpath.normpath(posixpath.join(self._root, end.split_id))
+        names = [file.name for file in list_files(self._filesystem, directory).files if not file.directory]
+        from_first = [name for name in names if name > start.file or (name == start.file and start.row is not None)]
+        return [name for name in from_first if name <= end.file]
+
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
         """The files between two states of a split, from the file system."""
-        log, position = FileLog(), start.position - start.row
-        if self._by_file:
-            names, position = [""], 0
-        else:
-            files = list_files(self._filesystem, posixpath.join(self._root, end.split_id)).files
-            names = [f.name for f in files if not f.directory and start.file <= f.name <= end.file]
-            if start.file and start.file not in names and start.row:
-                # It was read to its end and cleaned up, or the next check fails.
-                position = start.position
-        for name in names:
+        log = FileLog()
+        position = 0 if self._by_file else start.position - (start.row or 0)
+        for name in [""] if self._by_file else self._names_between(start, end):
             path = posixpath.normpath(posixpath.join(self._root, end.split_id, name))
             blocks = describe(
                 self._filesystem,
@@ -234,9 +239,14 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
             )
             log.append(LoggedFile(name, path, position, tuple(blocks.rows.tolist())))
             position = log.files[-1].end
-        expected = end.position if self._by_file else end.position - end.row
-        found = position if self._by_file else log.files[-1].position if log.files else None
-        if found is None or (found != expected and not self._by_file) or not log.covers(start.position, end.position):
+        last = log.locate(end.position) if log.files else None
+        as_planned = self._by_file or (
+            last is not None
+            and last.name == end.file
+            and end.position == (last.end if end.row is None else last.position + end.row)
+            and (start.row is None or start.file in ("", log.files[0].name))
+        )
+        if not as_planned or not log.covers(start.position, end.position):
             raise DataLossError(
                 f"split {end.split_id!r} has changed: the records {start.position} to {end.position} that were planned "
                 f"are not where they were (from {start.file or 'its first file'} to {end.file or 'its end'}); restore "

@@ -29,7 +29,7 @@ from streaming_source.connectors.files.split import (
     FileSplitSerializer,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
-from streaming_source.exceptions import OptionError, SchemaError
+from streaming_source.exceptions import NoDataError, OptionError
 
 __all__ = ["FileSource"]
 
@@ -158,13 +158,15 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         ------
         PathNotFoundError
             If there is no such directory.
-        SchemaError
+        NoDataError
             If it holds no file yet.
         """
         filesystem, root = self.root.open()
         files = list_files(filesystem, root).files
         if not files:
-            raise SchemaError(f"path {root!r} holds no file yet whose columns could be read; add one")
+            raise NoDataError(
+                f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
+            )
         return schema_of(filesystem, posixpath.join(root, files[0].relative_path))
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:

@@ -32,8 +32,9 @@ class FileSplit(SourceSplit):
     position
         Number of the next record.
     file, row
-        For a directory, the name of the file in which that record is or after which it will come, and its row there;
-        the files before it by name are read. Empty and 0 at the origin and for a single file.
+        For a directory, the name of the file in which that record is, and its row there; the files before it by name
+        are read. None as row says that this file is read too, and the record will come in a later one. Empty and 0 at
+        the origin and for a single file.
     modified_ms
         For a single file, when it was last modified.
     ranges
@@ -43,7 +44,7 @@ class FileSplit(SourceSplit):
     split_id: str
     position: int = 0
     file: str = ""
-    row: int = 0
+    row: int | None = 0
     modified_ms: int = 0
     ranges: tuple[FileRange, ...] = ()
 
