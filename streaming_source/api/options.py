@@ -5,13 +5,24 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from alignment.durations import parse_duration_us
 from alignment.exceptions import InvalidArgumentError
 from streaming_source.exceptions import OptionError
 
-__all__ = ["Option", "OptionSet", "boolean", "choice", "duration", "integer", "optional_duration", "text"]
+__all__ = [
+    "Option",
+    "OptionSet",
+    "boolean",
+    "choice",
+    "duration",
+    "duration_argument",
+    "integer",
+    "optional_duration",
+    "text",
+]
 
 Parser = Callable[[str, str], Any]
 """`(option name, value) -> parsed value`; raises `OptionError`."""
@@ -131,10 +142,7 @@ def duration(minimum_us: int = 0) -> Parser:
     """A Spark-style duration, in microseconds."""
 
     def parse(name: str, value: str) -> int:
-        try:
-            return parse_duration_us(value, name=f"option {name}", minimum_us=minimum_us)
-        except InvalidArgumentError as error:
-            raise OptionError(str(error)) from None
+        return _duration_us(f"option {name}", value, minimum_us)
 
     return parse
 
@@ -146,3 +154,21 @@ def optional_duration(minimum_us: int = 0) -> Parser:
         return None if value.strip().lower() == "none" else duration(minimum_us)(name, value)
 
     return parse
+
+
+def duration_argument(name: str, value: timedelta | str, minimum_us: int = 0) -> timedelta:
+    """The duration that a source was given in Python, equal however it was written.
+
+    Raises
+    ------
+    OptionError
+        If it is not a `timedelta` or Spark-style text, or below `minimum_us`.
+    """
+    return timedelta(microseconds=_duration_us(name, value, minimum_us))
+
+
+def _duration_us(name: str, value: timedelta | str, minimum_us: int) -> int:
+    try:
+        return parse_duration_us(value, name=name, minimum_us=minimum_us)
+    except InvalidArgumentError as error:
+        raise OptionError(str(error)) from None

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from alignment.durations import format_duration
 from alignment.planner import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
@@ -189,9 +188,3 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         bounded=bounded,
     )
     return ReadRules(strategy, planning, options.time_limit_us, announces=options.watermark_rows)
-
-
-def describe_drift(rules: ReadRules) -> str:
-    """`max_drift` in words."""
-    drift_us = rules.planning.max_drift_us
-    return "open" if drift_us is None else format_duration(drift_us)

@@ -6,7 +6,7 @@ import itertools
 import pickle
 from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 SECOND_US = 1_000_000
 START_US = 1_704_067_200 * SECOND_US
+MICROSECOND = timedelta(microseconds=1)
 KNOWN_START = 1_700_000_000 * SECOND_US
 
 
@@ -56,11 +57,11 @@ def sources(draw: st.DrawFn) -> DataGeneratorSource:
         splits=splits,
         rows_per_second=draw(st.sampled_from([0.3, 1.0, 7.0, 1000.0, 3e6, 1e9])),
         skew=draw(st.sampled_from([1.0, 1.5, 4.0, 1000.0])),
-        disorder_us=draw(st.sampled_from([0, 1, 999, SECOND_US, 3600 * SECOND_US])),
-        start_us=draw(st.sampled_from([START_US, 0, -SECOND_US])),
+        disorder=draw(st.sampled_from(["0 seconds", "1 us", "999 us", "1 second", timedelta(hours=1)])),
+        start_time=draw(st.sampled_from(["2024-01-01", "1970-01-01T00:00:00Z", "1969-12-31T23:59:59Z"])),
         idle_splits=tuple(idle),
         idle_after=draw(st.integers(0, 300)) if idle else None,
-        idle_for_us=draw(st.one_of(st.none(), st.integers(1, 100 * SECOND_US))) if idle else None,
+        idle_for=draw(st.one_of(st.none(), st.timedeltas(MICROSECOND, timedelta(seconds=100)))) if idle else None,
         seed=draw(st.integers(0, 2**70)),
         num_keys=draw(st.integers(1, 1000)),
     )
@@ -177,7 +178,7 @@ def test_no_record_is_further_behind_the_latest_before_it_than_the_disorder(
 
 @given(sources(), st.integers(0, 1000))
 def test_in_each_period_a_record_is_behind_by_all_of_the_disorder(source: DataGeneratorSource, period: int) -> None:
-    source = replace(source, idle_splits=(), idle_after=None, idle_for_us=None)
+    source = replace(source, idle_splits=(), idle_after=None, idle_for=None)
     times = times_of(source, 0, 64 * period, 64 * period + 64)
     assert (np.maximum.accumulate(times) - times).max() == source.disorder_us
 
@@ -199,7 +200,7 @@ def test_event_time_of_the_last_split_passes_skew_times_as_fast(splits: int, ske
 
 def test_an_idle_split_skips_as_much_event_time_as_it_would_have_passed() -> None:
     source = DataGeneratorSource(
-        splits=2, skew=3, rows_per_second=1, idle_splits=(1,), idle_after=2, idle_for_us=10 * SECOND_US
+        splits=2, skew=3, rows_per_second=1, idle_splits=(1,), idle_after=2, idle_for="10 seconds"
     )
     seconds = [(times_of(source, split, 0, 4) - START_US) // SECOND_US for split in (0, 1)]
     assert [part.tolist() for part in seconds] == [[0, 1, 2, 3], [0, 3, 6 + 30, 9 + 30]]
@@ -306,7 +307,7 @@ def late_by_key(batch: pa.RecordBatch, source_timestamps: Any) -> Any:
     ],
 )
 def test_the_index_has_the_event_times_that_the_application_assigns(assigner: TimestampAssigner) -> None:
-    source = DataGeneratorSource(splits=2, rows_per_split=70_000, bounded=True, disorder_us=5 * SECOND_US)
+    source = DataGeneratorSource(splits=2, rows_per_split=70_000, bounded=True, disorder="5 seconds")
     planner = Planner(assigner)
     enumerator = started(source, planner)
     planner.look()
@@ -349,7 +350,7 @@ def test_what_has_arrived_is_what_was_due(source: DataGeneratorSource, elapsed_u
 
 def test_records_arrive_with_the_clock_and_every_one_once() -> None:
     planner = Planner()
-    source = DataGeneratorSource(splits=2, rows_per_second=10, discovery_interval_us=250_000)
+    source = DataGeneratorSource(splits=2, rows_per_second=10, discovery_interval="250 ms")
     # The first look at the clock is the arrival epoch.
     started(source, planner, [0, 0, 2, 2, 3])
     assert planner.periods == [0.25]
@@ -362,9 +363,7 @@ def test_records_arrive_with_the_clock_and_every_one_once() -> None:
 
 def test_an_idle_split_stops_and_goes_on() -> None:
     planner = Planner()
-    source = DataGeneratorSource(
-        splits=2, rows_per_second=10, idle_splits=(1,), idle_after=15, idle_for_us=5 * SECOND_US
-    )
+    source = DataGeneratorSource(splits=2, rows_per_second=10, idle_splits=(1,), idle_after=15, idle_for="5 seconds")
     started(source, planner, [0, 1, 3, 6, 7])
     assert [planner.look() for _ in range(4)] == [
         {"split-0": 11, "split-1": 11},
@@ -431,10 +430,10 @@ BOUNDED = DataGeneratorSource(
     rows_per_split=3000,
     bounded=True,
     skew=3,
-    disorder_us=2 * SECOND_US,
+    disorder="2 seconds",
     idle_splits=(2,),
     idle_after=1000,
-    idle_for_us=20 * SECOND_US,
+    idle_for="20 seconds",
 )
 
 
@@ -521,7 +520,7 @@ def test_a_bounded_source_is_read_to_its_end_each_record_once_whenever_it_is_res
 
 @pytest.mark.parametrize(("short_us", "is_late"), [(0, False), (1, True)])
 def test_records_are_late_under_a_bound_that_is_one_microsecond_too_small(short_us: int, is_late: bool) -> None:
-    source = replace(BOUNDED, splits=1, skew=1.0, idle_splits=(), idle_after=None, idle_for_us=None)
+    source = replace(BOUNDED, splits=1, skew=1.0, idle_splits=(), idle_after=None, idle_for=None)
     rules = ReadRules(
         WatermarkStrategy(out_of_orderness_us=source.disorder_us - short_us),
         PlanningRules(source.disorder_us - short_us, bounded=True),
@@ -590,9 +589,44 @@ def test_the_offset_of_a_bounded_source_has_no_clock_in_it() -> None:
 
 def test_another_source_is_one_with_other_records() -> None:
     source = DataGeneratorSource(rows_per_split=5)
-    assert replace(source, bounded=True, discovery_interval_us=5000).identity == source.identity
-    others = [{"seed": 1}, {"splits": 5}, {"skew": 2.0}, {"rows_per_split": 6}, {"num_keys": 3}, {"disorder_us": 1}]
-    assert len({source.identity, *(replace(source, **other).identity for other in others)}) == 7
+    assert replace(source, bounded=True, discovery_interval="5 ms").identity == source.identity
+    others: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"splits": 5},
+        {"skew": 2.0},
+        {"rows_per_split": 6},
+        {"num_keys": 3},
+        {"disorder": "1 us"},
+        {"start_time": "2024-01-01T00:00:00.000001Z"},
+        {"idle_splits": (1,), "idle_after": 2},
+        {"idle_splits": (1,), "idle_after": 2, "idle_for": "1 us"},
+    ]
+    assert len({source.identity, *(replace(source, **other).identity for other in others)}) == 10
+
+
+def test_the_same_times_in_other_words_are_the_same_source() -> None:
+    words = DataGeneratorSource(
+        disorder="1 minute 30 seconds",
+        start_time="2013-01-01 02:00:00+01:00",
+        idle_splits=(1,),
+        idle_after=5,
+        idle_for="2 hours",
+        discovery_interval="0.5 s",
+    )
+    objects = DataGeneratorSource(
+        disorder=timedelta(seconds=90),
+        start_time=datetime(2013, 1, 1, 6, tzinfo=timezone(timedelta(hours=5))),
+        idle_splits=(1,),
+        idle_after=5,
+        idle_for=timedelta(hours=2),
+        discovery_interval=timedelta(milliseconds=500),
+    )
+    # A time without a zone is in UTC, whichever way it is given.
+    zoneless = [replace(words, start_time=start) for start in (datetime(2013, 1, 1, 1), "2013-01-01T01:00:00")]
+    for same in (objects, *zoneless, replace(words, seed=0), pickle.loads(pickle.dumps(words))):
+        assert (same, hash(same), same.identity) == (words, hash(words), words.identity)
+    assert (words.disorder_us, words.idle_for_us, words.discovery_interval_us) == (90_000_000, 7_200_000_000, 500_000)
+    assert words.start_us == 1_357_002_000 * SECOND_US
 
 
 # ---- options ----------------------------------------------------------------------------------------------------
@@ -624,14 +658,14 @@ def test_options_say_what_the_attributes_say() -> None:
         rows_per_split=100,
         bounded=True,
         skew=4.0,
-        disorder_us=5 * SECOND_US,
-        start_us=int(datetime.fromisoformat("2013-01-01T01:00:00+00:00").timestamp()) * SECOND_US,
+        disorder=timedelta(seconds=5),
+        start_time=datetime(2013, 1, 1, 1, tzinfo=UTC),
         idle_splits=(0, 2),
         idle_after=10,
-        idle_for_us=60 * SECOND_US,
+        idle_for=timedelta(minutes=1),
         seed=7,
         num_keys=3,
-        discovery_interval_us=50_000,
+        discovery_interval=timedelta(milliseconds=50),
     )
 
 
@@ -673,10 +707,30 @@ def test_wrong_and_contradicting_options_are_refused_by_name(given: dict[str, st
 
 
 @pytest.mark.parametrize(
-    "values", [{"splits": 0}, {"skew": 0.9}, {"disorder_us": -1}, {"num_keys": 0}, {"idle_after": -1}, {"seed": -1}]
+    ("values", "message"),
+    [
+        ({"splits": 0}, "splits = 0: must be from 1"),
+        ({"skew": 0.9}, "skew = 0.9: must be from 1"),
+        ({"num_keys": 0}, "num_keys = 0"),
+        ({"idle_after": -1}, "idle_after = -1"),
+        ({"seed": -1}, "seed = -1"),
+        ({"disorder": "-1 us"}, "disorder = '-1 us' is too short"),
+        ({"disorder": 5}, "disorder = 5 is not a duration.*no unit"),
+        ({"disorder": None}, "disorder = None is not a duration"),
+        ({"idle_for": "0 seconds"}, "idle_for = '0 seconds' is too short: it must be at least 1 microsecond"),
+        ({"idle_for": "5 seconds"}, "idle_for = '5 seconds' .*needs idleSplits"),
+        ({"discovery_interval": MICROSECOND}, "discovery_interval = .* at least 1 millisecond"),
+        ({"start_time": "tomorrow"}, "^start_time = 'tomorrow': must be an ISO-8601 time"),
+        ({"start_time": 0}, "start_time = 0: must be a datetime"),
+        ({"start_time": "0001-01-01T00:00:00+01:00"}, "start_time = .*years 1 to 9999"),
+        (
+            {"start_time": datetime(9999, 6, 1, tzinfo=UTC)},
+            "start_time = '9999-06-01T00:00:00.00:00' .*years 1 to 9999",
+        ),
+    ],
 )
-def test_attributes_are_checked_as_well(values: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match=next(iter(values))):
+def test_attributes_are_checked_as_well(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         DataGeneratorSource(**values)
 
 

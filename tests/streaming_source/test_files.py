@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import time
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
+from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
-from streaming_source.exceptions import DataLossError, MalformedDataError, PathNotFoundError, SchemaError
+from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError, PathNotFoundError, SchemaError
 from tests.streaming_source.reading import (
     SECOND,
     T0,
@@ -342,3 +347,35 @@ def test_records_without_an_event_time_keep_to_the_read_limit_and_are_all_read(t
     kept = [i for i, t in enumerate(times.to_pylist()) if invalid == "null" or t is not None]
     assert sorted(read) == [("a", i) for i in kept] + [("b", i) for i in range(3)]
     assert reading.offset["watermark"] == 2**63 - 1
+
+
+# ---- the source in Python ---------------------------------------------------------------------------------------
+
+
+def test_the_same_durations_in_other_words_are_the_same_source() -> None:
+    words = FileSource("/data/in", discovery_interval="1500 ms", max_file_age="2 weeks")
+    objects = FileSource("/data/in", discovery_interval=timedelta(seconds=1.5), max_file_age=timedelta(days=14))
+    parsed = FileSource.options().parse({"path": "/data/in", "discoveryInterval": "1.5 s", "maxFileAge": "336 hours"})
+    copies = (replace(words, bounded=False), pickle.loads(pickle.dumps(words)))
+    for same in (objects, FileSource.from_options(parsed), *copies):
+        assert (same, hash(same), same.identity) == (words, hash(words), words.identity)
+        assert (same.discovery_interval_us, same.max_file_age_us) == (1_500_000, 1_209_600_000_000)
+    defaults = FileSource.from_options(FileSource.options().parse({"path": "/data/in"}))
+    assert defaults == FileSource("/data/in") != words
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"discovery_interval": 50_000}, "discovery_interval = 50000 is not a duration.*no unit"),
+        ({"discovery_interval": "50"}, "discovery_interval = '50' is not a duration"),
+        ({"discovery_interval": "999 us"}, "discovery_interval = '999 us' .* at least 1 millisecond"),
+        ({"max_file_age": None}, "max_file_age = None is not a duration"),
+        ({"max_file_age": "1 month"}, "max_file_age = '1 month' is ambiguous"),
+        ({"max_file_age": timedelta(days=-1)}, "max_file_age = .* at least 1 millisecond"),
+        ({"split_by": "row"}, "split_by = 'row': must be one of"),
+    ],
+)
+def test_attributes_are_checked_when_the_source_is_made(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        FileSource("/data/in", **values)

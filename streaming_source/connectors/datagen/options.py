@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -12,12 +13,13 @@ from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import Parser, boolean, duration, integer, optional_duration
 from streaming_source.exceptions import OptionError
 
-__all__ = ["DATAGEN_OPTIONS", "DEFAULT_START_US"]
+__all__ = ["DATAGEN_OPTIONS", "epoch_us", "moment"]
 
 _SECOND_US: Final = 1_000_000
 
-DEFAULT_START_US: Final = 1_704_067_200 * _SECOND_US
-"""2024-01-01T00:00:00Z."""
+_DEFAULT_START: Final = datetime(2024, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def _number(minimum: float) -> Parser:
@@ -35,12 +37,36 @@ def _number(minimum: float) -> Parser:
     return parse
 
 
-def _moment(name: str, value: str) -> int:
-    """An ISO-8601 date or time, in microseconds since 1970; UTC without a zone."""
-    times, valid = parse_iso8601(pa.array([value]))
-    if not valid[0]:
-        raise OptionError(f"option {name} = {value!r}: must be an ISO-8601 time, like 2024-01-01T00:00:00Z")
-    return int(times[0])
+def epoch_us(time: datetime) -> int:
+    """Microseconds since 1970; UTC without a zone."""
+    return int(((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND)
+
+
+def moment(name: str, value: datetime | str) -> datetime:
+    """A time in UTC, of one in any zone or of ISO-8601 text; UTC without a zone.
+
+    Raises
+    ------
+    OptionError
+        If it is none of these, or not of the years 1 to 9999.
+    """
+    if isinstance(value, datetime):
+        time_us = epoch_us(value)
+    elif isinstance(value, str):
+        times, valid = parse_iso8601(pa.array([value]))
+        if not valid[0]:
+            raise OptionError(f"{name} = {value!r}: must be an ISO-8601 time, like 2024-01-01T00:00:00Z")
+        time_us = int(times[0])
+    else:
+        raise OptionError(f"{name} = {value!r}: must be a datetime, or ISO-8601 text like 2024-01-01T00:00:00Z")
+    try:
+        return _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        raise OptionError(f"{name} = {value!r}: must be of the years 1 to 9999, in UTC") from None
+
+
+def _moment_option(name: str, value: str) -> datetime:
+    return moment(f"option {name}", value)
 
 
 def _numbers(name: str, value: str) -> tuple[int, ...]:
@@ -72,9 +98,9 @@ DATAGEN_OPTIONS: Final = OptionSet(
         Option("disorder", duration(), "How far records are behind the latest before them at most.", 0, "0 seconds"),
         Option(
             "startTime",
-            _moment,
+            _moment_option,
             "Event time of the first record of each split, ISO-8601.",
-            DEFAULT_START_US,
+            _DEFAULT_START,
             "2024-01-01T00:00:00Z",
         ),
         Option("idleSplits", _numbers, "Numbers of the splits, from 0, that stop delivering; as in `1,3`.", (), "none"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 
+from alignment.durations import format_duration, parse_duration_us
 from streaming_source.api import (
     Boundedness,
     OptionSet,
@@ -19,9 +20,10 @@ from streaming_source.api import (
     SourceReaderContext,
     SplitEnumeratorContext,
 )
+from streaming_source.api.options import duration_argument
 from streaming_source.connectors.datagen.enumerator import GeneratorSplitEnumerator
 from streaming_source.connectors.datagen.generator import SCHEMA, RecordGenerator
-from streaming_source.connectors.datagen.options import DATAGEN_OPTIONS, DEFAULT_START_US
+from streaming_source.connectors.datagen.options import DATAGEN_OPTIONS, epoch_us, moment
 from streaming_source.connectors.datagen.split import (
     GeneratedSplit,
     GeneratedSplitSerializer,
@@ -33,9 +35,8 @@ from streaming_source.exceptions import OptionError
 
 __all__ = ["DataGeneratorSource"]
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_US: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-_LAST_US: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_FIRST_US: Final = epoch_us(datetime(1, 1, 1, tzinfo=UTC))
+_LAST_US: Final = epoch_us(datetime(9999, 12, 31, tzinfo=UTC))
 
 _OPTION_NAMES: Final = {
     "splits": "splits",
@@ -43,18 +44,18 @@ _OPTION_NAMES: Final = {
     "rows_per_split": "rowsPerSplit",
     "bounded": "bounded",
     "skew": "skew",
-    "disorder_us": "disorder",
-    "start_us": "startTime",
+    "disorder": "disorder",
+    "start_time": "startTime",
     "idle_splits": "idleSplits",
     "idle_after": "idleAfter",
-    "idle_for_us": "idleFor",
+    "idle_for": "idleFor",
     "seed": "seed",
     "num_keys": "numKeys",
-    "discovery_interval_us": "discoveryInterval",
+    "discovery_interval": "discoveryInterval",
 }
 """Attribute of `DataGeneratorSource` -> option."""
 
-_ARRIVAL_ONLY: Final = ("bounded", "discovery_interval_us")
+_ARRIVAL_ONLY: Final = ("bounded", "discovery_interval")
 """Attributes that decide when records arrive, and not what they are."""
 
 
@@ -64,14 +65,17 @@ _RANGES: Final = {
     "rows_per_second": (1e-6, 1e9),
     "rows_per_split": (1, _MANY),
     "skew": (1, 1e6),
-    "disorder_us": (0, _MANY),
     "idle_after": (0, _MANY),
-    "idle_for_us": (1, _MANY),
     "seed": (0, math.inf),
     "num_keys": (1, _MANY),
-    "discovery_interval_us": (1000, _MANY),
 }
 """Smallest and largest value of an attribute, where it has one."""
+
+_SHORTEST_US: Final = {"disorder": 0, "idle_for": 1, "discovery_interval": 1000}
+"""Smallest value of each duration."""
+
+_IN_US: Final = {"disorder": "disorder_us", "start_time": "start_us", "idle_for": "idle_for_us"}
+"""Attribute -> the same in microseconds."""
 
 _YEAR_S: Final = 365 * 24 * 3600
 
@@ -99,21 +103,26 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     skew
         How many times as fast as in the first split event time passes in the last one, at least 1; in those between,
         evenly between.
-    disorder_us
+    disorder
         How far records are displaced: the smallest bound on out-of-orderness with which none is late in its split.
-    start_us
-        Event time of the first record of each split, in microseconds since 1970. All event times (without an end,
-        those of a year) must be of the years 1 to 9999.
-    idle_splits, idle_after, idle_for_us
-        Numbers of splits that stop delivering after `idle_after` records. They go on `idle_for_us` later by the clock,
+    start_time
+        Event time of the first record of each split: a `datetime` or ISO-8601 text, UTC if it has no zone. All event
+        times (without an end, those of a year) must be of the years 1 to 9999.
+    idle_splits, idle_after, idle_for
+        Numbers of splits that stop delivering after `idle_after` records. They go on `idle_for` later by the clock,
         and as much later, times their speed, in event time; with None, never. A bounded source has the gap in event
         time alone.
     seed
         Another seed, other records; at least 0.
     num_keys
         Keys are from 0 to below this.
-    discovery_interval_us
-        How often to look what has arrived.
+    discovery_interval
+        How often to look what has arrived; at least a millisecond.
+
+    Notes
+    -----
+    Durations are given as `timedelta` or text such as `"5 seconds"`. They are kept as `timedelta`, and `start_time` as
+    a `datetime` in UTC, so that sources given the same ones in different words are equal.
 
     Raises
     ------
@@ -126,16 +135,20 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     rows_per_split: int | None = None
     bounded: bool = False
     skew: float = 1.0
-    disorder_us: int = 0
-    start_us: int = DEFAULT_START_US
+    disorder: timedelta | str = "0 seconds"
+    start_time: datetime | str = "2024-01-01T00:00:00Z"
     idle_splits: tuple[int, ...] = ()
     idle_after: int | None = None
-    idle_for_us: int | None = None
+    idle_for: timedelta | str | None = None
     seed: int = 0
     num_keys: int = 10
-    discovery_interval_us: int = 1_000_000
+    discovery_interval: timedelta | str = "1 second"
 
     def __post_init__(self) -> None:
+        for name, shortest_us in _SHORTEST_US.items():
+            if (name, getattr(self, name)) != ("idle_for", None):
+                object.__setattr__(self, name, duration_argument(name, getattr(self, name), shortest_us))
+        object.__setattr__(self, "start_time", moment("start_time", self.start_time))
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
@@ -147,7 +160,7 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
 
     def _check_idleness(self) -> None:
         if not self.idle_splits:
-            for name in ("idle_after", "idle_for_us"):
+            for name in ("idle_after", "idle_for"):
                 if getattr(self, name) is not None:
                     raise self._error(name, "needs idleSplits: the numbers of the splits that stop")
             return
@@ -159,7 +172,7 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
             raise self._error(
                 "idle_after", f"must be below rowsPerSplit = {self.rows_per_split}: there the splits end anyway"
             )
-        if self.bounded and self.idle_for_us is None:
+        if self.bounded and self.idle_for is None:
             raise self._error("idle_splits", "splits that stop for ever never end, but bounded does; give idleFor too")
 
     def _check_event_times(self) -> None:
@@ -170,7 +183,7 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
         earliest_us = self.start_us - self.disorder_us
         if earliest_us < _FIRST_US or latest_us > _LAST_US:
             raise self._error(
-                "start_us",
+                "start_time",
                 f"event times are from {earliest_us} to {latest_us} us since 1970 (in a year, without rowsPerSplit); "
                 "all must be of the years 1 to 9999. Change startTime, or make disorder, rowsPerSplit, skew or idleFor "
                 "smaller",
@@ -179,7 +192,7 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     def _error(self, name: str, rule: str) -> OptionError:
         option = _OPTION_NAMES[name]
         also = "" if option == name else f" (option {option})"
-        return OptionError(f"{name} = {getattr(self, name)!r}{also}: {rule}")
+        return OptionError(f"{name} = {_as_given(getattr(self, name))!r}{also}: {rule}")
 
     @staticmethod
     def options() -> OptionSet:
@@ -195,7 +208,9 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
         OptionError
             If options contradict each other.
         """
-        return cls(**{name: values[option] for name, option in _OPTION_NAMES.items()})
+        given = {name: values[option] for name, option in _OPTION_NAMES.items()}
+        durations = {name: given[name] for name in _SHORTEST_US if given[name] is not None}
+        return cls(**given | {name: timedelta(microseconds=us) for name, us in durations.items()})
 
     @property
     def name(self) -> str:
@@ -205,7 +220,8 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     @property
     def identity(self) -> str:
         """See `Source`. All that decides what the records are."""
-        return json.dumps({name: value for name, value in asdict(self).items() if name not in _ARRIVAL_ONLY})
+        names = [_IN_US.get(field.name, field.name) for field in fields(self) if field.name not in _ARRIVAL_ONLY]
+        return json.dumps({name: getattr(self, name) for name in names})
 
     @property
     def boundedness(self) -> Boundedness:
@@ -216,6 +232,26 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     def has_source_timestamps(self) -> bool:
         """Event times need no column."""
         return True
+
+    @property
+    def disorder_us(self) -> int:
+        """`disorder` in microseconds."""
+        return parse_duration_us(self.disorder, name="disorder")
+
+    @property
+    def start_us(self) -> int:
+        """`start_time` in microseconds since 1970."""
+        return epoch_us(moment("start_time", self.start_time))
+
+    @property
+    def idle_for_us(self) -> int | None:
+        """`idle_for` in microseconds."""
+        return None if self.idle_for is None else parse_duration_us(self.idle_for, name="idle_for")
+
+    @property
+    def discovery_interval_us(self) -> int:
+        """`discovery_interval` in microseconds."""
+        return parse_duration_us(self.discovery_interval, name="discovery_interval")
 
     @property
     def generator(self) -> RecordGenerator:
@@ -260,3 +296,10 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[GeneratorCheckpoint]:
         """See `Source`."""
         return GeneratorCheckpointSerializer()
+
+
+def _as_given(value: object) -> object:
+    """Times and durations as text that could be given for them."""
+    if isinstance(value, timedelta):
+        return format_duration(parse_duration_us(value, name="value"))
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -5,10 +5,12 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from alignment.durations import parse_duration_us
 from streaming_source.api import (
     Boundedness,
     Option,
@@ -18,7 +20,7 @@ from streaming_source.api import (
     SourceReaderContext,
     SplitEnumeratorContext,
 )
-from streaming_source.api.options import boolean, choice, duration, text
+from streaming_source.api.options import boolean, choice, duration, duration_argument, text
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.listing import Root, list_files
 from streaming_source.connectors.files.parquet import schema_of
@@ -35,6 +37,7 @@ __all__ = ["FileSource"]
 
 _SECOND_US: Final = 1_000_000
 _WEEK_US: Final = 7 * 24 * 3600 * _SECOND_US
+_SHORTEST_US: Final = 1000
 
 _OPTIONS: Final = OptionSet(
     [
@@ -48,7 +51,7 @@ _OPTIONS: Final = OptionSet(
             "directory",
         ),
         Option("bounded", boolean, "End after the files that are present at the start.", False, "false"),
-        Option("discoveryInterval", duration(1000), "How often to look for new files.", _SECOND_US, "1 second"),
+        Option("discoveryInterval", duration(_SHORTEST_US), "How often to look for new files.", _SECOND_US, "1 second"),
         Option(
             "indexing",
             choice("auto", "statistics", "scan"),
@@ -58,7 +61,7 @@ _OPTIONS: Final = OptionSet(
         ),
         Option(
             "maxFileAge",
-            duration(1000),
+            duration(_SHORTEST_US),
             "With splitBy=file: finished files this much older than the newest are forgotten, and what is then found "
             "to be as old is ignored.",
             _WEEK_US,
@@ -81,12 +84,16 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         finite split.
     bounded
         End after the files that are present at the start.
-    discovery_interval_us
-        How often to look for new files.
+    discovery_interval
+        How often to look for new files: a `timedelta`, or text such as `"5 seconds"`; at least a millisecond.
     indexing
         `auto`, `statistics` or `scan`: where event times come from ahead of reading.
-    max_file_age_us
-        With `split_by="file"`, how long finished files are remembered, by modification time.
+    max_file_age
+        With `split_by="file"`, how long finished files are remembered, by modification time; at least a millisecond.
+
+    Notes
+    -----
+    Durations are kept as `timedelta`, so that sources given the same ones in different words are equal.
 
     Raises
     ------
@@ -97,14 +104,16 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     path: str
     split_by: Literal["directory", "file"] = "directory"
     bounded: bool = False
-    discovery_interval_us: int = _SECOND_US
+    discovery_interval: timedelta | str = "1 second"
     indexing: Literal["auto", "statistics", "scan"] = "auto"
-    max_file_age_us: int = _WEEK_US
+    max_file_age: timedelta | str = "7 days"
 
     def __post_init__(self) -> None:
         for name, known in (("split_by", ("directory", "file")), ("indexing", ("auto", "statistics", "scan"))):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
+        for name in ("discovery_interval", "max_file_age"):
+            object.__setattr__(self, name, duration_argument(name, getattr(self, name), _SHORTEST_US))
 
     @staticmethod
     def options() -> OptionSet:
@@ -126,9 +135,9 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
             values["path"],
             values["splitBy"],
             values["bounded"],
-            values["discoveryInterval"],
+            timedelta(microseconds=values["discoveryInterval"]),
             values["indexing"],
-            values["maxFileAge"],
+            timedelta(microseconds=values["maxFileAge"]),
         )
 
     @property
@@ -145,6 +154,16 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     def boundedness(self) -> Boundedness:
         """See `Source`."""
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    @property
+    def discovery_interval_us(self) -> int:
+        """`discovery_interval` in microseconds."""
+        return parse_duration_us(self.discovery_interval, name="discovery_interval")
+
+    @property
+    def max_file_age_us(self) -> int:
+        """`max_file_age` in microseconds."""
+        return parse_duration_us(self.max_file_age, name="max_file_age")
 
     @property
     def root(self) -> Root:
