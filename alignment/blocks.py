@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -24,7 +23,11 @@ _CACHED_TIMES = 32 * 1024 * 1024
 
 
 class _Blocks(NamedTuple):
-    """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids."""
+    """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.
+
+    `times` holds the exact times of the blocks that are cached, None for the others; `used` says when they were last
+    asked for, 0 for the others.
+    """
 
     owner: Int64Array
     first: Int64Array
@@ -32,12 +35,14 @@ class _Blocks(NamedTuple):
     low: Int64Array
     high: Int64Array
     loose: Int64Array
+    used: Int64Array
+    times: npt.NDArray[np.object_]
 
     def where(self, keep: BoolArray | Int64Array) -> _Blocks:
-        return _Blocks(*(column[keep] for column in self))
+        return _Blocks._make(column[keep] for column in self)
 
 
-_NO_BLOCKS = _Blocks(*(np.empty(0, np.int64) for _ in range(6)))
+_NO_BLOCKS = _Blocks._make([*(np.empty(0, np.int64) for _ in range(7)), np.empty(0, np.object_)])
 
 
 class BlockTable:
@@ -59,8 +64,8 @@ class BlockTable:
     def __init__(self, load: EventTimeLoader, *, cached_times: int = _CACHED_TIMES) -> None:
         self._load = load
         self._cached_times = cached_times
-        self._cache: OrderedDict[tuple[str, int], Int64Array] = OrderedDict()
         self._cache_size = 0
+        self._asked = 0
         self._end_of: dict[str, int] = {}
         self._origin_of: dict[str, int] = {}
         self._order: tuple[str, ...] = ()
@@ -123,11 +128,12 @@ class BlockTable:
         first = end + np.cumsum(count) - count
         loose = np.broadcast_to(~np.asarray(exact, np.bool_), count.shape).astype(np.int64)
         self._end_of[split_id] = int(end + count.sum())
-        self._added.append((split_id, _Blocks(np.zeros_like(count), first, count, low, high, loose)))
+        zero, none = np.zeros_like(count), np.full(count.size, None, np.object_)
+        self._added.append((split_id, _Blocks(zero, first, count, low, high, loose, zero, none)))
         self._stale = True
 
     def remove(self, split_ids: Iterable[str]) -> None:
-        """Forget splits, their blocks and their times. O(m + n + cached blocks), however many are removed.
+        """Forget splits, their blocks and their times. O(m + n), however many are removed.
 
         Raises
         ------
@@ -142,9 +148,6 @@ class BlockTable:
         self._blocks = self._blocks.where(~leaves[self._blocks.owner])
         for split_id in gone:
             del self._end_of[split_id], self._origin_of[split_id]
-        # A split that comes back under the same id may be another.
-        for key in [key for key in self._cache if key[0] in gone]:
-            self._cache_size -= self._cache.pop(key).size
         self._stale = True
 
     def forget_before(self, positions: Int64Array) -> None:
@@ -198,11 +201,12 @@ class BlockTable:
         blocks = self._blocks._replace(owner=renumbered[self._blocks.owner]) if self._order else self._blocks
         if self._added:
             added = [b._replace(owner=np.full_like(b.owner, slots[s])) for s, b in self._added if s in slots]
-            blocks = _Blocks(*(np.concatenate(columns) for columns in zip(blocks, *added, strict=True)))
+            blocks = _Blocks._make(np.concatenate(columns) for columns in zip(blocks, *added, strict=True))
             self._added.clear()
         # Stable: blocks of one split stay in the order in which they came.
         self._blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
         self._order, self._slots = order, slots
+        self._cache_size = int(blocks.rows[blocks.used > 0].sum())
         numbers = np.arange(len(order))
         self._begin: Int64Array = np.searchsorted(blocks.owner, numbers, side="left").astype(np.int64)
         self._stop: Int64Array = np.searchsorted(blocks.owner, numbers, side="right").astype(np.int64)
@@ -244,29 +248,48 @@ class BlockTable:
         portion = np.cumsum(self._blocks.rows[blocks]) // self._PORTION_TIMES
         borders = np.flatnonzero(np.diff(portion, prepend=-1, append=-1)).tolist()
         for i, j in pairwise(borders):
-            chosen = zip(blocks[i:j].tolist(), begin[i:j].tolist(), end[i:j].tolist(), strict=True)
-            times = np.concatenate([self._times(block)[first:stop] for block, first, stop in chosen])
+            chosen = zip(self._exact_times(blocks[i:j]), begin[i:j].tolist(), end[i:j].tolist(), strict=True)
+            times = np.concatenate([times[first:stop] for times, first, stop in chosen])
             sizes = end[i:j] - begin[i:j]
             yield slice(i, j), times, np.cumsum(sizes) - sizes
 
     def _times(self, block: int) -> Int64Array:
         """Exact event times of one block, `int64[rows]`."""
+        return self._exact_times(np.array([block]))[0]
+
+    def _exact_times(self, blocks: Int64Array) -> list[Int64Array]:
+        """Exact event times of each of `blocks`. O(1) each where they are cached."""
+        found: list[Int64Array | None] = self._blocks.times[blocks].tolist()
+        times = [self._loaded(int(blocks[i])) if known is None else known for i, known in enumerate(found)]
+        self._asked += 1
+        self._blocks.used[blocks] = self._asked
+        self._evict()
+        return times
+
+    def _loaded(self, block: int) -> Int64Array:
         split_id = self._order[int(self._blocks.owner[block])]
         first, rows = int(self._blocks.first[block]), int(self._blocks.rows[block])
-        times = self._cache.get((split_id, first))
-        if times is None:
-            times = np.asarray(self._load(split_id, first, first + rows), np.int64)
-            if times.size != rows:
-                raise InvalidArgumentError(
-                    f"the loader gave {times.size} event times for {rows} records of split {split_id!r} from {first}"
-                )
-            self._cache_size += rows
-            self._cache[split_id, first] = times
-            while self._cache_size > self._cached_times and len(self._cache) > 1:
-                self._cache_size -= self._cache.popitem(last=False)[1].size
-        else:
-            self._cache.move_to_end((split_id, first))
+        times = np.asarray(self._load(split_id, first, first + rows), np.int64)
+        if times.size != rows:
+            raise InvalidArgumentError(
+                f"the loader gave {times.size} event times for {rows} records of split {split_id!r} from {first}"
+            )
+        self._blocks.times[block] = times
+        self._cache_size += rows
         return times
+
+    def _evict(self) -> None:
+        """Let go of the times that were asked for longest ago, of some more than must be: it costs O(m log m)."""
+        if self._cache_size <= self._cached_times:
+            return
+        cached = np.flatnonzero(self._blocks.used)
+        by_age = cached[np.argsort(self._blocks.used[cached], kind="stable")]
+        freed = np.cumsum(self._blocks.rows[by_age])
+        enough = int(np.searchsorted(freed, self._cache_size - self._cached_times * 3 // 4)) + 1
+        gone = by_age[: min(enough, by_age.size - 1)]
+        self._blocks.times[gone] = None
+        self._blocks.used[gone] = 0
+        self._cache_size -= int(self._blocks.rows[gone].sum())
 
 
 def running(ufunc: np.ufunc, values: Int64Array, owner: Int64Array) -> Int64Array:

@@ -229,7 +229,7 @@ class PlannedSource:
             if self.rules.perfect and after.combined > before.combined:
                 unread = [time for time in split.times[end:] if time != NO_TIMESTAMP]
                 assert all(time > after.combined for time in unread), "visible, and announced as past"
-        kept = [times.size for times in self.index._cache.values()]
+        kept = [times.size for times in self.index._blocks.times if times is not None]
         assert self.index._cache_size == sum(kept)
         assert sum(kept) <= CACHED_TIMES or len(kept) == 1
 
