@@ -218,7 +218,11 @@ def plan_micro_batch(
     statuses[~waits & idle & (ends == before.positions)] = SplitStatus.IDLE
     statuses[~waits & complete] = SplitStatus.FINISHED
 
-    combined = combine_watermarks(_held(index, rules, ends, watermarks), statuses).value
+    held = _held(index, rules, ends, watermarks)
+    # What finishes was active up to its last record: its watermark counts once more, and only then is it left out.
+    last_counted = statuses.copy()
+    last_counted[(statuses == SplitStatus.FINISHED) & (watermarks > MIN_WATERMARK)] = SplitStatus.ACTIVE
+    combined = max(combine_watermarks(held, counted).value for counted in (last_counted, statuses))
     if rules.bounded and no_more_splits and (statuses == SplitStatus.FINISHED).all():
         combined = MAX_WATERMARK
     after = SplitTable(before.split_ids, ends, watermarks, statuses, max(before.combined, combined))

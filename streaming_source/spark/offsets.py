@@ -1,7 +1,7 @@
 """Offsets: the state of a source as JSON, which a person can read in Spark's progress and checkpoint.
 
     {"v": 1, "source": "aligned_files", "id": "5b2c0f6e", "n": 7, "watermark": 1357034399999999,
-     "enumerator": [1, {...}], "splits_v": 1, "splits": [[["AA", 5120, "part-03", 120], 1357034399999999, "active"]]}
+     "enumerator": [1, {...}], "splits_v": 1, "splits": [[["AA", 5120, "part-03", 120, 4], 1357034399999999, "active"]]}
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before any), its status, and behind it the number of late records if there were some. Equal states give equal texts.

@@ -131,7 +131,9 @@ def naive_plan(
     held = {i: _held(split, ends[i], watermarks[i], rules) for i, split in splits.items()}
     counting = [held[i] for i in splits if statuses[i] in (ACTIVE, PAUSED)]
     idling = [held[i] for i in splits if statuses[i] is IDLE]
-    combined = min(counting) if counting else max(idling, default=MIN_WATERMARK)
+    ending = [held[i] for i in splits if statuses[i] is FINISHED and watermarks[i] > MIN_WATERMARK]
+    before_they_end = min(counting + ending, default=MIN_WATERMARK)
+    combined = max(before_they_end, min(counting) if counting else max(idling, default=MIN_WATERMARK))
     if rules.bounded and no_more_splits and all(status is FINISHED for status in statuses.values()):
         combined = MAX_WATERMARK
     return NaivePlan(ends, watermarks, statuses, late, max(announced, combined), bound, why, limit)

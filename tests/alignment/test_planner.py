@@ -140,6 +140,17 @@ def test_a_split_that_ends_holds_nothing_and_the_last_one_ends_time() -> None:
     assert source.plan().after.combined == MAX_WATERMARK
 
 
+def test_splits_that_end_in_the_batch_that_reads_them_move_the_watermark_before_they_leave() -> None:
+    source = a_source(PlanningRules(2), a=[10, 20], b=[50, 60], c=[NO_TIMESTAMP])
+    for split in source.naive.values():
+        split.complete = True
+    # The least of them, but for what never had an event time; no more splits are told of, so time does not end.
+    assert source.plan().after.combined == 17
+    assert set(source.statuses.values()) == {FINISHED}
+    source.leave_finished()
+    assert source.plan().after.combined == 17
+
+
 def test_no_split_is_read_further_past_the_end_of_a_finite_one_than_the_drift() -> None:
     source = a_source(PlanningRules(5, max_drift_us=10), a=[100], b=[100, 110, 111])
     for split in source.naive.values():

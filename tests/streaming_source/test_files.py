@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections import deque
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,11 +16,19 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
-from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError, PathNotFoundError, SchemaError
+from streaming_source.exceptions import (
+    DataLossError,
+    MalformedDataError,
+    OffsetError,
+    OptionError,
+    PathNotFoundError,
+    SchemaError,
+)
 from tests.streaming_source.reading import (
     SECOND,
     T0,
@@ -258,6 +267,30 @@ def test_a_file_of_a_log_may_go_once_it_is_read_and_not_before(tmp_path: Path, r
     reading.reader.stop()
 
 
+@pytest.mark.parametrize("read", [8, 10])
+def test_a_file_under_an_earlier_name_is_told_also_when_it_came_while_nothing_was_running(
+    tmp_path: Path, read: int
+) -> None:
+    for name in ("2", "5"):
+        put(tmp_path / "log" / f"{name}.parquet", {"t": stamps(*range(int(name), int(name) + 5))})
+    options = {"eventTimeColumn": "t", "maxDrift": "1 hour", "discoveryInterval": "1 ms"}
+    reading = Reading(stream_reader(tmp_path, **options))
+    reading.next(max_rows=read)
+    reading.reader.stop()
+    reading.reader = stream_reader(tmp_path, **options)
+    while reading.next() is not None:
+        pass  # nothing is wrong yet
+    put(tmp_path / "log" / "3.parquet", {"t": stamps(20)})
+    with pytest.raises(MalformedDataError, match="splitBy = file"):
+        deque(iter(reading.next, ...), maxlen=0)
+    reading.reader.stop()
+    again = Reading(stream_reader(tmp_path, **options))
+    again.offset = reading.offset
+    with pytest.raises(MalformedDataError, match=r"others came later under earlier names.*splitBy = file"):
+        again.next()
+    again.reader.stop()
+
+
 def test_a_path_without_files_can_be_read_with_a_schema_of_the_users_own(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     schema = StructType().add("t", TimestampType()).add("n", LongType()).add("event_time", TimestampType())
@@ -379,3 +412,26 @@ def test_the_same_durations_in_other_words_are_the_same_source() -> None:
 def test_attributes_are_checked_when_the_source_is_made(values: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         FileSource("/data/in", **values)
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_what_a_bounded_source_ended_is_not_gone_on_with_by_an_unbounded_one(tmp_path: Path, split_by: str) -> None:
+    options = {"eventTimeColumn": "t", "splitBy": split_by, "maxOutOfOrderness": "1 minute"}
+    put(tmp_path / "a" / "f0.parquet", {"t": stamps(0)})
+    bounded = Reading(stream_reader(tmp_path, bounded="true", **options))
+    assert bounded.next() is not None
+    put(tmp_path / "a" / "f1.parquet", {"t": stamps(1)})
+    unbounded = stream_reader(tmp_path, **options)
+    with pytest.raises(OffsetError, match=r"bounded = true.*later files would never be read.*new checkpointLocation"):
+        unbounded.latestOffset(bounded.offset, ReadMaxRows(10))
+    # The other way round a query may be brought to its end.
+    other = Reading(stream_reader(tmp_path, **options))
+    other.reader.prepareForTriggerAvailableNow()
+    while other.next() is not None:
+        pass
+    put(tmp_path / "a" / "f2.parquet", {"t": stamps(2)})
+    last = Reading(stream_reader(tmp_path, bounded="true", **options))
+    last.offset = other.offset
+    assert micros(last.next() or pa.table({})) == [T0 + 2 * SECOND]
+    for reader in (bounded.reader, other.reader, last.reader):
+        reader.stop()

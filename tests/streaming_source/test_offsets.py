@@ -83,7 +83,7 @@ def offset(**changed: Any) -> dict[str, Any]:
         ({"topic": {"0": 17}}, "this is not an offset of aligned_files.*belongs to another source"),
         (17, "this is not an offset of aligned_files: 17"),
         (None, "this is not an offset of aligned_files: null"),
-        (offset(splits=[[["a", 1, "f", 1], 5, "asleep"]]), "damaged offset of aligned_files: KeyError"),
+        (offset(splits=[[["a", 1, "f", 1, 1], 5, "asleep"]]), "damaged offset of aligned_files: KeyError"),
         (offset(splits=[[["a"], 5, "active"]]), "damaged offset"),
         (offset(watermark="soon"), "damaged offset"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ __all__ = ["DirectoryDiscovery", "Discovery", "FileDiscovery", "Found", "FoundFi
 _log = logging.getLogger(__name__)
 
 _FOOTERS_AT_ONCE = 8
+_IN_ORDER_OF_NAMES = (
+    "With splitBy = directory a directory is a log whose files come in the order of their names. Let later files have "
+    "later names, or read with splitBy = file"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +96,32 @@ class DirectoryDiscovery(Discovery):
     reached
         Of each split at a restart the name of the file that was reached; files before it are read.
     read
-        Splits of which that file is read, too.
+        How many files of each split were read then.
+    fully_read
+        Splits of which the file that was reached is among them.
     finished
         Splits that are read to their end.
     """
 
     reached: dict[str, str] = field(default_factory=dict)
-    read: frozenset[str] = frozenset()
+    read: dict[str, int] = field(default_factory=dict)
+    fully_read: frozenset[str] = frozenset()
     finished: frozenset[str] = frozenset()
+    _skipped: Counter[str] = field(default_factory=Counter)
     _seen: dict[str, set[str]] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
+
+    def look(self) -> Found:
+        """See `Discovery`."""
+        self._skipped.clear()
+        found = Discovery.look(self)  # a class with slots is made anew: `super()` would look for the old one
+        for split_id, count in self._skipped.items():
+            if count > self.read[split_id]:
+                raise MalformedDataError(
+                    f"{split_id} has {count} files up to {self.reached[split_id]}, but only {self.read[split_id]} of "
+                    f"them were read: others came later under earlier names. {_IN_ORDER_OF_NAMES}"
+                )
+        return found
 
     def _split_of(self, file: ListedFile) -> str:
         return file.directory or "."
@@ -110,14 +131,13 @@ class DirectoryDiscovery(Discovery):
         if split_id in self.finished or file.name in self._seen.get(split_id, ()):
             return False
         reached = self.reached.get(split_id, "")
-        if file.name < reached or (file.name == reached and split_id in self.read):
+        if file.name < reached or (file.name == reached and split_id in self.fully_read):
+            self._skipped[split_id] += 1
             return False
         last = self._last.get(split_id, "")
         if file.name < last:
             raise MalformedDataError(
-                f"{file.relative_path} appeared behind {last}, which is listed already: with splitBy = directory a "
-                "directory is a log whose files come in the order of their names. Let later files have later names, "
-                "or read with splitBy = file"
+                f"{file.relative_path} appeared behind {last}, which is listed already. {_IN_ORDER_OF_NAMES}"
             )
         return True
 

@@ -83,7 +83,8 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
                 about,
                 self._until_ms,
                 reached={split_id: split.file for split_id, split in self._restored.items()},
-                read=frozenset(split_id for split_id, split in self._restored.items() if split.row is None),
+                read={i: split.files - (split.row is not None) for i, split in self._restored.items()},
+                fully_read=frozenset(i for i, split in self._restored.items() if split.row is None),
                 finished=frozenset(self._finished),
             )
         return FileDiscovery(
@@ -136,7 +137,8 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
         read = (restored.row or 0) if file.name == restored.file else restored.position if self._by_file else 0
         position = log.files[-1].end if log.files else restored.position - read
         path = posixpath.join(self._root, file.relative_path)
-        log.append(LoggedFile(file.name, path, position, tuple(rows.tolist())))
+        number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
+        log.append(LoggedFile(file.name, path, position, tuple(rows.tolist()), number))
         if read:
             unread = np.cumsum(rows) - read
             rest = unread > 0
@@ -178,7 +180,8 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
         file = log.locate(position) if log else None
         if file is None:
             return self._restored.get(split_id, FileSplit(split_id))
-        return FileSplit(split_id, position, file.name, position - file.position if position < file.end else None)
+        row = position - file.position if position < file.end else None
+        return FileSplit(split_id, position, file.name, row, file.number)
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
         """See `SplitEnumerator`."""

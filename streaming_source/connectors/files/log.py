@@ -25,12 +25,15 @@ class LoggedFile:
         Of its first row in the split.
     group_rows
         Rows of each of its row groups.
+    number
+        Of the file in its split, from 1.
     """
 
     name: str
     path: str
     position: int
     group_rows: tuple[int, ...]
+    number: int = 0
 
     @property
     def end(self) -> int:

@@ -31,7 +31,7 @@ from streaming_source.connectors.files.split import (
     FileSplitSerializer,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
-from streaming_source.exceptions import NoDataError, OptionError
+from streaming_source.exceptions import NoDataError, OffsetError, OptionError
 
 __all__ = ["FileSource"]
 
@@ -195,7 +195,19 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> FileSplitEnumerator:
-        """See `Source`."""
+        """See `Source`.
+
+        Raises
+        ------
+        OffsetError
+            If the checkpoint is of a bounded source and this one is not: that one is over, or will be.
+        """
+        if checkpoint.until_ms is not None and not self.bounded:
+            raise OffsetError(
+                "the checkpoint is of a source with bounded = true, which ends with the files that were there at its "
+                "start, and closed its windows with them; without it later files would never be read. Set bounded = "
+                "true again, or use a new checkpointLocation"
+            )
         return FileSplitEnumerator(self, context, checkpoint)
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:

@@ -35,6 +35,8 @@ class FileSplit(SourceSplit):
         For a directory, the name of the file in which that record is, and its row there; the files before it by name
         are read. None as row says that this file is read too, and the record will come in a later one. Empty and 0 at
         the origin and for a single file.
+    files
+        For a directory, how many files up to and with `file` there were: more of them later are news, not read ones.
     modified_ms
         For a single file, when it was last modified.
     ranges
@@ -45,6 +47,7 @@ class FileSplit(SourceSplit):
     position: int = 0
     file: str = ""
     row: int | None = 0
+    files: int = 0
     modified_ms: int = 0
     ranges: tuple[FileRange, ...] = ()
 
@@ -58,7 +61,7 @@ class FileSplit(SourceSplit):
 
 
 class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
-    """For a directory `[split id, position, file, row]`, for a file `[split id, position, modified ms]`."""
+    """For a directory `[split id, position, file, row, files]`, for a file `[split id, position, modified ms]`."""
 
     @property
     def version(self) -> int:
@@ -67,7 +70,7 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
 
     def serialize(self, value: FileSplit) -> bytes:
         """See `SimpleVersionedSerializer`."""
-        place = [value.modified_ms] if value.modified_ms else [value.file, value.row]
+        place = [value.modified_ms] if value.modified_ms else [value.file, value.row, value.files]
         return json.dumps([value.split_id, value.position, *place], separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> FileSplit:
@@ -76,8 +79,8 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
         split_id, position, *place = json.loads(data)
         if len(place) == 1:
             return FileSplit(split_id, position, modified_ms=place[0])
-        file, row = place
-        return FileSplit(split_id, position, file, row)
+        file, row, files = place
+        return FileSplit(split_id, position, file, row, files)
 
 
 @dataclass(frozen=True, slots=True)
