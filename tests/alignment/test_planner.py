@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -246,39 +244,3 @@ def _nothing(split_id: str, start: int, stop: int) -> np.ndarray:
 
 
 # ---- cost ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("limit", ["none", "time", "rows"])
-def test_planning_grows_no_faster_than_n_log_n(limit: str) -> None:
-    small, large = (_cpu_seconds_of_a_plan(n, limit) for n in (2_000, 20_000))
-    # Ten times the splits, 13 times the n log n; twice that for a machine that does other things. n ** 2 would be 100.
-    assert large < 26 * max(small, 1e-3)
-
-
-def _cpu_seconds_of_a_plan(n: int, limit: str) -> float:
-    rows, blocks = 16, 3
-    starts = np.random.default_rng(5).integers(0, 1_000, n)
-    ids = [f"split-{i:06}" for i in range(n)]
-
-    def load(split_id: str, start: int, stop: int) -> np.ndarray:
-        return starts[int(split_id[6:])] + 100 * np.arange(start, stop)
-
-    index = EventTimeIndex(load)
-    firsts = 100 * rows * np.arange(blocks)
-    for i, split_id in enumerate(ids):
-        index.add_split(split_id)
-        index.append(split_id, [rows] * blocks, starts[i] + firsts, starts[i] + firsts + 100 * (rows - 1))
-    nothing_read = SplitTable(index.split_ids, np.zeros(n, np.int64), np.full(n, MIN_WATERMARK), np.zeros(n, np.int8))
-    taken = []
-    for _ in range(3):
-        began = time.process_time()
-        plan = plan_micro_batch(
-            nothing_read,
-            index,
-            PlanningRules(500, perfect=True),
-            max_rows=n * rows * blocks // 3 if limit == "rows" else None,
-            group_limit_us=2_000 if limit == "time" else MAX_WATERMARK,
-        )
-        taken.append(time.process_time() - began)
-    assert (plan.rows == n * rows * blocks) == (limit == "none")
-    return min(taken)

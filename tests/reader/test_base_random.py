@@ -1,0 +1,176 @@
+"""The base reader against a naive model, with the fetchers' steps in the hands of hypothesis: a failure shrinks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from streaming_source.api import BlockEmitter, InputStatus, RecordBlock, SourceReaderContext, SplitState
+from streaming_source.reader import (
+    AdaptiveFetcherManager,
+    FixedSizeSplitFetcherManager,
+    PerSplitFetcherManager,
+    SingleThreadFetcherManager,
+    SourceReaderBase,
+    SplitFetcher,
+)
+from tests.reader.numbers import SCHEMA, NumberSplitReader, Output, PlainSplitReader, Readers, Split
+
+STOP = 7
+IDS = st.sampled_from("abcd")
+PLAIN = "per split, without support for pausing"
+MANAGERS = {
+    "one": SingleThreadFetcherManager,
+    "two": FixedSizeSplitFetcherManager,
+    "per split": PerSplitFetcherManager,
+    PLAIN: PerSplitFetcherManager,
+    "adaptive": AdaptiveFetcherManager,
+}
+
+
+def stepped(kind: str, capacity: int, per_fetch: int) -> Any:
+    """A manager whose fetchers have no threads: the test runs them step by step."""
+
+    class Stepped(MANAGERS[kind]):  # type: ignore[misc]
+        def _create_fetcher(self, key: Hashable) -> SplitFetcher[Split, RecordBlock]:
+            fetcher = super()._create_fetcher(key)
+            # A fetcher waits for the thread of its predecessor; here there is none.
+            fetcher._predecessor = None
+            fetcher.start = lambda: None  # type: ignore[method-assign]
+            fetcher.join = lambda timeout_s: True  # type: ignore[method-assign]
+            return fetcher
+
+    make = PlainSplitReader if kind == PLAIN else NumberSplitReader
+    arguments = (2,) if kind == "two" else ()
+    return Stepped(Readers(lambda: make(per_fetch)), *arguments, queue_capacity=capacity)
+
+
+class ReaderMachine(RuleBasedStateMachine):
+    """Four splits of seven numbers each."""
+
+    @initialize(kind=st.sampled_from(sorted(MANAGERS)), capacity=st.integers(1, 3), per_fetch=st.integers(1, 3))
+    def begin(self, kind: str, capacity: int, per_fetch: int) -> None:
+        machine = self
+
+        class Reader(SourceReaderBase[Split, RecordBlock]):
+            def on_split_finished(self, finished: Mapping[str, SplitState[Split]]) -> None:
+                for split_id, state in finished.items():
+                    machine.ended(split_id, state.to_split())
+
+        self.kind = kind
+        self.manager = stepped(kind, capacity, per_fetch)
+        self.reader = Reader(self.manager, BlockEmitter(), SourceReaderContext(SCHEMA))
+        self.output = Output()
+        # The naive model: what is read, what is wanted paused, and what each split has still to bring.
+        self.is_read: set[str] = set()
+        self.paused: set[str] = set()
+        self.unread = {split_id: Split(split_id, 0, STOP) for split_id in "abcd"}
+
+    def ended(self, split_id: str, split: Split) -> None:
+        self.is_read.discard(split_id)
+        self.paused.discard(split_id)
+        if split.position < STOP:
+            self.unread[split_id] = split
+
+    @rule(split_ids=st.sets(IDS))
+    def add(self, split_ids: set[str]) -> None:
+        added = [self.unread.pop(split_id) for split_id in sorted(split_ids & self.unread.keys())]
+        ids = {split.split_id for split in added}
+        self.output.released = [split_id for split_id in self.output.released if split_id not in ids]
+        self.is_read |= ids
+        self.reader.add_splits(added)
+
+    @rule(to_pause=st.sets(IDS), to_resume=st.sets(IDS))
+    def pause_or_resume(self, to_pause: set[str], to_resume: set[str]) -> None:
+        to_pause -= to_resume
+        self.paused = (self.paused | to_pause) - to_resume
+        self.reader.pause_or_resume_splits(sorted(to_pause), sorted(to_resume))
+
+    @rule(split_id=IDS)
+    def remove(self, split_id: str) -> None:
+        self.reader.remove_splits([split_id])
+
+    @rule(splits=st.sets(IDS, min_size=1))
+    def move(self, splits: set[str]) -> None:
+        if self.kind == "adaptive":
+            moved = sorted(splits & self.manager._slots.keys() & self.is_read)
+            self.manager._fetchers = 3
+            self.manager.remove_splits(moved)
+            self.manager._moving.update(moved)
+
+    @rule(number=st.integers(0, 3), times=st.integers(1, 4), woken=st.booleans())
+    def step(self, number: int, times: int, woken: bool) -> None:
+        fetchers = list(self.manager._live.values())
+        if fetchers:
+            for _ in range(times):
+                self._step(fetchers[number % len(fetchers)], woken)
+
+    def _step(self, fetcher: SplitFetcher[Split, RecordBlock], woken: bool = False) -> None:
+        has_work = fetcher._tasks or fetcher._left or fetcher._fetch.holds_records
+        if not (has_work or fetcher._assigned.keys() - fetcher._paused):
+            return
+        if not self.manager.queue.remaining_capacity:
+            # Nobody else would ever make room: the put must give up.
+            self.manager.queue.wake_up(fetcher.fetcher_id)
+        fetcher._fetch._woken = woken
+        fetcher.run_once()
+
+    @rule(times=st.integers(1, 6))
+    def poll(self, times: int) -> None:
+        for _ in range(times):
+            before = len(self.output.emitted)
+            status = self.reader.poll_next(self.output)
+            emitted = {split_id for split_id, _ in self.output.emitted[before:]}
+            assert status is not InputStatus.END_OF_INPUT
+            assert len(emitted) <= 1
+            assert not emitted & self.paused
+
+    @invariant()
+    def a_snapshot_is_that_of_what_was_emitted(self) -> None:
+        if hasattr(self, "reader"):
+            snapshot = {split.split_id: split.position for split in self.reader.snapshot_state()}
+            assert snapshot == {split_id: len(self.output.of(split_id)) for split_id in self.is_read}
+
+    @invariant()
+    def every_split_comes_in_its_order(self) -> None:
+        if hasattr(self, "output"):
+            for split_id in "abcd":
+                assert self.output.of(split_id) == list(range(len(self.output.of(split_id))))
+
+    @invariant()
+    def whoever_waits_will_be_told(self) -> None:
+        """Where the queue has something, the future that the reader would wait for is done."""
+        if hasattr(self, "reader") and len(self.manager.queue):
+            assert self.reader.is_available().done()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "reader"):
+            return
+        self.pause_or_resume(set(), set("abcd"))
+        for _ in range(500):
+            self.add(set(self.unread))
+            for fetcher in list(self.manager._live.values()):
+                self._step(fetcher)
+            self.reader.poll_next(self.output)
+            if not (self.unread or self.is_read):
+                break
+        self.reader.notify_no_more_splits()
+        for _ in range(50):
+            for fetcher in list(self.manager._live.values()):
+                self._step(fetcher)
+            if self.reader.poll_next(self.output) is InputStatus.END_OF_INPUT:
+                break
+        else:
+            raise AssertionError("no end of input")
+        self.reader.close()
+        for split_id in "abcd":
+            assert self.output.of(split_id) == list(range(STOP))
+        assert sorted(self.output.released) == list("abcd")
+
+
+TestReader = ReaderMachine.TestCase
+TestReader.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
