@@ -142,7 +142,7 @@ def test_a_split_in_work_that_is_gone_at_a_restart_is_told_and_not_waited_for(
     (tmp_path / "in" / "split-0" / "part-000.parquet").unlink()
     (tmp_path / "in" / "split-0").rmdir()
     query = exact(tmp_path / "in", **options).writeStream.format("noop").option("checkpointLocation", tmp_path / "cp")
-    with fails_with("split-0 is gone, and not all of it was read"):
+    with fails_with("split-0/part-000.parquet is gone, and not all of it was read"):
         query.trigger(availableNow=True).start().awaitTermination(120)
 
 

@@ -56,6 +56,7 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
         self._forgotten_ms = checkpoint.forgotten_ms
         self._until_ms = checkpoint.until_ms
         self._newest_ms = 0
+        self._looked = False
 
     # ---- discovery -----------------------------------------------------------------------------------------------
 
@@ -104,23 +105,22 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
             self._log_of(split_id, 0)
         for file in found.files:
             self._add_file(file)
-        self._check_restored()
+        if not self._looked:
+            self._looked = True
+            self._check_restored()
         if self._source.bounded:
             if self._until_ms is None:
                 self._until_ms = self._newest_ms
-            for split_id in self._logs:
+            for split_id in {*self._logs, *self._restored}:
                 self._context.complete_split(split_id)
             self._context.signal_no_more_splits()
 
     def _check_restored(self) -> None:
-        """What was begun before a restart must be there still.
-
-        Looked at when the first look is over; later ones find the same splits known.
-        """
+        """What was begun before a restart must be there still, when the first look is over."""
         for split_id, split in self._restored.items():
             log = self._logs.get(split_id)
-            begun = self._by_file or self._source.bounded or bool(split.file and split.row is not None)
-            if begun and (log is None or (split.row and split.file != log.files[0].name)):
+            begun = self._by_file or (split.file and split.row is not None)
+            if begun and (log is None or (split.file and log.files[0].name != split.file)):
                 raise DataLossError(
                     f"{posixpath.join(self._root, split_id, split.file).rstrip('/')} is gone, and not all of it was "
                     f"read (the records of split {split_id!r} before {split.position} were); restore it, or start "
