@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +43,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Discovery:
+class Discovery(ABC):
     """Lists the root again and again, and reads the footers of what is new.
 
     Attributes
@@ -74,14 +75,14 @@ class Discovery:
             self._remember(file)
         return Found(found, self._new_empty_splits(listing.empty_directories))
 
-    def _split_of(self, file: ListedFile) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _split_of(self, file: ListedFile) -> str: ...
 
-    def _is_new(self, file: ListedFile) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _is_new(self, file: ListedFile) -> bool: ...
 
-    def _remember(self, file: ListedFile) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _remember(self, file: ListedFile) -> None: ...
 
     def _new_empty_splits(self, directories: tuple[str, ...]) -> tuple[str, ...]:
         return ()
