@@ -89,7 +89,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._restored = self._started = self._draining = False
         self._announce_again = False
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
-        self.last_plan: MicroBatchPlan | None = None
         self._table = SplitTable.empty()
         self._late = np.empty(0, np.int64)
         self._caught_up_us = np.empty(0, np.int64)
@@ -269,7 +268,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         splits = tuple(self._enumerator.split_at(i, position) for i, position in zip(ids, positions, strict=True))
         checkpoint = self._enumerator.snapshot_state()
         self.state = SourceState(self.state.sequence + 1, splits, plan.after, self._late, checkpoint)
-        self.last_plan = plan
         self._announce_again = False
         self._table = plan.after
         self._leave_finished()
