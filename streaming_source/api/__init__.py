@@ -1,29 +1,47 @@
 """The source model of FLIP-27: what a connector implements, without Spark."""
 
+from streaming_source.api.clients import KeptClients
+from streaming_source.api.discovery import (
+    DiscoveredSplits,
+    DiscoveredSplitsSerializer,
+    DiscoveringSplitEnumerator,
+)
 from streaming_source.api.emitter import BlockEmitter, RecordEmitter, RecordEvaluator, SplitState
-from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext, SplitRange
+from streaming_source.api.enumerator import ReaderInfo, SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
+from streaming_source.api.event_time_index import SplitRange, SupportsEventTimeIndex
 from streaming_source.api.events import SourceEvent
 from streaming_source.api.fetching import Fetching
+from streaming_source.api.metrics import Counter, MetricGroup
 from streaming_source.api.options import Option, OptionSet
 from streaming_source.api.output import ReaderOutput, SourceOutput
 from streaming_source.api.reader import InputStatus, ReaderMetrics, SourceReader, SourceReaderContext
 from streaming_source.api.records import RecordBlock, RecordsBySplits, RecordsWithSplitIds
+from streaming_source.api.serializer import JsonSerializer, SimpleVersionedSerializer
 from streaming_source.api.source import Boundedness, Source
-from streaming_source.api.split import SimpleVersionedSerializer, SourceSplit
+from streaming_source.api.split import RecordSplit, SourceSplit
 from streaming_source.api.split_reader import SplitReader, SplitsAddition, SplitsChange, SplitsRemoval
 
 __all__ = [
     "BlockEmitter",
     "Boundedness",
+    "Counter",
+    "DiscoveredSplits",
+    "DiscoveredSplitsSerializer",
+    "DiscoveringSplitEnumerator",
     "Fetching",
     "InputStatus",
+    "JsonSerializer",
+    "KeptClients",
+    "MetricGroup",
     "Option",
     "OptionSet",
+    "ReaderInfo",
     "ReaderMetrics",
     "ReaderOutput",
     "RecordBlock",
     "RecordEmitter",
     "RecordEvaluator",
+    "RecordSplit",
     "RecordsBySplits",
     "RecordsWithSplitIds",
     "SimpleVersionedSerializer",
@@ -39,6 +57,8 @@ __all__ = [
     "SplitReader",
     "SplitState",
     "SplitsAddition",
+    "SplitsAssignment",
     "SplitsChange",
     "SplitsRemoval",
+    "SupportsEventTimeIndex",
 ]

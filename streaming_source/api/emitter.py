@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from streaming_source.api.records import RecordBlock
 from streaming_source.api.split import SourceSplit
-from streaming_source.exceptions import SourceError
+from streaming_source.exceptions import SourceError, UnsupportedOperationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,21 +40,21 @@ class SplitState(Generic[SplitT]):
     def to_split(self) -> SplitT:
         """The split from which a new reader would go on.
 
-        For a dataclass that has a field `position`; a split that keeps more than that overrides this.
+        By `SourceSplit.at`; a state that keeps more than a position overrides this.
 
         Raises
         ------
         SourceError
-            If the split is no such dataclass.
+            If the split cannot be had at another position.
         """
         if self.position == self.split.position:
             return self.split
-        if is_dataclass(self.split) and "position" in self.split.__dataclass_fields__:
-            return cast("SplitT", replace(cast("Any", self.split), position=self.position))
-        raise SourceError(
-            f"split {self.split.split_id!r} of type {type(self.split).__name__} is no dataclass with a field position: "
-            "override SplitState.to_split, and SourceReaderBase.initialized_state to return that state"
-        )
+        try:
+            return self.split.at(self.position)
+        except UnsupportedOperationError as error:
+            raise SourceError(
+                f"{error}, or override SplitState.to_split, and SourceReaderBase.initialized_state to return that state"
+            ) from None
 
 
 class RecordEmitter(ABC, Generic[ElementT, SplitT]):

@@ -1,59 +1,115 @@
-"""Discovery of splits, on the planner (FLIP-27)."""
+"""Discovery and assignment of splits, on the planner (FLIP-27)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from streaming_source.api.events import SourceEvent
+from streaming_source.api.metrics import MetricGroup
 from streaming_source.api.split import SourceSplit
+from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
     from alignment.timestamps import TimestampAssigner
 
-__all__ = ["SplitEnumerator", "SplitEnumeratorContext", "SplitRange"]
+__all__ = ["ReaderInfo", "SplitEnumerator", "SplitEnumeratorContext", "SplitsAssignment"]
 
 T = TypeVar("T")
+U = TypeVar("U")
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 
 @dataclass(frozen=True, slots=True)
-class SplitRange(Generic[SplitT]):
-    """A part of a split that one reader reads in one micro-batch.
+class ReaderInfo:
+    """A registered reader.
 
     Attributes
     ----------
-    split
-        Picklable, and knows where to stop; several ranges may have the same split id.
-    rows
-        How many records it has.
+    subtask_id
+        Its number, from 0.
+    location
+        Host on which it runs; empty where that is not known, as always on Spark.
+    restored_splits
+        Ids of the splits that it was restored with (FLIP-537): in work already, and not to be assigned again.
     """
 
-    split: SplitT
-    rows: int
+    subtask_id: int
+    location: str = ""
+    restored_splits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsAssignment(Generic[SplitT]):
+    """New splits for readers, beside those that they have.
+
+    Attributes
+    ----------
+    assignment
+        Splits by the number of their reader.
+    """
+
+    assignment: Mapping[int, Sequence[SplitT]]
 
 
 class SplitEnumeratorContext(ABC, Generic[SplitT]):
     """What an enumerator may ask of, and tell, the planner that hosts it.
 
-    Everything but the callable of `call_async` runs on the planner's thread, never two things at once.
+    The enumerator's methods and its handlers run on one thread, the coordinator's, never two at once. What tells the
+    planner something may be called from any thread; from another one it takes effect on the coordinator's thread, in
+    the order of the calls.
     """
 
-    @property
-    @abstractmethod
-    def timestamp_assigner(self) -> TimestampAssigner:
-        """Where event times come from: the index is built with it."""
+    # ---- readers -------------------------------------------------------------------------------------------------
 
-    @property
     @abstractmethod
-    def schema(self) -> pa.Schema:
-        """The columns that the query reads, in the source's own types: what every record must have."""
+    def current_parallelism(self) -> int:
+        """How many readers there are to be. It differs after a restart with another `numReaders`: do not keep it."""
+
+    @abstractmethod
+    def registered_readers(self) -> Mapping[int, ReaderInfo]:
+        """The readers that can be given splits, by their numbers."""
+
+    @abstractmethod
+    def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
+        """Give splits to readers. They count for the watermark at once, read or not.
+
+        Raises
+        ------
+        streaming_source.exceptions.SourceError
+            If one of the readers is not registered, or one of the splits in work already; then nothing is assigned.
+        """
+
+    def assign_split(self, split: SplitT, subtask_id: int) -> None:
+        """Give one split to a reader; see `assign_splits`."""
+        self.assign_splits(SplitsAssignment({subtask_id: [split]}))
+
+    @abstractmethod
+    def signal_no_more_splits(self, subtask_id: int) -> None:
+        """Tell a reader that it will get no more splits: no request of it will come. May be repeated.
+
+        When all readers were told so, and all their splits are finished, a bounded source has ended.
+        """
+
+    @abstractmethod
+    def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
+        """Have a reader's `handle_source_events` called with this event.
+
+        On Spark the reader is the task of that number in a micro-batch to come; events do not survive a restart.
+
+        Raises
+        ------
+        streaming_source.exceptions.SourceError
+            If the reader is not registered.
+        """
+
+    # ---- work ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def call_async(
@@ -61,76 +117,115 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         call: Callable[[], T],
         handler: Callable[[T | None, BaseException | None], None],
         *,
+        initial_delay_seconds: float = 0.0,
         period_seconds: float | None = None,
     ) -> None:
-        """Run `call` off the planner's thread and hand its result, or its error, to `handler` on it.
+        """Run `call` on a worker thread and hand its result, or its error, to `handler` on the coordinator's thread.
 
-        With a period, again and again: each call begins a period after the one before has ended. The first result is
-        waited for before the first micro-batch is planned. An error raised by `handler` fails the query.
+        With a period, again and again: each call begins a period after the one before has ended. The first result of
+        every call without a delay is waited for before the first micro-batch is planned. An error raised by `handler`
+        fails the query. `call` must not touch what the enumerator's methods use.
         """
 
     @abstractmethod
-    def add_split(self, split: SplitT) -> None:
-        """Make a new split known. It counts for the watermark at once, read or not."""
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        """Run something on the coordinator's thread, soon. An error raised by it fails the query."""
+
+    @abstractmethod
+    def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        """Apply a function to each item, several at once on the worker threads; the results in order.
+
+        For use inside of a `call` of `call_async`. Waits for all; raises the error of the first item that failed.
+        """
+
+    @property
+    @abstractmethod
+    def metric_group(self) -> MetricGroup:
+        """Where the enumerator counts."""
+
+    # ---- event times ---------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def timestamp_assigner(self) -> TimestampAssigner:
+        """Where event times come from: an index is built with it."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns that the query reads, in the source's own types: what every record must have."""
 
     @abstractmethod
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
-        """Tell the next records of a split: `int64[k]` each, see `alignment.EventTimeIndex.append`."""
+        """Tell the next records of a split that is assigned: `int64[k]` each, see `alignment.EventTimeIndex.append`.
+
+        Only for an enumerator that is a `SupportsEventTimeIndex`, as is `complete_split`.
+        """
 
     @abstractmethod
     def complete_split(self, split_id: str) -> None:
         """No record will be added to this split: once read it is finished."""
 
-    @abstractmethod
-    def signal_no_more_splits(self) -> None:
-        """No split will be added."""
-
 
 class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
-    """Finds splits and their records, and says what is known of their event times ahead of reading.
+    """Finds splits, and gives them to readers.
 
-    One enumerator lives in Spark's planner process. Its methods run on the planner's thread; work that may take longer
-    than a moment goes through `SplitEnumeratorContext.call_async`.
+    One enumerator lives in Spark's planner process. Work that may take longer than a moment goes through
+    `SplitEnumeratorContext.call_async`.
     """
 
     @abstractmethod
     def start(self) -> None:
-        """Begin discovery. Called once, after `restore_splits` if this is a restart."""
+        """Begin discovery. Called once, first; no reader is registered yet."""
 
     @abstractmethod
-    def restore_splits(self, splits: Sequence[SplitT]) -> None:
-        """Take back the splits in work as the offset has them; the planner knows them already."""
+    def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
+        """A reader has room for a split: assign it one now, or later, or signal that there are no more.
 
-    @abstractmethod
-    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Exact event times of the block `[start, stop)`, `int64[stop - start]`; `NO_TIMESTAMP` where there is none."""
-
-    @abstractmethod
-    def split_at(self, split_id: str, position: int) -> SplitT:
-        """The split in the state in which the record at `position` is next."""
-
-    @abstractmethod
-    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
-        """What to read to get from one state of a split to another, cut into parts of about `rows_per_range`.
-
-        A function of the two states: it works before any discovery, and gives the same records whenever it is asked.
-
-        Raises
-        ------
-        streaming_source.exceptions.DataLossError
-            If the records between are not all there any more.
+        One that assigns without being asked does nothing here. A reader that was given a split asks again; one that was
+        not is not heard of again before it is.
         """
 
     @abstractmethod
-    def finish_split(self, split_id: str) -> None:
-        """A completed split was read to its end and leaves the offset; remember not to add it again."""
+    def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
+        """A reader has lost splits: those that it was given since the state from which reading goes on.
+
+        They are to be assigned again. The reader registers anew afterwards. There may be none.
+        """
+
+    def add_reader(self, subtask_id: int) -> None:
+        """A reader was registered."""
+
+    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
+        """Take an event from a reader. An enumerator that expects some overrides this; to others one is an error.
+
+        Raises
+        ------
+        UnsupportedOperationError
+            Unless it is overridden.
+        """
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} understands no source events, but was sent a {type(event).__name__}: "
+            "override handle_source_event"
+        )
 
     @abstractmethod
-    def snapshot_state(self) -> CheckpointT:
-        """What must survive a restart beside the splits in work. Its size must not grow with the splits ever seen."""
+    def snapshot_state(self, checkpoint_id: int) -> CheckpointT:
+        """What must survive a restart beside the splits in work; all that was assigned is in work.
 
-    def notify_checkpoint_complete(self) -> None:
-        """The batch planned before the last one is committed. May be repeated, and is missing for a last batch."""
+        Its size must not grow with the splits ever seen.
+
+        Parameters
+        ----------
+        checkpoint_id
+            Number of the state, and so of the micro-batch that leads to it; it rises.
+        """
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The micro-batch that leads to a state, and all before it, is done. Missing for the last one of a query."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """A state was given up: planning goes on from an earlier one."""
 
     def close(self) -> None:
         """Let go of resources. Spark does not always call it: nothing may rely on it."""

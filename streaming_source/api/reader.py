@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from streaming_source.api.clients import KEPT_CLIENTS, KeptClients
 from streaming_source.api.events import SourceEvent
 from streaming_source.api.split import SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
@@ -75,6 +76,8 @@ class SourceReaderContext:
         `send_split_request()` asks the enumerator for a split.
     send_source_event_to_coordinator
         `send_source_event_to_coordinator(event)` hands an event to the enumerator.
+    clients
+        Where a `SplitReader` takes clients that are expensive to make, and keeps them for the next micro-batch.
     metrics
         Counted by the reader.
     """
@@ -85,6 +88,7 @@ class SourceReaderContext:
     allow_unaligned_source_splits: bool = False
     send_split_request: Callable[[], None] = _no_split_requests
     send_source_event_to_coordinator: Callable[[SourceEvent], None] = _no_events
+    clients: KeptClients = field(default=KEPT_CLIENTS, compare=False)
     metrics: ReaderMetrics = field(default_factory=ReaderMetrics, compare=False)
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from streaming_source.api.emitter import BlockEmitter, RecordEmitter
+from streaming_source.api.emitter import BlockEmitter, RecordEmitter, RecordEvaluator
 from streaming_source.api.fetching import Fetching
 from streaming_source.api.split import SourceSplit
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext
     from streaming_source.api.reader import SourceReader, SourceReaderContext
-    from streaming_source.api.split import SimpleVersionedSerializer
+    from streaming_source.api.serializer import SimpleVersionedSerializer
     from streaming_source.api.split_reader import SplitReader
 
 __all__ = ["Boundedness", "Source"]
@@ -69,7 +69,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[SplitT], checkpoint: CheckpointT
     ) -> SplitEnumerator[SplitT, CheckpointT]:
-        """The enumerator of a restart. The splits in work are given to its `restore_splits` before `start`."""
+        """The enumerator of a restart. The splits in work are not its own any more."""
 
     @abstractmethod
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader[SplitT]:
@@ -83,17 +83,27 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         return BlockEmitter()
 
     @property
+    def end_of_stream(self) -> RecordEvaluator | None:
+        """Finds the record that ends its split, for sources that write one; by default none does."""
+        return None
+
+    @property
     def fetching(self) -> Fetching:
         """How many threads of a reader fetch its splits, each with a `SplitReader` of its own; by default one."""
         return Fetching.single_thread()
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT]:
-        """The reader of one micro-batch; by default the base reader over the three above."""
+        """The reader of one micro-batch; by default the base reader over the four above.
+
+        The planner reads ahead with those four alone, where the enumerator is no `SupportsEventTimeIndex`: a reader of
+        one's own must emit the same records.
+        """
         # Here and not above: `reader` builds on `api`, and this default is the one thread that leads back.
         from streaming_source.reader import SourceReaderBase, create_fetcher_manager
 
         manager = create_fetcher_manager(self.fetching, lambda: self.create_split_reader(context))
-        return SourceReaderBase(manager, self.create_record_emitter(context), context)
+        emitter = self.create_record_emitter(context)
+        return SourceReaderBase(manager, emitter, context, end_of_stream=self.end_of_stream)
 
     @property
     @abstractmethod

@@ -1,20 +1,22 @@
-"""The unit of work and of state: a split, and how it is written down."""
+"""The unit of work and of state: a split."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, Self, TypeVar
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, Self, cast
 
-__all__ = ["SimpleVersionedSerializer", "SourceSplit"]
+from streaming_source.exceptions import UnsupportedOperationError
 
-T = TypeVar("T")
+__all__ = ["RecordSplit", "SourceSplit"]
 
 
 class SourceSplit(ABC):
-    """A part of a source that is read in order by one reader at a time: a Kafka partition, a directory, a file.
+    """A part of a source that is read in order: a Kafka partition, a directory, a table.
 
-    A split carries all state of its reading. Its *position* numbers its records: the record at `position` is the next
-    one to read. Splits are values: immutable, picklable, equal when they are the same state of the same split.
+    A split carries all state of its reading. Its *position* is where reading goes on: at the first record at or after
+    it. Records have rising positions, not necessarily without gaps; after the record at `p` the position is `p + 1`.
+    Splits are values: immutable, picklable, equal when they are the same state of the same split.
     """
 
     @property
@@ -25,34 +27,84 @@ class SourceSplit(ABC):
     @property
     @abstractmethod
     def position(self) -> int:
-        """Number of the next record, never negative, never going back."""
-
-    @abstractmethod
-    def origin(self) -> Self:
-        """The split before its first record was read."""
-
-
-class SimpleVersionedSerializer(ABC, Generic[T]):
-    """Writes a value with a version, so that states outlive the code that wrote them (FLIP-27).
-
-    Bytes that are a JSON text appear as JSON in Spark's offsets, where a person can read them; any others as base64.
-    """
+        """Where reading goes on, never negative, never going back."""
 
     @property
-    @abstractmethod
-    def version(self) -> int:
-        """Version that `serialize` writes."""
+    def stop(self) -> int | None:
+        """Where reading ends: at the first record at or after it. None if only the source says where the end is.
 
-    @abstractmethod
-    def serialize(self, value: T) -> bytes:
-        """The value in bytes. Equal values give equal bytes."""
+        A `SplitReader` need not look at it: the base reader passes on no record from there on, and ends the split when
+        it has passed on the one before, or sees one behind. Where neither may come, since records can be deleted, the
+        `SplitReader` ends the split itself.
+        """
+        return None
 
-    @abstractmethod
-    def deserialize(self, version: int, data: bytes) -> T:
-        """The value that was written with `version`.
+    def at(self, position: int) -> Self:
+        """The split in the state in which `position` is next. A dataclass with that field need not override it.
 
         Raises
         ------
-        streaming_source.exceptions.OffsetError
-            If the version is newer than this code, or the bytes are not such a value.
+        UnsupportedOperationError
+            If the split is no such dataclass.
         """
+        return self._with("at", "position", position)
+
+    def until(self, stop: int) -> Self:
+        """The split for a reader that shall stop there. A dataclass with that field need not override it.
+
+        Raises
+        ------
+        UnsupportedOperationError
+            If the split is no such dataclass.
+        """
+        return self._with("until", "stop", stop)
+
+    def origin(self) -> Self:
+        """The split before its first record was read: at position 0, unless this is overridden."""
+        return self.at(0)
+
+    def _with(self, method: str, field: str, value: int) -> Self:
+        if is_dataclass(self) and field in self.__dataclass_fields__:
+            return cast("Self", replace(cast("Any", self), **{field: value}))
+        raise UnsupportedOperationError(
+            f"split {self.split_id!r} of type {type(self).__name__} is no dataclass with a field {field}: override "
+            f"{type(self).__name__}.{method}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSplit(SourceSplit):
+    """A split that is described by its name alone: enough for most sources. Subclass it to add fields.
+
+    Attributes
+    ----------
+    split_id
+        Stable over the life of the source; unique in it.
+    position
+        Where reading goes on.
+    stop
+        Where reading ends, or None.
+    start
+        Where reading began; by default where it goes on.
+
+    Examples
+    --------
+    >>> split = RecordSplit("orders", 100)
+    >>> split.at(250).until(300)
+    RecordSplit(split_id='orders', position=250, stop=300, start=100)
+    >>> split.at(250).origin() == split
+    True
+    """
+
+    split_id: str
+    position: int = 0
+    stop: int | None = None
+    start: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start is None:
+            object.__setattr__(self, "start", self.position)
+
+    def origin(self) -> Self:
+        """See `SourceSplit`."""
+        return self.at(self.start or 0)

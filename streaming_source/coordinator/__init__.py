@@ -1,7 +1,18 @@
 """Runs a source's enumerator in Spark's planner process, and plans its micro-batches."""
 
 from streaming_source.coordinator.assignment import assign_ranges
-from streaming_source.coordinator.coordinator import ReadRules, SourceCoordinator
+from streaming_source.coordinator.coordinator import SourceCoordinator
+from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.tracker import AssignmentTracker
+from streaming_source.coordinator.workers import WorkerPool, Workers
 
-__all__ = ["ReadRules", "SourceCoordinator", "SourceState", "assign_ranges"]
+__all__ = [
+    "AssignmentTracker",
+    "ReadRules",
+    "SourceCoordinator",
+    "SourceState",
+    "WorkerPool",
+    "Workers",
+    "assign_ranges",
+]

@@ -1,10 +1,9 @@
-"""The enumerator's side of the planner: discovery off its thread, results on it."""
+"""What an enumerator asks of its planner, and what the planner learns from it."""
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,13 +12,24 @@ import pyarrow as pa
 
 from alignment.index import EventTimeIndex
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
-from streaming_source.api import SourceSplit, SplitEnumeratorContext
+from streaming_source.api import (
+    MetricGroup,
+    ReaderInfo,
+    SourceEvent,
+    SourceSplit,
+    SplitEnumeratorContext,
+    SplitsAssignment,
+)
+from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.coordinator.tracker import AssignmentTracker
+from streaming_source.coordinator.workers import Workers
+from streaming_source.exceptions import SourceError
 
 __all__ = ["CoordinatorContext"]
 
 T = TypeVar("T")
+U = TypeVar("U")
 SplitT = TypeVar("SplitT", bound=SourceSplit)
-Handler = Callable[[Any, BaseException | None], None]
 
 
 class CoordinatorContext(SplitEnumeratorContext[SplitT]):
@@ -27,27 +37,31 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
 
     Parameters
     ----------
+    parallelism
+        How many readers there are to be.
     assigner
         Where event times come from.
     schema
         The columns that the query reads.
-    index
-        Filled by the enumerator.
-    time_limit_us
-        Event times from here on are invalid; None for no such limit.
-    now_us
-        Processing time in microseconds, monotonic.
+    calls, workers
+        Where work is done.
 
     Attributes
     ----------
+    readers
+        The registered readers; for `EnumeratorHost` to fill.
+    asking
+        Readers that are to ask for a split: new ones, and those that were given some.
+    without_more
+        Readers that will get no more splits.
+    tracker
+        What was assigned, and is not committed.
     changed
         Whether something was found since the planner last set this to False.
     added
-        Splits found since the planner last took them.
+        Splits assigned since the planner last took them.
     complete
         Ids of the splits to which no record will be added.
-    no_more_splits
-        Whether no split will be added.
     observed_us
         Processing time at which the last completed look at the outside began; None before any. What is not there then
         was not there: idleness is counted up to this moment, not up to now.
@@ -55,25 +69,102 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
 
     def __init__(
         self,
+        parallelism: int,
         assigner: TimestampAssigner,
         schema: pa.Schema,
-        index: EventTimeIndex,
-        time_limit_us: int | None,
-        now_us: Callable[[], int],
+        calls: AsyncCalls,
+        workers: Workers,
     ) -> None:
+        self._parallelism = parallelism
         self._assigner = assigner
         self._schema = schema
-        self._time_limit_us = time_limit_us
-        self._index = index
-        self._now_us = now_us
-        self._results: queue.SimpleQueue[tuple[int, Handler, Any, BaseException | None]] = queue.SimpleQueue()
-        self._closed = threading.Event()
-        self._waiting_for_first = 0
+        self._index: EventTimeIndex
+        self._time_limit_us: int | None = None
+        self._calls = calls
+        self._workers = workers
+        self._metrics = MetricGroup()
+        self._events: dict[int, list[SourceEvent]] = {}
+        self.readers: dict[int, ReaderInfo] = {}
+        self.asking: deque[int] = deque()
+        self.without_more: set[int] = set()
+        self.tracker: AssignmentTracker[SplitT] = AssignmentTracker()
         self.changed = False
         self.added: list[SplitT] = []
         self.complete: set[str] = set()
-        self.no_more_splits = False
         self.observed_us: int | None = None
+
+    def take_index(self, index: EventTimeIndex, time_limit_us: int | None) -> None:
+        """Fill this one from now on; event times from the limit on are invalid. Called once, before any use."""
+        self._index = index
+        self._time_limit_us = time_limit_us
+
+    # ---- readers -------------------------------------------------------------------------------------------------
+
+    def current_parallelism(self) -> int:
+        """See `SplitEnumeratorContext`."""
+        return self._parallelism
+
+    def registered_readers(self) -> Mapping[int, ReaderInfo]:
+        """See `SplitEnumeratorContext`."""
+        return dict(self.readers)
+
+    def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
+        """See `SplitEnumeratorContext`."""
+        for subtask_id, splits in assignment.assignment.items():
+            ids = [split.split_id for split in splits]
+            self._check_registered(subtask_id, f"cannot assign splits {ids}")
+        self._calls.on_thread(lambda: self._assign(assignment.assignment))
+
+    def signal_no_more_splits(self, subtask_id: int) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._calls.on_thread(lambda: self._end(subtask_id))
+
+    def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._check_registered(subtask_id, f"cannot send a {type(event).__name__}")
+        self._calls.on_thread(lambda: self._events.setdefault(subtask_id, []).append(event))
+
+    def take_events(self, subtask_id: int) -> list[SourceEvent]:
+        """Events for a reader that were not taken yet."""
+        return self._events.pop(subtask_id, [])
+
+    @property
+    def no_more_splits(self) -> bool:
+        """Whether no split will be assigned to any reader."""
+        return bool(self.readers) and self.without_more >= self.readers.keys()
+
+    # ---- work ----------------------------------------------------------------------------------------------------
+
+    def call_async(
+        self,
+        call: Callable[[], T],
+        handler: Callable[[T | None, BaseException | None], None],
+        *,
+        initial_delay_seconds: float = 0.0,
+        period_seconds: float | None = None,
+    ) -> None:
+        """See `SplitEnumeratorContext`."""
+
+        def handle(result: Any, error: BaseException | None, began_us: int) -> None:
+            handler(result, error)
+            self.observed_us = began_us
+
+        self._calls.call(call, handle, delay_s=initial_delay_seconds, period_s=period_seconds)
+
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._calls.post(action)
+
+    def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        """See `SplitEnumeratorContext`."""
+        return self._workers.map(function, items)
+
+    @property
+    def metric_group(self) -> MetricGroup:
+        """See `SplitEnumeratorContext`."""
+        return self._metrics
+
+    # ---- event times ---------------------------------------------------------------------------------------------
 
     @property
     def timestamp_assigner(self) -> TimestampAssigner:
@@ -85,39 +176,48 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         """See `SplitEnumeratorContext`."""
         return self._schema
 
-    def call_async(
-        self,
-        call: Callable[[], T],
-        handler: Callable[[T | None, BaseException | None], None],
-        *,
-        period_seconds: float | None = None,
-    ) -> None:
-        """See `SplitEnumeratorContext`. One daemon thread for each call."""
-
-        def run() -> None:
-            while not self._closed.is_set():
-                began_us = self._now_us()
-                try:
-                    self._results.put((began_us, handler, call(), None))
-                except BaseException as error:  # whatever it is, it is the handler's to judge
-                    self._results.put((began_us, handler, None, error))
-                if period_seconds is None or self._closed.wait(period_seconds):
-                    return
-
-        self._waiting_for_first += 1
-        threading.Thread(target=run, name="split-enumerator", daemon=True).start()
-
-    def add_split(self, split: SplitT) -> None:
-        """See `SplitEnumeratorContext`."""
-        self._index.add_split(split.split_id, split.position)
-        self.added.append(split)
-        self.changed = True
-
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         """See `SplitEnumeratorContext`."""
         low, high = np.atleast_1d(np.asarray(min_us, np.int64)), np.atleast_1d(np.asarray(max_us, np.int64))
-        if not high.size:
-            return
+        if high.size:
+            self._calls.on_thread(lambda: self._add_blocks(split_id, rows, low, high))
+
+    def complete_split(self, split_id: str) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._calls.on_thread(lambda: self._complete(split_id))
+
+    # ---- on the coordinator's thread -----------------------------------------------------------------------------
+
+    def _check_registered(self, subtask_id: int, what: str) -> None:
+        if subtask_id not in self.readers:
+            known = ", ".join(map(str, sorted(self.readers))) or "none"
+            raise SourceError(f"{what} to reader {subtask_id}: it is not registered; registered are {known}")
+
+    def _assign(self, assignment: Mapping[int, Iterable[SplitT]]) -> None:
+        by_reader = {subtask_id: list(splits) for subtask_id, splits in assignment.items()}
+        new: set[str] = set()
+        for subtask_id, splits in by_reader.items():
+            self._check_registered(subtask_id, f"cannot assign splits {[split.split_id for split in splits]}")
+            for split in splits:
+                if split.split_id in self._index or split.split_id in new:
+                    raise SourceError(f"split {split.split_id!r} was assigned, and is in work already")
+                new.add(split.split_id)
+        self.tracker.record(by_reader)
+        for subtask_id, splits in by_reader.items():
+            for split in splits:
+                self._index.add_split(split.split_id, split.position)
+                self.added.append(split)
+                self.changed = True
+            if splits and subtask_id not in self.asking:
+                self.asking.append(subtask_id)
+
+    def _end(self, subtask_id: int) -> None:
+        self.changed |= subtask_id not in self.without_more
+        self.without_more.add(subtask_id)
+
+    def _add_blocks(
+        self, split_id: str, rows: npt.ArrayLike, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]
+    ) -> None:
         exact = np.ones(high.shape, np.bool_)
         if self._time_limit_us is not None:
             # What is invalid bounds nothing: such a block may hold records without a valid event time, and the latest
@@ -128,27 +228,6 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self._index.append(split_id, rows, low, high, exact=exact)
         self.changed = True
 
-    def complete_split(self, split_id: str) -> None:
-        """See `SplitEnumeratorContext`."""
+    def _complete(self, split_id: str) -> None:
         self.complete.add(split_id)
         self.changed = True
-
-    def signal_no_more_splits(self) -> None:
-        """See `SplitEnumeratorContext`."""
-        self.changed |= not self.no_more_splits
-        self.no_more_splits = True
-
-    def run_handlers(self, *, wait_for_first: bool = False) -> None:
-        """Hand over what has arrived; with `wait_for_first`, block until every call has given a result once.
-
-        Costs about a microsecond when nothing has arrived.
-        """
-        while not self._results.empty() or (wait_for_first and self._waiting_for_first > 0):
-            began_us, handler, result, error = self._results.get()
-            self._waiting_for_first -= 1
-            handler(result, error)
-            self.observed_us = began_us
-
-    def close(self) -> None:
-        """End the threads; those inside a call end after it."""
-        self._closed.set()

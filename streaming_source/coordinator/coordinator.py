@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import replace
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,47 +13,33 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.index import EventTimeIndex
-from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable, plan_micro_batch
-from alignment.strategy import WatermarkStrategy
+from alignment.planner import MicroBatchPlan, SplitTable, plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator
-from streaming_source.api import Source, SourceSplit, SplitEnumerator, SplitRange
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.api import Boundedness, Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
-from streaming_source.coordinator.generators import LatestWatermark
+from streaming_source.coordinator.generators import SplitGenerators
+from streaming_source.coordinator.host import EnumeratorHost
+from streaming_source.coordinator.idle_clock import IdleClock
+from streaming_source.coordinator.look_ahead import LookAhead
+from streaming_source.coordinator.members import has_news, joined, without_finished
+from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.workers import WorkerPool, Workers
 
-__all__ = ["ReadRules", "SourceCoordinator"]
+__all__ = ["SourceCoordinator"]
 
 _log = logging.getLogger(__name__)
+
+_FIRST_LOOKS_S: Final = 2.0
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRules:
-    """How a source is read, whatever it is.
-
-    Attributes
-    ----------
-    strategy
-        Event times, watermarks, idleness, alignment.
-    planning
-        What the planner makes of it.
-    time_limit_us
-        Event times from here on are invalid, or None.
-    announces
-        The watermark is announced by rows, so that Spark's own watermark follows it.
-    """
-
-    strategy: WatermarkStrategy
-    planning: PlanningRules
-    time_limit_us: int | None = None
-    announces: bool = False
-
-
 class SourceCoordinator(Generic[SplitT, CheckpointT]):
-    """Hosts the enumerator of one source and plans micro-batch after micro-batch.
+    """Plans micro-batch after micro-batch of one source, from what its enumerator finds.
 
     Parameters
     ----------
@@ -63,11 +49,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         The columns that the query reads, in the source's types.
     now_us
         Processing time in microseconds, monotonic: only idleness is measured with it.
+    readers
+        How many read one micro-batch, at least 1.
+    workers
+        Do what must not keep the planner waiting; by default threads. Closed with this.
 
     Notes
     -----
     `state` is the last state handed out. The table that the next plan starts from is derived from it: splits that the
-    last micro-batch finished have left it, and splits discovered since have joined it.
+    last micro-batch finished have left it, and splits assigned since have joined it. Its positions are those of the
+    index, which for a source without an index of its own are numbers of records.
     """
 
     def __init__(
@@ -76,74 +67,117 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         rules: ReadRules,
         schema: pa.Schema,
         now_us: Callable[[], int],
+        *,
+        readers: int = 1,
+        workers: Workers | None = None,
     ) -> None:
         self._source = source
         self._rules = rules
+        self._schema = schema
         self._now_us = now_us
-        self._index = EventTimeIndex(self._load_times)
-        self._context: CoordinatorContext[SplitT] = CoordinatorContext(
-            rules.strategy.timestamp_assigner, schema, self._index, rules.time_limit_us, now_us
-        )
-        self._generators: dict[str, WatermarkGenerator] = {}
-        self._enumerator: SplitEnumerator[SplitT, CheckpointT]
-        self._restored = self._started = self._draining = False
-        self._announce_again = False
+        self._readers = readers
+        self._workers = WorkerPool() if workers is None else workers
+        self._draining = self._announce_again = self._started = False
+        self._host: EnumeratorHost[SplitT, CheckpointT] | None = None
+        self._look_ahead: LookAhead[SplitT] | None = None
+        self._idle_clock = IdleClock(rules.strategy.idle_timeout_us, now_us)
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
+        self.last_plan: MicroBatchPlan | None = None
         self._table = SplitTable.empty()
         self._late = np.empty(0, np.int64)
-        self._caught_up_us = np.empty(0, np.int64)
-        self._idle_deadline_us: int | None = None
+        self._generators = SplitGenerators(rules.strategy)
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
     @property
     def restored(self) -> bool:
         """Whether `restore` was called."""
-        return self._restored
+        return self._host is not None
+
+    @property
+    def host(self) -> EnumeratorHost[SplitT, CheckpointT]:
+        """The enumerator and its readers; there after `restore`."""
+        assert self._host is not None, "restore() comes first"
+        return self._host
 
     def restore(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet."""
-        self.state = state
-        # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
-        # a source that says nothing again would hold the others back for ever.
-        self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
+        self._calls = AsyncCalls(self._workers, self._now_us)
+        self._context: CoordinatorContext[SplitT] = CoordinatorContext(
+            self._readers, self._rules.strategy.timestamp_assigner, self._schema, self._calls, self._workers
+        )
         if state.checkpoint is None:
-            self._enumerator = self._source.create_enumerator(self._context)
+            enumerator = self._source.create_enumerator(self._context)
         else:
-            self._enumerator = self._source.restore_enumerator(self._context, state.checkpoint)
-        self._restored = True
+            enumerator = self._source.restore_enumerator(self._context, state.checkpoint)
+        self._host = EnumeratorHost(enumerator, self._context, self._calls)
+        if isinstance(enumerator, SupportsEventTimeIndex):
+            self._ahead: SupportsEventTimeIndex[SplitT] = enumerator
+            self._index = EventTimeIndex(self._load_times)
+        else:
+            self._ahead = self._look_ahead = LookAhead(
+                self._source, self._context, self._calls, self._workers, self._now_us, self._rules.look_ahead_rows
+            )
+            # All times are in memory already: nothing is to be gained by keeping them twice.
+            self._index = EventTimeIndex(self._load_times, cached_times=0)
+        self._context.take_index(self._index, self._rules.time_limit_us)
+        self._started = False
+        self._begin_from(state)
+
+    def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
+        """Plan on from an earlier state than the last one: what was handed out since was not taken."""
+        _log.warning("planning goes on from state %d instead of %d", state.sequence, self.state.sequence)
+        if self._look_ahead is None or not self._started:
+            # What an index of the source's own told of the records since is forgotten: it must be found anew.
+            self.host.close()
+            self.restore(state)
+            return
+        self._index.remove(self._index.split_ids)
+        self._context.complete.clear()
+        self._context.added.clear()
+        self.host.go_back(state.sequence)
+        self._begin_from(state)
+        self._take_over()
+        self._context.changed = True
 
     def drain(self) -> None:
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
         self._draining = True
+        if self._started:
+            self._calls.end()
+            if self._look_ahead is not None:
+                self._look_ahead.drain()
 
     def start(self) -> None:
         """Start discovery and wait for its first result."""
-        state = self.state
-        for split in state.splits:
-            self._index.add_split(split.split_id, split.position)
-        self._table, self._late = state.table, state.late
-        self._caught_up_us = np.where(state.table.statuses == SplitStatus.IDLE, MIN_WATERMARK, self._now_us())
-        self._enumerator.restore_splits(state.splits)
-        self._leave_finished()
-        self._enumerator.start()
-        self._context.run_handlers(wait_for_first=True)
+        if self._draining and self._look_ahead is not None:
+            self._look_ahead.drain()
+        self._take_over()
+        self.host.start(self._table.split_ids)
+        self.host.run_until(lambda: not self._calls.awaits_first)
         self._context.changed = self._started = True
         if self._draining:
-            self._context.close()
+            self._calls.end()
+        elif self._look_ahead is not None:
+            # Not needed, but the first micro-batch had better not be an empty one.
+            self._take_added()
+            self.host.run_until(self._look_ahead.has_looked_at_all, _FIRST_LOOKS_S)
 
     def close(self) -> None:
         """End discovery."""
-        self._context.close()
-        if self._restored:
-            self._enumerator.close()
+        if self._look_ahead is not None:
+            self._look_ahead.close()
+        if self._host is not None:
+            self._host.close()
+        self._workers.close()
 
     # ---- planning ------------------------------------------------------------------------------------------------
 
     def advance(self, max_rows: int | None = None) -> SourceState[SplitT, CheckpointT]:
         """Plan the next micro-batch and return the state after it; the same object when there is nothing to do.
 
-        Costs a few microseconds when nothing has changed since the last call.
+        Costs a few microseconds when nothing has changed since the last call. A source without an index that is being
+        drained is waited for: what has not been seen of it may be there.
 
         Parameters
         ----------
@@ -152,26 +186,27 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """
         if not self._started:
             self.start()
-        elif not self._draining:
-            self._context.run_handlers()
-        due = self._idle_deadline_us is not None and (self._context.observed_us or 0) >= self._idle_deadline_us
-        if not self._context.changed and not due:
-            return self.state
-        self._context.changed = False
-        self._take_added()
-        plan = self._plan(max_rows)
-        self._track_idleness(plan)
-        if self._is_news(plan):
-            self._hand_out(plan)
-            # There may be more than this plan was allowed to take.
-            self._context.changed = True
-        return self.state
+        waits_for = self._look_ahead if self._draining else None
+        while True:
+            self.host.run()
+            self._take_added()
+            is_due = self._context.changed or self._idle_clock.is_due(self._context.observed_us)
+            if is_due and (waits_for is None or waits_for.is_settled) and self._plan(max_rows):
+                return self.state
+            if waits_for is None or waits_for.is_at_rest:
+                return self.state
+            self._calls.wait()
 
     def available(self) -> dict[str, tuple[int, int]]:
         """Of each split in work: its next position, and the position after the last record known to be there."""
-        ends = self._index.ends() if self._started else self._table.positions
-        columns = zip(self._table.split_ids, self._table.positions.tolist(), ends.tolist(), strict=False)
-        return {split_id: (position, end) for split_id, position, end in columns}
+        at = {i: (n, n) for i, n in zip(self._table.split_ids, self._table.positions.tolist(), strict=True)}
+        if self._started:
+            ends = zip(self._index.split_ids, self._index.ends().tolist(), strict=True)
+            at = {i: (at[i][0], end) for i, end in ends if i in at}
+        if self._started and self._look_ahead is not None:
+            position_at = self._look_ahead.position_at
+            at = {i: (position_at(i, number), position_at(i, end)) for i, (number, end) in at.items()}
+        return at
 
     def ranges(
         self,
@@ -189,25 +224,51 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
         rows = sum(ended.position - begun.position for begun, ended in pairs)
         rows_per_range = max(min_rows, -(-rows // readers))
-        return [part for begun, ended in pairs for part in self._enumerator.ranges(begun, ended, rows_per_range)]
+        return [part for begun, ended in pairs for part in self._ahead.ranges(begun, ended, rows_per_range)]
 
-    def notify_committed(self) -> None:
-        """The batch before the last one is committed."""
+    def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
+        """What to read of a fresh source in one go, for a batch read: all there is now. Call `restore` and this only.
+
+        A bounded source without an index is not looked ahead in: its splits have their ends in themselves.
+        """
+        self.drain()
+        if self._look_ahead is not None and self._source.boundedness is Boundedness.BOUNDED:
+            self.host.start()
+            self.host.run_until(lambda: not self._calls.awaits_first)
+            splits = [split for split in self._context.added if split.stop is None or split.stop > split.position]
+            return [SplitRange(split, (split.stop or split.position + 1) - split.position) for split in splits]
+        found = []
+        while (before := self.state) is not self.advance():
+            found += self.ranges(before, self.state, self._readers, min_rows)
+        return found
+
+    def take_events(self, subtask_id: int) -> list[SourceEvent]:
+        """Events from the enumerator to a reader that were not taken yet."""
+        return self._context.take_events(subtask_id)
+
+    def metrics(self) -> dict[str, float]:
+        """What the enumerator counts."""
+        return self._context.metric_group.values()
+
+    def notify_committed(self, sequence: int) -> None:
+        """The micro-batch that leads to the state of this number is committed."""
         if self._started:
-            self._enumerator.notify_checkpoint_complete()
+            self.host.complete(sequence)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside: plans -------------------------------------------------------------------------------------------
 
     def _load_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        times = self._enumerator.event_times(split_id, start, stop)
+        times = self._ahead.event_times(split_id, start, stop)
         limit_us = self._rules.time_limit_us
         return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
 
-    def _plan(self, max_rows: int | None) -> MicroBatchPlan:
+    def _plan(self, max_rows: int | None) -> bool:
+        """Plan, and hand the state out if there is news in it; whether there is."""
+        self._context.changed = False
         ids = self._table.split_ids
         strategy = self._rules.strategy
         own_generator = strategy.generates_watermarks and strategy.out_of_orderness_us is None
-        return plan_micro_batch(
+        plan = plan_micro_batch(
             self._table,
             self._index,
             self._rules.planning,
@@ -216,111 +277,87 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             complete=np.fromiter((split_id in self._context.complete for split_id in ids), np.bool_, len(ids)),
             no_more_splits=self._context.no_more_splits,
             draining=self._draining,
-            advance=self._generate if own_generator else None,
+            advance=self._generators.advance if own_generator else None,
         )
+        # A snapshot says nothing of the time that passes while it is read.
+        if not self._draining:
+            unread = self._table.positions < self._index.ends()
+            self._idle_clock.track(unread, plan.after.statuses, self._context.observed_us)
+        is_news = plan.rows > 0 or has_news(self.state.table, self._table, plan.after)
+        if not is_news and not self._announce_again:
+            return False
+        self._hand_out(plan)
+        # There may be more than this plan was allowed to take.
+        self._context.changed = True
+        return True
 
     def _idle(self) -> npt.NDArray[np.bool_]:
-        """Splits whose last record was read at least the idle timeout ago, as far as has been looked."""
-        timeout_us = self._rules.strategy.idle_timeout_us
-        if timeout_us is None:
-            return np.zeros(len(self._table), np.bool_)
         if self._draining:
-            # A snapshot says nothing of the time that passes while it is read.
             return np.asarray(self._table.statuses == SplitStatus.IDLE)
-        return np.asarray(self._caught_up_us <= (self._context.observed_us or 0) - timeout_us)
-
-    def _track_idleness(self, plan: MicroBatchPlan) -> None:
-        """Restart the idle clock of every split that has, or just had, something to read."""
-        unread = self._table.positions < self._index.ends()
-        now_us = self._now_us()
-        self._caught_up_us = np.where(unread, now_us, self._caught_up_us)
-        waiting = self._caught_up_us[(plan.after.statuses == SplitStatus.ACTIVE) & ~unread]
-        timeout_us = self._rules.strategy.idle_timeout_us
-        self._idle_deadline_us = None
-        if timeout_us is not None and waiting.size and not self._draining:
-            self._idle_deadline_us = int(waiting.min()) + timeout_us
-        elif timeout_us is not None and (unread & (plan.after.statuses == SplitStatus.ACTIVE)).any():
-            self._idle_deadline_us = now_us + timeout_us
-
-    def _is_news(self, plan: MicroBatchPlan) -> bool:
-        """Whether the state after the plan differs in anything that Spark must know. Who is paused is no news."""
-        known = tuple(
-            i
-            for i, s in zip(self.state.table.split_ids, self.state.table.statuses, strict=True)
-            if s != SplitStatus.FINISHED
-        )
-        leaves = (SplitStatus.IDLE, SplitStatus.FINISHED)
-        return bool(
-            self._announce_again
-            or plan.rows > 0
-            or plan.after.combined != self.state.table.combined
-            or known != plan.after.split_ids
-            or any(((plan.after.statuses == s) != (self._table.statuses == s)).any() for s in leaves)
-        )
+        if self._look_ahead is not None:
+            return self._idle_clock.idle(self._look_ahead.observed_us(self._table.split_ids))
+        return self._idle_clock.idle(self._context.observed_us or 0)
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
-        ids = plan.after.split_ids
+        ids, positions = plan.after.split_ids, plan.after.positions.tolist()
         self._late = self._late + plan.late
         if plan.late.any():
             counts = {ids[i]: int(plan.late[i]) for i in np.flatnonzero(plan.late)}
             _log.warning("late records, at or below the watermark already announced, by split: %s", counts)
-        positions = plan.after.positions.tolist()
-        splits = tuple(self._enumerator.split_at(i, position) for i, position in zip(ids, positions, strict=True))
-        checkpoint = self._enumerator.snapshot_state()
-        self.state = SourceState(self.state.sequence + 1, splits, plan.after, self._late, checkpoint)
+        splits = tuple(self._ahead.split_at(i, position) for i, position in zip(ids, positions, strict=True))
+        table = plan.after
+        if self._look_ahead is not None:
+            self._look_ahead.hand_out(ids, positions)
+            table = replace(table, positions=np.array([split.position for split in splits], np.int64))
+        sequence = self.state.sequence + 1
+        self.state = SourceState(sequence, splits, table, self._late, self.host.snapshot(sequence))
+        self.last_plan = plan
         self._announce_again = False
         self._table = plan.after
         self._leave_finished()
         self._index.forget_before(self._table.positions)
 
+    # ---- inside: the table ---------------------------------------------------------------------------------------
+
+    def _begin_from(self, state: SourceState[SplitT, CheckpointT]) -> None:
+        self.state = state
+        # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
+        # a source that says nothing again would hold the others back for ever.
+        self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
+        self._generators = SplitGenerators(self._rules.strategy)
+
+    def _take_over(self) -> None:
+        """Let the splits of the state be in work."""
+        state = self.state
+        for split in state.splits:
+            self._index.add_split(split.split_id, split.position)
+        self._table, self._late = state.table, state.late
+        self._idle_clock.begin(state.table.statuses)
+        statuses = zip(state.splits, state.table.statuses, strict=True)
+        in_work = [split for split, status in statuses if status != SplitStatus.FINISHED]
+        self._ahead.restore_splits(state.splits if self._look_ahead is None else in_work)
+        self._leave_finished()
+
     def _take_added(self) -> None:
-        """Let the splits that were discovered since the last plan join the table."""
+        """Let the splits that were assigned since the last plan join the table."""
         added = self._context.added
-        if not added:
-            return
-        table = self._table
-        ids = np.array([*table.split_ids, *(split.split_id for split in added)], dtype=object)
-        order = np.argsort(ids, kind="stable")
-        n = len(added)
-        self._table = SplitTable(
-            tuple(ids[order]),
-            np.append(table.positions, [split.position for split in added])[order],
-            np.append(table.watermarks, np.full(n, MIN_WATERMARK))[order],
-            np.append(table.statuses, np.full(n, SplitStatus.ACTIVE, np.int8))[order],
-            table.combined,
-        )
-        self._late = np.append(self._late, np.zeros(n, np.int64))[order]
-        self._caught_up_us = np.append(self._caught_up_us, np.full(n, self._now_us()))[order]
-        added.clear()
+        if added:
+            self._table, order = joined(self._table, added)
+            self._late = np.append(self._late, np.zeros(len(added), np.int64))[order]
+            self._idle_clock.add(len(added), order)
+            if self._look_ahead is not None:
+                self._look_ahead.add_splits(added)
+            added.clear()
 
     def _leave_finished(self) -> None:
         """Let finished splits leave the table: the state that says so was handed out."""
-        table = self._table
-        gone = table.statuses == SplitStatus.FINISHED
-        if not gone.any():
+        self._table, keep, finished = without_finished(self._table)
+        if not finished:
             return
-        finished = [table.split_ids[slot] for slot in np.flatnonzero(gone)]
         self._index.remove(finished)
         for split_id in finished:
-            self._enumerator.finish_split(split_id)
+            self._ahead.finish_split(split_id)
             self._context.complete.discard(split_id)
-            self._generators.pop(split_id, None)
-        keep = np.flatnonzero(~gone)
-        self._table = SplitTable(
-            tuple(table.split_ids[slot] for slot in keep),
-            table.positions[keep],
-            table.watermarks[keep],
-            table.statuses[keep],
-            table.combined,
-        )
-        self._late, self._caught_up_us = self._late[keep], self._caught_up_us[keep]
-
-    def _generate(self, split_id: str, times: npt.NDArray[np.int64]) -> int:
-        """Watermark of the user's own generator after these event times."""
-        generator = self._generators.get(split_id)
-        if generator is None:
-            generator = self._generators[split_id] = self._rules.strategy.create_watermark_generator()
-        output = LatestWatermark()
-        generator.on_batch(times, output)
-        generator.on_periodic_emit(output)
-        return output.watermark
+        self._generators.forget(finished)
+        self._late = self._late[keep]
+        self._idle_clock.keep(keep)

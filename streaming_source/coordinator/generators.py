@@ -1,10 +1,16 @@
-"""Running a user's watermark generator in the planner."""
+"""Running a user's watermark generators in the planner."""
 
 from __future__ import annotations
 
-from alignment.watermarks import MIN_WATERMARK, WatermarkOutput
+from collections.abc import Iterable
 
-__all__ = ["LatestWatermark"]
+import numpy as np
+import numpy.typing as npt
+
+from alignment.strategy import WatermarkStrategy
+from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
+
+__all__ = ["LatestWatermark", "SplitGenerators"]
 
 
 class LatestWatermark(WatermarkOutput):
@@ -22,3 +28,32 @@ class LatestWatermark(WatermarkOutput):
 
     def mark_active(self) -> None:
         """See `mark_idle`."""
+
+
+class SplitGenerators:
+    """A generator of the user's own for each split.
+
+    Parameters
+    ----------
+    strategy
+        Makes them.
+    """
+
+    def __init__(self, strategy: WatermarkStrategy) -> None:
+        self._strategy = strategy
+        self._by_split: dict[str, WatermarkGenerator] = {}
+
+    def advance(self, split_id: str, times: npt.NDArray[np.int64]) -> int:
+        """Watermark of a split after these event times."""
+        generator = self._by_split.get(split_id)
+        if generator is None:
+            generator = self._by_split[split_id] = self._strategy.create_watermark_generator()
+        output = LatestWatermark()
+        generator.on_batch(times, output)
+        generator.on_periodic_emit(output)
+        return output.watermark
+
+    def forget(self, split_ids: Iterable[str]) -> None:
+        """These are finished."""
+        for split_id in split_ids:
+            self._by_split.pop(split_id, None)

@@ -42,10 +42,16 @@ class _OpenSplit(Generic[SplitT]):
         # How its fetcher ended it, while elements of it are held: "finished" or "removed".
         self.fetched: str | None = None
 
+    @property
+    def has_reached_stop(self) -> bool:
+        stop = self.state.split.stop
+        return stop is not None and self.state.position >= stop
+
 
 class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     """Fetches on the threads of a fetcher manager, and emits one element a poll into its split's output.
 
+    - A split that says where to stop ends there, whatever is fetched of it.
     - All state is that of the splits, as of what was emitted. A split is open from its addition until the last record
       of the fetch that finished it is out; so is its output.
     - A paused split emits nothing from the call on. What was fetched of it by then is held. To fetch no more its
@@ -244,7 +250,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         before = self.context.metrics.records
         self._emitter.emit_record(element, opened.output, opened.state)
         touched = {handover}
-        if opened.output.ended:
+        if opened.output.ended or (opened.has_reached_stop and split_id not in handover.finished):
             touched |= self._drop(split_id)
         elif opened.fetched is not None and split_id not in self._held:
             self._end(split_id, opened)
@@ -336,7 +342,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
 
     def _create_output(self, opened: _OpenSplit[SplitT], output: ReaderOutput) -> None:
         target = output.create_output_for_split(opened.state.split.split_id)
-        opened.output = SplitOutput(target, self.context.metrics, self._end_of_stream)
+        opened.output = SplitOutput(target, self.context.metrics, self._end_of_stream, opened.state.split.stop)
 
     def _recycle(self, handover: Handover[ElementT]) -> None:
         handover.recycle()

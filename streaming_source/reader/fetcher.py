@@ -183,9 +183,9 @@ class SplitFetcher(Generic[SplitT, ElementT]):
 
     # ---- the thread ----------------------------------------------------------------------------------------------
 
-    def run_once(self) -> bool:
-        """Wait for a task and run it; False once the fetcher was shut down."""
-        task = self._next_task()
+    def run_once(self, *, wait: bool = True) -> bool:
+        """Wait for a task and run it; False once the fetcher was shut down, or where there is none to wait for."""
+        task = self._next_task(wait)
         if task is None:
             return False
         done = task.run()
@@ -199,16 +199,18 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             self._queue.notify_available()
         return True
 
-    def _next_task(self) -> SplitFetcherTask | None:
+    def _next_task(self, wait: bool) -> SplitFetcherTask | None:
         with self._changed:
             while not self._shut_down:
                 if self._tasks:
                     self._running = self._tasks.popleft()
                 elif self._fetch.holds_records or self._left or self._assigned.keys() - self._paused:
                     self._running = self._fetch
-                else:
+                elif wait:
                     self._changed.wait()
                     continue
+                else:
+                    return None
                 return self._running
             return None
 

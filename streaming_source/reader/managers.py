@@ -215,12 +215,18 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         self._ending = {key: fetcher for key, fetcher in self._ending.items() if not fetcher.closed.is_set()}
         split_reader = self._supplier() if self._spare is None else self._spare
         self._spare = None
-        fetcher: SplitFetcher[SplitT, ElementT] = SplitFetcher(
-            self._next_id, split_reader, self.queue, self._note_error, self._ending.pop(key, None)
-        )
+        fetcher = self._new_fetcher(self._next_id, split_reader, self._ending.pop(key, None))
         self._next_id += 1
         self._live[key] = fetcher
         return fetcher
+
+    def _new_fetcher(
+        self,
+        fetcher_id: int,
+        split_reader: SplitReader[SplitT],
+        predecessor: SplitFetcher[SplitT, ElementT] | None,
+    ) -> SplitFetcher[SplitT, ElementT]:
+        return SplitFetcher(fetcher_id, split_reader, self.queue, self._note_error, predecessor)
 
     def _any_split_reader(self) -> SplitReader[SplitT]:
         """One of the fetchers' readers; without a fetcher, that of the next one."""

@@ -43,12 +43,13 @@ class AlignedBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """What each task reads."""
-        coordinator = SourceCoordinator(self._source, self._rules, self._schema, lambda: time.monotonic_ns() // 1000)
+        coordinator = SourceCoordinator(
+            self._source, self._rules, self._schema, lambda: time.monotonic_ns() // 1000, readers=self._readers
+        )
+        before = coordinator.state
         try:
-            before = coordinator.state
             coordinator.restore(before)
-            coordinator.drain()
-            ranges = coordinator.ranges(before, coordinator.advance(), self._readers, MIN_ROWS_PER_READER)
+            ranges = coordinator.everything(MIN_ROWS_PER_READER)
         finally:
             coordinator.close()
         # At least one: Spark takes an empty list for one partition of its own.

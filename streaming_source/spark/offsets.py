@@ -9,7 +9,6 @@ before any), its status, and behind it the number of late records if there were 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from typing import Any, Final, TypeAlias, TypeVar
@@ -20,6 +19,7 @@ from alignment.combine import SplitStatus
 from alignment.planner import SplitTable
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit
+from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
 
@@ -45,7 +45,11 @@ class OffsetCodec:
         watermarks, statuses, late = state.table.watermarks.tolist(), state.table.statuses.tolist(), state.late.tolist()
         write = self._source.split_serializer
         for i, split in enumerate(state.splits):
-            entry = [_to_json(write.serialize(split)), _or_null(watermarks[i]), SplitStatus(statuses[i]).name.lower()]
+            entry = [
+                bytes_to_json(write.serialize(split)),
+                _or_null(watermarks[i]),
+                SplitStatus(statuses[i]).name.lower(),
+            ]
             splits.append([*entry, late[i]] if late[i] else entry)
         return {
             "v": _VERSION,
@@ -70,7 +74,7 @@ class OffsetCodec:
         try:
             serializer, version = self._source.split_serializer, int(offset["splits_v"])
             entries = offset["splits"]
-            splits = tuple(serializer.deserialize(version, _from_json(entry[0])) for entry in entries)
+            splits = tuple(serializer.deserialize(version, json_to_bytes(entry[0])) for entry in entries)
             table = SplitTable(
                 tuple(split.split_id for split in splits),
                 np.array([split.position for split in splits], np.int64),
@@ -108,26 +112,13 @@ class OffsetCodec:
         if checkpoint is None:
             return None
         write: SimpleVersionedSerializer[Any] = self._source.enumerator_checkpoint_serializer
-        return [write.version, _to_json(write.serialize(checkpoint))]
+        return [write.version, bytes_to_json(write.serialize(checkpoint))]
 
     def _checkpoint_from_json(self, value: list[Any] | None) -> Any:
         if value is None:
             return None
         version, data = value
-        return self._source.enumerator_checkpoint_serializer.deserialize(version, _from_json(data))
-
-
-def _to_json(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except ValueError:
-        return {"base64": base64.b64encode(data).decode("ascii")}
-
-
-def _from_json(value: Any) -> bytes:
-    if isinstance(value, dict) and value.keys() == {"base64"}:
-        return base64.b64decode(value["base64"])
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+        return self._source.enumerator_checkpoint_serializer.deserialize(version, json_to_bytes(data))
 
 
 def _or_null(watermark: int) -> int | None:

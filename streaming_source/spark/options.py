@@ -81,7 +81,8 @@ FRAME_OPTIONS: Final = OptionSet(
         Option(
             "allowUnalignedSourceSplits",
             boolean,
-            "Go on where a connector cannot pause a split. The connectors here all can.",
+            "For readers of your own that pause splits while they read: go on where one cannot be paused, instead of "
+            "refusing to start. The connectors here are cut ahead of reading, and need no pausing.",
             False,
             "false",
         ),
@@ -103,6 +104,7 @@ class FrameOptions:
     include_metadata: bool = False
     max_rows: int | None = None
     readers: int | None = None
+    allow_unaligned: bool = False
 
     @property
     def time_limit_us(self) -> int | None:
@@ -137,6 +139,7 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         include_metadata=values["includeMetadata"],
         max_rows=values["maxRowsPerTrigger"],
         readers=values["numReaders"],
+        allow_unaligned=values["allowUnalignedSourceSplits"],
     )
 
 

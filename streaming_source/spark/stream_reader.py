@@ -80,6 +80,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         coordinator = self._planning
         if not coordinator.restored:
             coordinator.restore(self._state_of(start))
+        elif start["n"] != coordinator.state.sequence:
+            coordinator.rewind(self._state_of(start))
         max_rows = _rows_of(limit)
         before = coordinator.state
         after = coordinator.advance(max_rows)
@@ -102,12 +104,14 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not parts:
                 parts.append(AlignedInputPartition((), announced))
             parts[0].watermark_row_us = row_us
+        for subtask_id, part in enumerate(parts):
+            part.subtask_id, part.events = subtask_id, tuple(coordinator.take_events(subtask_id))
         return parts
 
     def commit(self, end: Offset) -> None:
         """A micro-batch is done."""
         if self._coordinator is not None:
-            self._coordinator.notify_committed()
+            self._coordinator.notify_committed(end["n"])
 
     def reportLatestOffset(self) -> Offset | None:
         """For each split in work the next position and the one after the last record known to be there."""
@@ -131,7 +135,14 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shaper = self._shaper.at(partition.announced)
         if partition.watermark_row_us is not None:
             yield shaper.watermark_row(partition.watermark_row_us)
-        yield from read_splits(self._source, self._schema, shaper, partition.splits)
+        yield from read_splits(
+            self._source,
+            self._schema,
+            shaper,
+            partition.splits,
+            subtask_id=partition.subtask_id,
+            events=partition.events,
+        )
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -139,7 +150,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planning(self) -> SourceCoordinator[Any, Any]:
         if self._coordinator is None:
             self._coordinator = SourceCoordinator(
-                self._source, self._rules, self._schema, lambda: time.monotonic_ns() // 1000
+                self._source, self._rules, self._schema, lambda: time.monotonic_ns() // 1000, readers=self._readers
             )
         return self._coordinator
 

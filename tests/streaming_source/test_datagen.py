@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ from streaming_source.api import (
     RecordBlock,
     RecordsWithSplitIds,
     SourceReaderContext,
-    SplitEnumeratorContext,
     SplitsAddition,
     SplitsRemoval,
 )
@@ -38,6 +37,7 @@ from streaming_source.connectors.datagen.enumerator import GeneratorSplitEnumera
 from streaming_source.connectors.datagen.split import GeneratedSplit, GeneratorCheckpoint
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
 from streaming_source.exceptions import OffsetError, OptionError
+from streaming_source.testing import TestingEnumeratorContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -228,47 +228,21 @@ def test_bounds_of_blocks_are_the_smallest_and_largest_of_their_times(
         assert high.tolist() == [block.max() for block in blocks]
 
 
-class Planner(SplitEnumeratorContext[GeneratedSplit]):
-    """Records what an enumerator tells; `look` runs the calls that it asked for."""
+class Planner(TestingEnumeratorContext[GeneratedSplit]):
+    """Records what an enumerator tells its two readers; `look` runs the calls that it asked for."""
 
     def __init__(self, assigner: TimestampAssigner | None = None) -> None:
-        self._assigner = assigner or RecordTimestampAssigner()
-        self.calls: list[tuple[Callable[[], Any], Callable[[Any, Any], None]]] = []
-        self.periods: list[float | None] = []
-        self.added: list[GeneratedSplit] = []
-        self.blocks: dict[str, list[tuple[int, int, int]]] = {}
-        self.complete: list[str] = []
-        self.no_more_splits = False
+        super().__init__(2, DataGeneratorSource().schema(), assigner)
 
-    @property
-    def timestamp_assigner(self) -> TimestampAssigner:
-        return self._assigner
-
-    @property
-    def schema(self) -> pa.Schema:
-        return DataGeneratorSource().schema()
-
-    def call_async(self, call: Any, handler: Any, *, period_seconds: float | None = None) -> None:
-        self.calls.append((call, handler))
-        self.periods.append(period_seconds)
-
-    def add_split(self, split: GeneratedSplit) -> None:
-        self.added.append(split)
-
-    def add_blocks(self, split_id: str, rows: Any, min_us: Any, max_us: Any) -> None:
-        self.blocks.setdefault(split_id, []).extend(zip(*(c.tolist() for c in (rows, min_us, max_us)), strict=True))
-
-    def complete_split(self, split_id: str) -> None:
-        self.complete.append(split_id)
-
-    def signal_no_more_splits(self) -> None:
-        self.no_more_splits = True
+    def register_readers(self, enumerator: GeneratorSplitEnumerator) -> None:
+        for subtask_id in range(2):
+            self.register_reader(subtask_id)
+            enumerator.add_reader(subtask_id)
 
     def look(self) -> dict[str, int]:
         """New records by split."""
         before = self.rows()
-        for call, handler in self.calls:
-            handler(call(), None)
+        self.run_calls()
         return {split: rows - before.get(split, 0) for split, rows in self.rows().items() if rows != before.get(split)}
 
     def rows(self) -> dict[str, int]:
@@ -287,6 +261,7 @@ def started(
     enumerator = GeneratorSplitEnumerator(source, planner, checkpoint, lambda: next(ticks))
     enumerator.restore_splits(splits)
     enumerator.start()
+    planner.register_readers(enumerator)
     return enumerator
 
 
@@ -354,8 +329,8 @@ def test_records_arrive_with_the_clock_and_every_one_once() -> None:
     # The first look at the clock is the arrival epoch.
     started(source, planner, [0, 0, 2, 2, 3])
     assert planner.periods == [0.25]
-    assert [split.split_id for split in planner.added] == ["split-0", "split-1"]
-    assert planner.no_more_splits
+    assert planner.assigned == {0: [GeneratedSplit(0)], 1: [GeneratedSplit(1)]}
+    assert planner.without_more == {0, 1}
     looks = [planner.look() for _ in range(4)]
     assert [look.get("split-1", 0) for look in looks] == [1, 20, 0, 10]
     assert planner.complete == []
@@ -397,7 +372,7 @@ def test_a_restart_goes_on_with_the_first_arrival_epoch_and_the_unfinished_split
     enumerator = started(source, first, [0, 2])
     first.look()
     serializer = source.enumerator_checkpoint_serializer
-    written = serializer.serialize(enumerator.snapshot_state())
+    written = serializer.serialize(enumerator.snapshot_state(1))
     assert written == b'{"arrival_epoch_us":%d}' % KNOWN_START
     checkpoint = serializer.deserialize(serializer.version, written)
 
@@ -408,10 +383,11 @@ def test_a_restart_goes_on_with_the_first_arrival_epoch_and_the_unfinished_split
     enumerator.restore_splits(restored)
     enumerator.finish_split("split-2")
     enumerator.start()
-    assert again.added == []
+    again.register_readers(enumerator)
+    assert again.assigned == {}
     assert again.look() == {"split-0": 51 - 15, "split-1": 51 - 21}
     assert again.look() == {}
-    assert serializer.serialize(enumerator.snapshot_state()) == written
+    assert serializer.serialize(enumerator.snapshot_state(1)) == written
     assert again.look() == {"split-0": 49, "split-1": 49}
     assert again.complete == ["split-0", "split-1"]
 
@@ -584,7 +560,7 @@ def test_states_of_a_newer_version_are_refused() -> None:
 
 def test_the_offset_of_a_bounded_source_has_no_clock_in_it() -> None:
     enumerator = started(BOUNDED, Planner())
-    assert enumerator.snapshot_state() == GeneratorCheckpoint(None)
+    assert enumerator.snapshot_state(1) == GeneratorCheckpoint(None)
 
 
 def test_another_source_is_one_with_other_records() -> None:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange
+from streaming_source.api import (
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitRange,
+    SplitsAssignment,
+    SupportsEventTimeIndex,
+)
 from streaming_source.connectors.datagen.arrivals import Arrival, Arrivals, EventTimeReader
 from streaming_source.connectors.datagen.split import GeneratedSplit, GeneratorCheckpoint
 
@@ -24,8 +30,10 @@ def wall_clock_us() -> int:
     return time.time_ns() // 1000
 
 
-class GeneratorSplitEnumerator(SplitEnumerator[GeneratedSplit, GeneratorCheckpoint]):
-    """Lets the records of a `DataGeneratorSource` arrive.
+class GeneratorSplitEnumerator(
+    SupportsEventTimeIndex[GeneratedSplit], SplitEnumerator[GeneratedSplit, GeneratorCheckpoint]
+):
+    """Lets the records of a `DataGeneratorSource` arrive. Each reader gets its share of the splits as it registers.
 
     Parameters
     ----------
@@ -64,10 +72,7 @@ class GeneratorSplitEnumerator(SplitEnumerator[GeneratedSplit, GeneratorCheckpoi
     def start(self) -> None:
         """See `SplitEnumerator`."""
         if not self._is_restart:
-            for number in range(self._source.splits):
-                self._context.add_split(GeneratedSplit(number))
-                self._in_work[number] = 0
-        self._context.signal_no_more_splits()
+            self._in_work = dict.fromkeys(range(self._source.splits), 0)
         rows, told = self._source.rows_per_split, dict(self._in_work)
         if self._source.bounded:
             self._context.call_async(Arrivals(self._times, rows, None, told).look, self._on_arrivals)
@@ -78,6 +83,17 @@ class GeneratorSplitEnumerator(SplitEnumerator[GeneratedSplit, GeneratorCheckpoi
         arrivals = Arrivals(self._times, rows, lambda: self._clock_us() - epoch_us, told)
         period = self._source.discovery_interval_us / 1e6
         self._context.call_async(arrivals.look, self._on_arrivals, period_seconds=period)
+
+    def add_reader(self, subtask_id: int) -> None:
+        """See `SplitEnumerator`."""
+        if not self._is_restart:
+            share = range(subtask_id, self._source.splits, self._context.current_parallelism())
+            splits = [GeneratedSplit(number) for number in share]
+            self._context.assign_splits(SplitsAssignment({subtask_id: splits}))
+        self._context.signal_no_more_splits(subtask_id)
+
+    def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
+        """See `SplitEnumerator`. Every reader has its splits already."""
 
     def restore_splits(self, splits: Sequence[GeneratedSplit]) -> None:
         """See `SplitEnumerator`."""
@@ -117,6 +133,6 @@ class GeneratorSplitEnumerator(SplitEnumerator[GeneratedSplit, GeneratorCheckpoi
         """See `SplitEnumerator`."""
         self._in_work.pop(GeneratedSplit.number_of(split_id), None)
 
-    def snapshot_state(self) -> GeneratorCheckpoint:
+    def snapshot_state(self, checkpoint_id: int) -> GeneratorCheckpoint:
         """See `SplitEnumerator`."""
         return GeneratorCheckpoint(self._arrival_epoch_us)

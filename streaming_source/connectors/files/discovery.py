@@ -7,7 +7,6 @@ import posixpath
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from streaming_source.connectors.files.listing import ListedFile, Root, list_files
@@ -18,7 +17,6 @@ __all__ = ["DirectoryDiscovery", "Discovery", "FileDiscovery", "Found", "FoundFi
 
 _log = logging.getLogger(__name__)
 
-_FOOTERS_AT_ONCE = 8
 _IN_ORDER_OF_NAMES = (
     "With splitBy = directory a directory is a log whose files come in the order of their names. Let later files have "
     "later names, or read with splitBy = file"
@@ -52,12 +50,15 @@ class Discovery(ABC):
         Where.
     describe
         `path -> FileBlocks`, called in several threads.
+    map_files
+        `(describe, paths) -> blocks`, several at once.
     until_ms
         Files modified after this are not there; None for no such limit.
     """
 
     root: Root
     describe: Callable[[str], FileBlocks]
+    map_files: Callable[[Callable[[str], FileBlocks], list[str]], list[FileBlocks]]
     until_ms: int | None = None
 
     def look(self) -> Found:
@@ -67,9 +68,8 @@ class Discovery(ABC):
         until_ms = self.until_ms
         files = [file for file in listing.files if until_ms is None or file.modified_ms <= until_ms]
         new = [(self._split_of(file), file) for file in files if self._is_new(file)]
-        with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="footers") as pool:
-            blocks = pool.map(self.describe, [posixpath.join(path, file.relative_path) for _, file in new])
-            found = tuple(FoundFile(split_id, file, b) for (split_id, file), b in zip(new, blocks, strict=True))
+        blocks = self.map_files(self.describe, [posixpath.join(path, file.relative_path) for _, file in new])
+        found = tuple(FoundFile(split_id, file, b) for (split_id, file), b in zip(new, blocks, strict=True))
         # Only now, when every footer was read: what failed is new again at the next look.
         for _, file in new:
             self._remember(file)

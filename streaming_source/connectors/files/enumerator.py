@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import zlib
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange
+from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
 from streaming_source.connectors.files.discovery import (
     DirectoryDiscovery,
     Discovery,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["FileSplitEnumerator"]
 
 
-class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
-    """Finds the files of a `FileSource`.
+class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[FileSplit, FilesCheckpoint]):
+    """Finds the files of a `FileSource`, and gives each split to a reader as soon as it is found.
 
     Parameters
     ----------
@@ -70,6 +71,12 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
         self._restored = {split.split_id: split for split in splits}
         self._modified_ms.update((split.split_id, split.modified_ms) for split in splits)
 
+    def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
+        """See `SplitEnumerator`. Every split that was found is assigned already."""
+
+    def _reader_of(self, split_id: str) -> int:
+        return zlib.crc32(split_id.encode()) % self._context.current_parallelism()
+
     def _discovery(self) -> Discovery:
         about = partial(
             describe,
@@ -82,6 +89,7 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
             return DirectoryDiscovery(
                 self._source.root,
                 about,
+                self._context.map_on_workers,
                 self._until_ms,
                 reached={split_id: split.file for split_id, split in self._restored.items()},
                 read={i: split.files - (split.row is not None) for i, split in self._restored.items()},
@@ -91,6 +99,7 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
         return FileDiscovery(
             self._source.root,
             about,
+            self._context.map_on_workers,
             self._until_ms,
             known=set(self._finished),
             restored=frozenset(self._restored),
@@ -113,7 +122,8 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
                 self._until_ms = self._newest_ms
             for split_id in {*self._logs, *self._restored}:
                 self._context.complete_split(split_id)
-            self._context.signal_no_more_splits()
+            for subtask_id in self._context.registered_readers():
+                self._context.signal_no_more_splits(subtask_id)
 
     def _check_restored(self) -> None:
         """What was begun before a restart must be there still, when the first look is over."""
@@ -153,7 +163,8 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
             log = self._logs[split_id] = FileLog()
             if split_id not in self._restored:
                 self._modified_ms[split_id] = modified_ms
-                self._context.add_split(FileSplit(split_id, modified_ms=modified_ms if self._by_file else 0))
+                split = FileSplit(split_id, modified_ms=modified_ms if self._by_file else 0)
+                self._context.assign_split(split, self._reader_of(split_id))
         return log
 
     # ---- what the planner asks -----------------------------------------------------------------------------------
@@ -199,7 +210,7 @@ class FileSplitEnumerator(SplitEnumerator[FileSplit, FilesCheckpoint]):
         self._finished[split_id] = self._modified_ms.pop(split_id, 0)
         self._restored.pop(split_id, None)
 
-    def snapshot_state(self) -> FilesCheckpoint:
+    def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         """See `SplitEnumerator`."""
         if self._by_file and not self._source.bounded:
             self._forget_old()

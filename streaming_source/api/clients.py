@@ -1,0 +1,137 @@
+"""Clients that outlive a micro-batch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+__all__ = ["KEPT_CLIENTS", "KeptClients"]
+
+_log = logging.getLogger(__name__)
+
+ClientT = TypeVar("ClientT")
+
+_MAX_KEPT: Final = 64
+_IDLE_SECONDS: Final = 60.0
+
+
+class KeptClients:
+    """What is expensive to make (connections, consumers), kept by who gives it back for who asks for it next.
+
+    A reader lives for one micro-batch; Spark keeps its Python worker for the next ones. A client is in use by one
+    `SplitReader` at a time: it is taken out by its key, typically the split's id and all that the client was made with,
+    and is kept again when that reader closes. What nobody took for a while, and what is too much, is closed when
+    another client is taken or kept. No thread is needed for that: Spark ends workers that have nothing to do.
+
+    Parameters
+    ----------
+    max_kept
+        Clients kept at most; the one that was kept longest goes first.
+    idle_seconds
+        How long a client is kept.
+    clock
+        Seconds, monotonic.
+
+    Examples
+    --------
+    >>> clients = KeptClients()
+    >>> connection = clients.take("orders", lambda: open("/dev/null"))
+    >>> clients.keep("orders", connection, close=connection.close)
+    >>> clients.take("orders", lambda: open("/dev/null")) is connection
+    True
+    >>> connection.close()
+    """
+
+    def __init__(
+        self,
+        max_kept: int = _MAX_KEPT,
+        idle_seconds: float = _IDLE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_kept = max_kept
+        self._idle_seconds = idle_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        # In the order in which they were kept.
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._by_key: dict[Hashable, list[int]] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        """Clients kept, and not in use."""
+        return len(self._kept)
+
+    def take(self, key: Hashable, create: Callable[[], ClientT]) -> ClientT:
+        """The client of that key that was kept last, or a new one. It is the caller's until it is kept again. O(1)."""
+        with self._lock:
+            unused = self._without_unused()
+            numbers = self._by_key.get(key)
+            kept = self._remove(numbers[-1]) if numbers else None
+        _close_all(unused)
+        client: ClientT = create() if kept is None else kept.client
+        return client
+
+    def keep(self, key: Hashable, client: object, close: Callable[[], object]) -> None:
+        """Give a client back that is in order; one that is not is closed by its user instead. O(1).
+
+        Parameters
+        ----------
+        close
+            Called when nobody wants the client any more.
+        """
+        with self._lock:
+            self._number += 1
+            self._kept[self._number] = _Kept(key, client, close, self._clock())
+            self._by_key.setdefault(key, []).append(self._number)
+            unused = self._without_unused()
+        _close_all(unused)
+
+    def close(self) -> None:
+        """Close all that are kept."""
+        with self._lock:
+            unused = [self._remove(number) for number in list(self._kept)]
+        _close_all(unused)
+
+    def _without_unused(self) -> list[_Kept]:
+        """Take out what is too old or too much."""
+        until = self._clock() - self._idle_seconds
+        unused = []
+        while self._kept:
+            number, oldest = next(iter(self._kept.items()))
+            if len(self._kept) <= self._max_kept and oldest.since > until:
+                break
+            unused.append(self._remove(number))
+        return unused
+
+    def _remove(self, number: int) -> _Kept:
+        kept = self._kept.pop(number)
+        numbers = self._by_key[kept.key]
+        numbers.remove(number)
+        if not numbers:
+            del self._by_key[kept.key]
+        return kept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    key: Hashable
+    client: Any
+    close: Callable[[], object]
+    since: float
+
+
+def _close_all(unused: list[_Kept]) -> None:
+    for kept in unused:
+        try:
+            kept.close()
+        except Exception:  # nobody needs it any more
+            _log.exception("closing the kept client of %r failed", kept.key)
+
+
+KEPT_CLIENTS: Final = KeptClients()
+"""Those of this process: what a `SourceReaderContext` has unless it is given others."""

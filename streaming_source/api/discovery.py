@@ -1,0 +1,156 @@
+"""An enumerator for sources that can list their splits."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext
+from streaming_source.api.serializer import SimpleVersionedSerializer, bytes_to_json, json_to_bytes
+from streaming_source.api.split import SourceSplit
+from streaming_source.exceptions import OffsetError
+
+__all__ = ["DiscoveredSplits", "DiscoveredSplitsSerializer", "DiscoveringSplitEnumerator"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredSplits(Generic[SplitT]):
+    """Checkpoint of a `DiscoveringSplitEnumerator`.
+
+    Attributes
+    ----------
+    unassigned
+        Splits that wait for a reader, in the order in which they will be assigned.
+    known
+        Ids of the splits that were there at the last look, sorted: not new any more.
+    """
+
+    unassigned: tuple[SplitT, ...] = ()
+    known: tuple[str, ...] = ()
+
+
+class DiscoveredSplitsSerializer(SimpleVersionedSerializer[DiscoveredSplits[SplitT]]):
+    """`{"known": [ids], "unassigned": [splits], "unassigned_v": version}`.
+
+    Parameters
+    ----------
+    split_serializer
+        Writes the splits.
+    """
+
+    def __init__(self, split_serializer: SimpleVersionedSerializer[SplitT]) -> None:
+        self._splits = split_serializer
+
+    @property
+    def version(self) -> int:
+        """See `SimpleVersionedSerializer`."""
+        return 1
+
+    def serialize(self, value: DiscoveredSplits[SplitT]) -> bytes:
+        """See `SimpleVersionedSerializer`."""
+        unassigned = [bytes_to_json(self._splits.serialize(split)) for split in value.unassigned]
+        state = {"known": value.known, "unassigned": unassigned, "unassigned_v": self._splits.version}
+        return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
+
+    def deserialize(self, version: int, data: bytes) -> DiscoveredSplits[SplitT]:
+        """See `SimpleVersionedSerializer`."""
+        if version > self.version:
+            raise OffsetError(
+                f"the offset's discovered splits have version {version}, this library reads up to {self.version}: they "
+                "were written by a newer one; upgrade spark-watermark-alignment"
+            )
+        try:
+            state = json.loads(data)
+            read, splits_version = self._splits.deserialize, int(state["unassigned_v"])
+            unassigned = tuple(read(splits_version, json_to_bytes(split)) for split in state["unassigned"])
+            return DiscoveredSplits(unassigned, tuple(state["known"]))
+        except (ValueError, TypeError, KeyError) as error:
+            if isinstance(error, OffsetError):
+                raise
+            raise OffsetError(f"damaged offset: {data!r} has no discovered splits") from error
+
+
+class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]):
+    """Looks which splits there are, again and again, and gives each to the reader that asks next.
+
+    A split is known by its id: it is new if it was not there at the look before. One that has gone is forgotten, so
+    what is remembered is bounded by what is there.
+
+    Parameters
+    ----------
+    context
+        The planner that hosts this.
+    discover
+        Lists all splits there are, each as it is before its first record is read. Runs on a worker thread. An error
+        fails the query.
+    period_seconds
+        How often to look; None to look once: no split is added afterwards, not even after a restart.
+    checkpoint
+        Of the offset at a restart; None at a fresh start.
+    """
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext[SplitT],
+        discover: Callable[[], Iterable[SplitT]],
+        *,
+        period_seconds: float | None,
+        checkpoint: DiscoveredSplits[SplitT] | None = None,
+    ) -> None:
+        self._context = context
+        self._discover = discover
+        self._period_seconds = period_seconds
+        self._is_complete = checkpoint is not None and period_seconds is None
+        self._unassigned = deque(checkpoint.unassigned if checkpoint else ())
+        self._known = frozenset(checkpoint.known if checkpoint else ())
+        # One entry a reader, in the order of their requests.
+        self._asking: dict[int, None] = {}
+        context.metric_group.gauge("unassignedSplits", lambda: len(self._unassigned))
+
+    def start(self) -> None:
+        """See `SplitEnumerator`."""
+        if not self._is_complete:
+            self._context.call_async(
+                lambda: list(self._discover()), self._on_discovered, period_seconds=self._period_seconds
+            )
+
+    def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
+        """See `SplitEnumerator`. Whom there is nothing for now is given the next split that is found."""
+        self._asking[subtask_id] = None
+        self._assign()
+
+    def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
+        """See `SplitEnumerator`."""
+        self._unassigned.extendleft(reversed(splits))
+        self._assign()
+
+    def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SplitT]:
+        """See `SplitEnumerator`."""
+        return DiscoveredSplits(tuple(self._unassigned), tuple(sorted(self._known)))
+
+    def _on_discovered(self, splits: list[SplitT] | None, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        assert splits is not None
+        new = {split.split_id: split for split in splits if split.split_id not in self._known}
+        self._unassigned.extend(new.values())
+        self._known = frozenset(split.split_id for split in splits)
+        self._is_complete = self._period_seconds is None
+        self._assign()
+
+    def _assign(self) -> None:
+        registered = self._context.registered_readers()
+        for subtask_id in list(self._asking):
+            if subtask_id not in registered:
+                del self._asking[subtask_id]
+            elif self._unassigned:
+                del self._asking[subtask_id]
+                self._context.assign_split(self._unassigned.popleft(), subtask_id)
+            elif self._is_complete:
+                del self._asking[subtask_id]
+                self._context.signal_no_more_splits(subtask_id)

@@ -1,0 +1,87 @@
+"""What only sources have that know event times ahead of reading."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from streaming_source.api.split import SourceSplit
+from streaming_source.exceptions import UnsupportedOperationError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["SplitRange", "SupportsEventTimeIndex"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRange(Generic[SplitT]):
+    """A part of a split that one reader reads in one micro-batch.
+
+    Attributes
+    ----------
+    split
+        Picklable, and knows where to stop; several ranges may have the same split id.
+    rows
+        How many records it has.
+    """
+
+    split: SplitT
+    rows: int
+
+
+class SupportsEventTimeIndex(ABC, Generic[SplitT]):
+    """Mixed into a `SplitEnumerator`, in front of it: it knows its records' event times without reading them.
+
+    Parquet files tell them in their footers, brokers by a time index. Such an enumerator assigns its splits, and tells
+    their records with `SplitEnumeratorContext.add_blocks`. Without this, the planner reads ahead of the readers to
+    learn event times: every record is read twice.
+
+    The positions of such a source have no gaps.
+    """
+
+    @abstractmethod
+    def restore_splits(self, splits: Sequence[SplitT]) -> None:
+        """Take back the splits in work as the offset has them, before `start`. They are assigned already."""
+
+    @abstractmethod
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Exact event times of the block `[start, stop)`, `int64[stop - start]`; `NO_TIMESTAMP` where there is none."""
+
+    @abstractmethod
+    def split_at(self, split_id: str, position: int) -> SplitT:
+        """The split in the state in which the record at `position` is next."""
+
+    @abstractmethod
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        """What to read to get from one state of a split to another, cut into parts of about `rows_per_range`.
+
+        A function of the two states: it works before any discovery, and gives the same records whenever it is asked.
+
+        Raises
+        ------
+        streaming_source.exceptions.DataLossError
+            If the records between are not all there any more.
+        """
+
+    @abstractmethod
+    def finish_split(self, split_id: str) -> None:
+        """A completed split was read to its end and leaves the offset; remember not to assign it again."""
+
+    def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
+        """See `SplitEnumerator`. Not called here: to plan from an earlier state a new enumerator is restored from it.
+
+        Raises
+        ------
+        UnsupportedOperationError
+            Unless it is overridden.
+        """
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} does not take splits back: what was told of their records is forgotten as they are "
+            "read. Restore a new enumerator from the checkpoint"
+        )

@@ -1,0 +1,120 @@
+"""The coordinator's thread, and what is done off it: results wait in a queue until the thread takes them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+from streaming_source.coordinator.workers import Workers
+
+__all__ = ["AsyncCalls", "TimedHandler"]
+
+TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]
+"""`(result, error, processing time in microseconds at which the call began)`."""
+
+
+class AsyncCalls:
+    """Calls on workers, and handlers of what they bring on one thread, one after another.
+
+    On Spark the coordinator's thread is the one on which Spark calls the planner: between two calls it does not run.
+
+    Parameters
+    ----------
+    workers
+        Make the calls.
+    now_us
+        Processing time in microseconds, monotonic.
+    """
+
+    def __init__(self, workers: Workers, now_us: Callable[[], int]) -> None:
+        self._workers = workers
+        self._now_us = now_us
+        self._arrived: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread = threading.get_ident()
+        self._awaited: set[object] = set()
+        self._ended = False
+        self._closed = False
+
+    # ---- from any thread -----------------------------------------------------------------------------------------
+
+    def call(
+        self, call: Callable[[], Any], handler: TimedHandler, *, delay_s: float = 0.0, period_s: float | None = None
+    ) -> None:
+        """Make a call on a worker, once or a period after it has ended again; each time its handler runs here."""
+        token = object()
+        if not delay_s:
+            self._awaited.add(token)
+
+        def work() -> None:
+            if self._ended:
+                return
+            began_us = self._now_us()
+            result, raised = None, None
+            try:
+                result = call()
+            except BaseException as error:  # whatever it is, it is the handler's to judge
+                raised = error
+            self._arrived.put(partial(self._handle, token, handler, result, raised, began_us))
+            if period_s is not None:
+                self._workers.submit(work, period_s)
+
+        self._workers.submit(work, delay_s)
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Have something done on the coordinator's thread."""
+        self._arrived.put(action)
+
+    def on_thread(self, action: Callable[[], None]) -> None:
+        """Do something now if this is the coordinator's thread, else have it done there."""
+        if threading.get_ident() == self._thread:
+            action()
+        else:
+            self.post(action)
+
+    # ---- on the coordinator's thread -----------------------------------------------------------------------------
+
+    @property
+    def awaits_first(self) -> bool:
+        """Whether a call without a delay has not given a result yet."""
+        return bool(self._awaited)
+
+    def run(self) -> None:
+        """Do what has arrived. Costs about a microsecond when nothing has. Errors of handlers are raised here."""
+        self._thread = threading.get_ident()
+        while not self._closed:
+            if not self._arrived.empty():
+                self._arrived.get()()
+            elif not self._workers.do_one(due=True):
+                return
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until something arrives, and do it; or until the time is over."""
+        self._thread = threading.get_ident()
+        while self._arrived.empty() and self._workers.do_one(due=False):
+            pass
+        try:
+            action = self._arrived.get(timeout=timeout_s)
+        except queue.Empty:
+            return
+        if not self._closed:
+            action()
+
+    def end(self) -> None:
+        """Make no further calls, and take no notice of those under way. Posted actions are still done."""
+        self._ended = True
+        self._awaited.clear()
+
+    def close(self) -> None:
+        """Do nothing any more."""
+        self.end()
+        self._closed = True
+
+    def _handle(
+        self, token: object, handler: TimedHandler, result: Any, error: BaseException | None, began_us: int
+    ) -> None:
+        self._awaited.discard(token)
+        if not self._ended:
+            handler(result, error, began_us)

@@ -1,0 +1,85 @@
+"""Since when the splits of a source have had nothing left to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.combine import SplitStatus
+from alignment.watermarks import MIN_WATERMARK
+
+__all__ = ["IdleClock"]
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class IdleClock:
+    """Measures idleness in processing time, but only as far as has been looked whether something is there.
+
+    Arrays have one entry for each split, in the order of the coordinator's table.
+
+    Parameters
+    ----------
+    timeout_us
+        After how long without anything to read a split is idle; None for never.
+    now_us
+        Processing time in microseconds, monotonic.
+    """
+
+    def __init__(self, timeout_us: int | None, now_us: Callable[[], int]) -> None:
+        self._timeout_us = timeout_us
+        self._now_us = now_us
+        self._caught_up_us = np.empty(0, np.int64)
+        self._deadline_us: int | None = None
+
+    def begin(self, statuses: npt.NDArray[np.int8]) -> None:
+        """Start with restored splits: those that were idle still are. O(n)."""
+        self._caught_up_us = np.where(statuses == SplitStatus.IDLE, MIN_WATERMARK, self._now_us())
+        self._deadline_us = None
+
+    def add(self, count: int, order: npt.NDArray[np.intp]) -> None:
+        """New splits came behind the others, and then all were put in this order. O(n)."""
+        self._caught_up_us = np.append(self._caught_up_us, np.full(count, self._now_us()))[order]
+
+    def keep(self, slots: npt.NDArray[np.intp]) -> None:
+        """Only these are left. O(n)."""
+        self._caught_up_us = self._caught_up_us[slots]
+
+    def is_due(self, observed_us: int | None) -> bool:
+        """Whether, as of the last look, a split may have become idle. O(1)."""
+        return self._deadline_us is not None and observed_us is not None and observed_us >= self._deadline_us
+
+    def idle(self, observed_us: int | Int64Array) -> BoolArray:
+        """`bool[n]`: splits whose last record was read at least the timeout before they were last looked at. O(n)."""
+        if self._timeout_us is None:
+            return np.zeros(self._caught_up_us.size, np.bool_)
+        since = np.maximum(np.asarray(observed_us, np.int64), MIN_WATERMARK + self._timeout_us) - self._timeout_us
+        return np.asarray((self._caught_up_us <= since) & (np.asarray(observed_us) > MIN_WATERMARK))
+
+    def track(self, unread: BoolArray, statuses: npt.NDArray[np.int8], observed_us: int | None) -> None:
+        """Start anew for every split that has, or just had, something to read. O(n).
+
+        Parameters
+        ----------
+        unread
+            `bool[n]`, before the plan.
+        statuses
+            `int8[n]` of `SplitStatus`, after the plan.
+        observed_us
+            When the last completed look began.
+        """
+        now_us = self._now_us()
+        self._caught_up_us = np.where(unread, now_us, self._caught_up_us)
+        self._deadline_us = None
+        if self._timeout_us is None:
+            return
+        active = statuses == SplitStatus.ACTIVE
+        waiting = self._caught_up_us[active & ~unread]
+        if waiting.size:
+            # What was looked at and is not idle yet was itself looked at too early: it takes another look.
+            self._deadline_us = max(int(waiting.min()) + self._timeout_us, (observed_us or 0) + 1)
+        elif (active & unread).any():
+            self._deadline_us = now_us + self._timeout_us

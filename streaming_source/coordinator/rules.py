@@ -1,0 +1,36 @@
+"""How a source is read, whatever it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from alignment.planner import PlanningRules
+from alignment.strategy import WatermarkStrategy
+from streaming_source.coordinator.look_ahead import LOOK_AHEAD_ROWS
+
+__all__ = ["ReadRules"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRules:
+    """What the user decided.
+
+    Attributes
+    ----------
+    strategy
+        Event times, watermarks, idleness, alignment.
+    planning
+        What the planner makes of it.
+    time_limit_us
+        Event times from here on are invalid, or None.
+    announces
+        The watermark is announced by rows, so that Spark's own watermark follows it.
+    look_ahead_rows
+        Of a source without an index: records that the planner may have read ahead of the readers, at least 1.
+    """
+
+    strategy: WatermarkStrategy
+    planning: PlanningRules
+    time_limit_us: int | None = None
+    announces: bool = False
+    look_ahead_rows: int = LOOK_AHEAD_ROWS

@@ -1,0 +1,28 @@
+"""Tools for tests of connectors: a source that follows a script, and a harness that runs any source without Spark.
+
+`streaming_source.testing.conformance` has the suite that every connector should pass; it needs pytest.
+"""
+
+from streaming_source.testing.clock import FakeClock, InlineWorkers
+from streaming_source.testing.enumerator_context import TestingEnumeratorContext
+from streaming_source.testing.harness import SourceHarness
+from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch
+from streaming_source.testing.script import ABORT, EOF, Abort, Gap, Pause
+from streaming_source.testing.source import TestingAbort, TestingSource
+
+__all__ = [
+    "ABORT",
+    "EOF",
+    "Abort",
+    "CollectingOutput",
+    "EmittedRecord",
+    "FakeClock",
+    "Gap",
+    "InlineWorkers",
+    "Pause",
+    "ReadBatch",
+    "SourceHarness",
+    "TestingAbort",
+    "TestingEnumeratorContext",
+    "TestingSource",
+]

@@ -1,0 +1,173 @@
+"""A context for tests of an enumerator alone: it notes what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
+from streaming_source.api import (
+    MetricGroup,
+    ReaderInfo,
+    SourceEvent,
+    SourceSplit,
+    SplitEnumeratorContext,
+    SplitsAssignment,
+)
+from streaming_source.exceptions import SourceError
+
+__all__ = ["TestingEnumeratorContext"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+
+class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
+    """Everything happens on one thread, and asynchronous calls when the test says so.
+
+    Parameters
+    ----------
+    parallelism
+        Readers there are to be; none is registered.
+    schema
+        Columns that the query reads.
+    assigner
+        Where event times come from.
+
+    Attributes
+    ----------
+    readers
+        Those that are registered: for the test to fill, with `register_reader`.
+    assigned
+        Splits by reader, in the order of their assignment.
+    without_more
+        Readers that were told that they get no more splits.
+    events
+        `(reader, event)`, in order.
+    calls
+        `(call, handler)` of `call_async`, those without a period until they are made.
+    periods
+        Of all calls so far, None for those without.
+    blocks
+        `(rows, smallest, largest event time)` by split.
+    complete
+        Ids of the splits to which no record will be added, in the order in which that was said.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self, parallelism: int = 1, schema: pa.Schema | None = None, assigner: TimestampAssigner | None = None
+    ) -> None:
+        self._parallelism = parallelism
+        self._schema = schema or pa.schema([])
+        self._assigner = assigner or RecordTimestampAssigner()
+        self._metrics = MetricGroup()
+        self.readers: dict[int, ReaderInfo] = {}
+        self.assigned: dict[int, list[SplitT]] = {}
+        self.without_more: set[int] = set()
+        self.events: list[tuple[int, SourceEvent]] = []
+        self.calls: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None], bool]] = []
+        self.periods: list[float | None] = []
+        self.blocks: dict[str, list[tuple[int, int, int]]] = {}
+        self.complete: list[str] = []
+
+    # ---- for the test --------------------------------------------------------------------------------------------
+
+    def register_reader(self, subtask_id: int, restored_splits: Iterable[str] = ()) -> None:
+        """A reader is there. The enumerator is not told."""
+        self.readers[subtask_id] = ReaderInfo(subtask_id, restored_splits=tuple(restored_splits))
+
+    def run_calls(self) -> None:
+        """Make every call once and hand over what it brings, also those that are asked for meanwhile."""
+        calls, self.calls = self.calls, [entry for entry in self.calls if entry[2]]
+        while calls:
+            known = len(self.calls)
+            for call, handler, _ in calls:
+                result, raised = None, None
+                try:
+                    result = call()
+                except Exception as error:  # the handler's to judge
+                    raised = error
+                handler(result, raised)
+            calls = self.calls[known:]
+            self.calls = [*self.calls[:known], *(entry for entry in calls if entry[2])]
+
+    # ---- SplitEnumeratorContext ----------------------------------------------------------------------------------
+
+    def current_parallelism(self) -> int:
+        """See `SplitEnumeratorContext`."""
+        return self._parallelism
+
+    def registered_readers(self) -> Mapping[int, ReaderInfo]:
+        """See `SplitEnumeratorContext`."""
+        return dict(self.readers)
+
+    def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
+        """See `SplitEnumeratorContext`."""
+        for subtask_id in assignment.assignment:
+            self._check_registered(subtask_id)
+        for subtask_id, splits in assignment.assignment.items():
+            self.assigned.setdefault(subtask_id, []).extend(splits)
+
+    def signal_no_more_splits(self, subtask_id: int) -> None:
+        """See `SplitEnumeratorContext`."""
+        self.without_more.add(subtask_id)
+
+    def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._check_registered(subtask_id)
+        self.events.append((subtask_id, event))
+
+    def call_async(
+        self,
+        call: Callable[[], T],
+        handler: Callable[[T | None, BaseException | None], None],
+        *,
+        initial_delay_seconds: float = 0.0,
+        period_seconds: float | None = None,
+    ) -> None:
+        """See `SplitEnumeratorContext`. Made by `run_calls`."""
+        self.calls.append((call, handler, period_seconds is not None))
+        self.periods.append(period_seconds)
+
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        """See `SplitEnumeratorContext`."""
+        action()
+
+    def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        """See `SplitEnumeratorContext`."""
+        return [function(item) for item in items]
+
+    @property
+    def metric_group(self) -> MetricGroup:
+        """See `SplitEnumeratorContext`."""
+        return self._metrics
+
+    @property
+    def timestamp_assigner(self) -> TimestampAssigner:
+        """See `SplitEnumeratorContext`."""
+        return self._assigner
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `SplitEnumeratorContext`."""
+        return self._schema
+
+    def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
+        """See `SplitEnumeratorContext`."""
+        columns = [np.atleast_1d(np.asarray(column, np.int64)).tolist() for column in (rows, min_us, max_us)]
+        self.blocks.setdefault(split_id, []).extend(zip(*columns, strict=True))
+
+    def complete_split(self, split_id: str) -> None:
+        """See `SplitEnumeratorContext`."""
+        self.complete.append(split_id)
+
+    def _check_registered(self, subtask_id: int) -> None:
+        if subtask_id not in self.readers:
+            raise SourceError(f"reader {subtask_id} is not registered; registered are {sorted(self.readers)}")

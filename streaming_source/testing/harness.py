@@ -1,0 +1,302 @@
+"""Runs a source from its enumerator to its records, step by step, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+from alignment.combine import SplitStatus
+from alignment.planner import PlanningRules
+from alignment.strategy import WatermarkStrategy
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.api import Boundedness, InputStatus, Source, SourceReader, SourceReaderContext, SourceSplit
+from streaming_source.api.serializer import bytes_to_json, json_to_bytes
+from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
+from streaming_source.testing.checks import check_batch
+from streaming_source.testing.clock import FakeClock, InlineWorkers
+from streaming_source.testing.inline import create_inline_reader
+from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch
+
+__all__ = ["ReaderHook", "SourceHarness"]
+
+ReaderHook: TypeAlias = Callable[[SourceReader[Any], int], None]
+"""`(reader, number of the poll)`, called before each poll of a reader."""
+
+_WAIT_S: Final = 30.0
+
+
+class SourceHarness:
+    """A query over one source, as Spark runs it, on one thread and in time that stands still.
+
+    Each micro-batch is planned (`plan`), read by as many readers as there are (`read`) and committed; `run_batch` does
+    all three, and `restart` can come between any two steps. What a micro-batch contains is checked as it is read: see
+    `streaming_source.testing.checks`.
+
+    Parameters
+    ----------
+    source, strategy
+        What to read, and its event times and watermarks.
+    readers
+        How many read one micro-batch.
+    max_rows
+        Read limit; None for none.
+    clock
+        The source's clock, if it has one; work in the background is done when it is due by it.
+    exact
+        As with the exact watermark: drift is open unless the strategy aligns. If not, as for plain `withWatermark`:
+        then it is the bound on out-of-orderness.
+    available_now
+        Read to the end of what is there, and then no further.
+    look_ahead_rows
+        How far the planner reads ahead where there is no index.
+    min_rows
+        The smallest range that is worth a reader of its own.
+    threads
+        Readers fetch on threads, as on an executor, with `Source.create_reader`. If not, on the one thread there is.
+
+    Attributes
+    ----------
+    state
+        After the last micro-batch that was planned.
+    batches
+        Micro-batches that were committed.
+    """
+
+    def __init__(
+        self,
+        source: Source[Any, Any],
+        strategy: WatermarkStrategy,
+        *,
+        readers: int = 2,
+        max_rows: int | None = None,
+        clock: FakeClock | None = None,
+        exact: bool = True,
+        available_now: bool = False,
+        look_ahead_rows: int = 10_000,
+        min_rows: int = 1,
+        threads: bool = False,
+    ) -> None:
+        self.source = source
+        self.strategy = strategy
+        self.readers = readers
+        self.max_rows = max_rows
+        self.clock = clock or FakeClock()
+        self.state: SourceState[Any, Any] = SourceState.initial()
+        self.batches: list[ReadBatch] = []
+        self._rules = _rules(source, strategy, exact=exact, look_ahead_rows=look_ahead_rows)
+        self._available_now = available_now
+        self._min_rows = min_rows
+        self._threads = threads
+        self._before: SourceState[Any, Any] | None = None
+        self._may_be_late: set[str] = set()
+        self._coordinator = self._new_coordinator()
+        self._coordinator.restore(self.state)
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
+
+    def plan(self) -> bool:
+        """Plan the next micro-batch; False if there is nothing to do, or one that was planned is not read yet."""
+        if self._before is not None:
+            return False
+        before, after = self.state, self._coordinator.advance(self.max_rows)
+        if after is before:
+            return False
+        self._before, self.state = before, after
+        return True
+
+    def read(self, hook: ReaderHook | None = None, *, allow_unaligned: bool = False) -> ReadBatch:
+        """Read the micro-batch that was planned, one reader after another. May be repeated, as Spark repeats tasks.
+
+        Parameters
+        ----------
+        hook
+            Called before each poll of a reader; it may pause splits, or raise.
+        allow_unaligned
+            Option `allowUnalignedSourceSplits`.
+        """
+        before, after = self._before, self.state
+        assert before is not None, "plan() comes first, and must have found something to do"
+        ranges = self._coordinator.ranges(before, after, self.readers, self._min_rows)
+        assigned = assign_ranges(ranges, self.readers)
+        records = tuple(
+            tuple(self._read(subtask_id, splits, hook, allow_unaligned)) for subtask_id, splits in enumerate(assigned)
+        )
+        plan = self._coordinator.last_plan if self._coordinator.state is after else None
+        batch = ReadBatch(after.sequence, records, plan.bound_us if plan else None, after.table.combined)
+        self._note_splits_that_may_be_late(before, after)
+        check_batch(batch, before, after, self.strategy, self._may_be_late)
+        return batch
+
+    def commit(self, batch: ReadBatch) -> None:
+        """The micro-batch is done. As on Spark the enumerator hears of it one micro-batch later."""
+        if self.batches:
+            self._coordinator.notify_committed(self.batches[-1].sequence)
+        self.batches.append(batch)
+        self._before = None
+
+    def run_batch(self, hook: ReaderHook | None = None) -> ReadBatch | None:
+        """Plan, read and commit one micro-batch, or go on with one that was planned; None if there is nothing to do."""
+        if self._before is None and not self.plan():
+            return None
+        batch = self.read(hook)
+        self.commit(batch)
+        return batch
+
+    def run(self, hook: ReaderHook | None = None) -> list[ReadBatch]:
+        """Run micro-batches until there is nothing to do."""
+        done = []
+        while (batch := self.run_batch(hook)) is not None:
+            done.append(batch)
+        return done
+
+    def restart(self, *, readers: int | None = None) -> None:
+        """Stop without a word, as a process that is killed, and start again from what Spark has written down.
+
+        Parameters
+        ----------
+        readers
+            How many readers there are from now on; None for as many as before.
+        """
+        self.close()
+        self.readers = self.readers if readers is None else readers
+        self.state = self._written_and_read(self.state)
+        if self._before is not None:
+            self._before = self._written_and_read(self._before)
+        self._coordinator = self._new_coordinator()
+        self._coordinator.restore(self.state)
+
+    def close(self) -> None:
+        """Close the planner."""
+        self._coordinator.close()
+
+    # ---- what came of it -----------------------------------------------------------------------------------------
+
+    @property
+    def coordinator(self) -> SourceCoordinator[Any, Any]:
+        """The planner, for what a test wants to see of it."""
+        return self._coordinator
+
+    @property
+    def watermark(self) -> int:
+        """The last one announced."""
+        return self.state.table.combined
+
+    def records(self) -> dict[str, list[tuple[int, int]]]:
+        """Position and event time of every record of the committed micro-batches by split, in order of positions.
+
+        Raises
+        ------
+        AssertionError
+            If a record came twice.
+        """
+        by_split: dict[str, list[tuple[int, int]]] = {}
+        for batch in self.batches:
+            for record in batch.all_records:
+                by_split.setdefault(record.split_id, []).append((record.position, record.time_us))
+        for split_id, records in by_split.items():
+            records.sort()
+            twice = sorted({a for (a, _), (b, _) in pairwise(records) if a == b})
+            if twice:
+                raise AssertionError(f"split {split_id!r}: the records at {twice} came more than once")
+        return by_split
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _new_coordinator(self) -> SourceCoordinator[Any, Any]:
+        coordinator = SourceCoordinator(
+            self.source,
+            self._rules,
+            self.source.schema(),
+            self.clock.now_us,
+            readers=self.readers,
+            workers=InlineWorkers(self.clock),
+        )
+        if self._available_now:
+            coordinator.drain()
+        return coordinator
+
+    def _read(
+        self, subtask_id: int, splits: list[SourceSplit], hook: ReaderHook | None, allow_unaligned: bool
+    ) -> list[EmittedRecord]:
+        found: list[EmittedRecord] = []
+        remaining = splits
+        while remaining:
+            # A reader knows a split by its id; further ranges of the same split are read by a further reader.
+            now: dict[str, SourceSplit] = {}
+            for split in remaining:
+                now.setdefault(split.split_id, split)
+            found += self._read_once(subtask_id, list(now.values()), hook, allow_unaligned)
+            remaining = [split for split in remaining if split is not now[split.split_id]]
+        return found
+
+    def _read_once(
+        self, subtask_id: int, splits: list[SourceSplit], hook: ReaderHook | None, allow_unaligned: bool
+    ) -> list[EmittedRecord]:
+        host = self._coordinator.host
+        context = SourceReaderContext(
+            self.source.schema(),
+            subtask_id,
+            pauses_splits=hook is not None,
+            allow_unaligned_source_splits=allow_unaligned,
+            send_split_request=lambda: host.request_split(subtask_id),
+            send_source_event_to_coordinator=lambda event: host.handle_source_event(subtask_id, event),
+        )
+        make = type(self.source).create_reader if self._threads else create_inline_reader
+        reader = make(self.source, context)
+        output = CollectingOutput(self.strategy.timestamp_assigner)
+        try:
+            reader.add_splits(splits)
+            reader.notify_no_more_splits()
+            reader.start()
+            for event in self._coordinator.take_events(subtask_id):
+                reader.handle_source_events(event)
+            poll = 0
+            while True:
+                if hook is not None:
+                    hook(reader, poll)
+                poll += 1
+                status = reader.poll_next(output)
+                if status is InputStatus.END_OF_INPUT:
+                    return output.records
+                if status is InputStatus.NOTHING_AVAILABLE and hook is None:
+                    if not self._threads and not reader.is_available().done():
+                        left = [split.split_id for split in reader.snapshot_state()]
+                        raise AssertionError(
+                            f"the reader waits for records of {left} that were planned and do not come"
+                        )
+                    reader.is_available().result(_WAIT_S)
+        finally:
+            reader.close()
+
+    def _note_splits_that_may_be_late(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:
+        if before.table.combined != MIN_WATERMARK:
+            self._may_be_late.update(set(after.table.split_ids) - set(before.table.split_ids))
+        statuses = zip(after.table.split_ids, after.table.statuses, strict=True)
+        self._may_be_late.update(split_id for split_id, status in statuses if status == SplitStatus.IDLE)
+
+    def _written_and_read(self, state: SourceState[Any, Any]) -> SourceState[Any, Any]:
+        """As it comes back from an offset."""
+        write = self.source.split_serializer
+        splits = tuple(
+            write.deserialize(write.version, json_to_bytes(bytes_to_json(write.serialize(split))))
+            for split in state.splits
+        )
+        checkpoint, keep = state.checkpoint, self.source.enumerator_checkpoint_serializer
+        if checkpoint is not None:
+            written = bytes_to_json(keep.serialize(checkpoint))
+            checkpoint = keep.deserialize(keep.version, json_to_bytes(written))
+        return replace(state, splits=splits, checkpoint=checkpoint)
+
+
+def _rules(source: Source[Any, Any], strategy: WatermarkStrategy, *, exact: bool, look_ahead_rows: int) -> ReadRules:
+    bound_us = strategy.out_of_orderness_us
+    drift_us = strategy.alignment.max_drift_us if strategy.alignment else None if exact else bound_us
+    planning = PlanningRules(
+        out_of_orderness_us=bound_us,
+        max_drift_us=drift_us,
+        drains_past_caught_up=exact,
+        bounded=source.boundedness is Boundedness.BOUNDED,
+    )
+    return ReadRules(strategy, planning, announces=exact, look_ahead_rows=look_ahead_rows)

@@ -1,0 +1,110 @@
+"""A reader that fetches on its own thread: the same steps in the same order, every time."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable
+from typing import Any, TypeVar
+
+from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitReader
+from streaming_source.reader import SourceReaderBase, SplitFetcher, SplitFetcherManager
+from streaming_source.reader.handover import Handover
+
+__all__ = ["InlineFetcherManager", "create_inline_reader"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+ElementT = TypeVar("ElementT")
+
+
+def create_inline_reader(source: Source[SplitT, Any], context: SourceReaderContext) -> SourceReaderBase[SplitT, Any]:
+    """The reader that `Source.create_reader` makes by default, without threads.
+
+    Its `SplitReader` must not wait in `fetch` for records that are not there.
+    """
+    manager = InlineFetcherManager(source, context)
+    emitter = source.create_record_emitter(context)
+    return SourceReaderBase(manager, emitter, context, end_of_stream=source.end_of_stream)
+
+
+class _InlineFetcher(SplitFetcher[SplitT, ElementT]):
+    """Runs a task whenever the reader has nothing to do."""
+
+    _failed = False
+
+    def start(self) -> None:
+        """See `SplitFetcher`. No thread is needed."""
+
+    def join(self, timeout_s: float) -> bool:
+        """See `SplitFetcher`. Ends at once."""
+        self.end()
+        return True
+
+    def step(self) -> bool:
+        """Run a task if there is one."""
+        try:
+            return not self._failed and self.run_once(wait=False)
+        except BaseException as error:  # as on a thread: the reader hears of it when it polls
+            self._failed = True
+            self._on_error(self, error)
+            return False
+
+    def end(self, *, once_processed: bool = False) -> None:
+        """Close the `SplitReader`, if the fetcher was shut down; with `once_processed`, if all it brought is out."""
+        if self.closed.is_set() or not self._shut_down:
+            return
+        if once_processed and self._handed_over:
+            return
+        self.closed.set()
+        try:
+            self.split_reader.close()
+        except BaseException as error:  # as on a thread
+            self._on_error(self, error)
+
+
+class InlineFetcherManager(SplitFetcherManager[SplitT, Any]):
+    """Fetches when the reader polls, and its queue is empty. Splits share fetchers as the source says.
+
+    Parameters
+    ----------
+    source, context
+        Where `SplitReader`s come from.
+    """
+
+    def __init__(self, source: Source[SplitT, Any], context: SourceReaderContext) -> None:
+        super().__init__(lambda: source.create_split_reader(context), queue_capacity=1)
+        self._fetching = source.fetching
+
+    def key_of(self, split_id: str) -> Hashable:
+        """See `SplitFetcherManager`."""
+        if self._fetching.kind == "per_split":
+            return split_id
+        if self._fetching.kind == "single_thread":
+            return 0
+        return zlib.crc32(split_id.encode()) % (self._fetching.threads or 1)
+
+    @property
+    def has_fetcher_for_each_split(self) -> bool:
+        """See `SplitFetcherManager`."""
+        return self._fetching.kind == "per_split"
+
+    def poll(self) -> Handover[Any] | None:
+        """See `SplitFetcherManager`. Lets the fetchers run, one after another, until one has brought something."""
+        for fetcher in self._started:
+            assert isinstance(fetcher, _InlineFetcher)
+            fetcher.end(once_processed=True)
+        progress = True
+        while not len(self.queue) and progress:
+            progress = False
+            for fetcher in list(self._live.values()):
+                assert isinstance(fetcher, _InlineFetcher)
+                if not len(self.queue):
+                    progress |= fetcher.step()
+        return super().poll()
+
+    def _new_fetcher(
+        self,
+        fetcher_id: int,
+        split_reader: SplitReader[SplitT],
+        predecessor: SplitFetcher[SplitT, Any] | None,
+    ) -> SplitFetcher[SplitT, Any]:
+        return _InlineFetcher(fetcher_id, split_reader, self.queue, self._note_error)

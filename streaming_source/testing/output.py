@@ -1,0 +1,142 @@
+"""What a reader emitted, record by record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from alignment.timestamps import TimestampAssigner
+from streaming_source.api import ReaderOutput, SourceOutput
+
+__all__ = ["CollectingOutput", "EmittedRecord", "ReadBatch"]
+
+
+class EmittedRecord(NamedTuple):
+    """A record that came out of a reader.
+
+    Attributes
+    ----------
+    split_id, position
+        Which record.
+    time_us
+        Its event time; `NO_TIMESTAMP` for none.
+    """
+
+    split_id: str
+    position: int
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """One micro-batch.
+
+    Attributes
+    ----------
+    sequence
+        Number of the state that it leads to.
+    records
+        By reader, in the order in which it emitted them.
+    bound_us
+        The planner cut every split at its first record later than this; None where another planner had cut them.
+    watermark
+        The watermark that the batch announces.
+    """
+
+    sequence: int
+    records: tuple[tuple[EmittedRecord, ...], ...]
+    bound_us: int | None
+    watermark: int
+
+    @property
+    def all_records(self) -> list[EmittedRecord]:
+        """Of all readers, one after another."""
+        return [record for records in self.records for record in records]
+
+
+class CollectingOutput(ReaderOutput):
+    """Collects records with the event times that the application assigns.
+
+    Parameters
+    ----------
+    assigner
+        The second step of event times.
+
+    Attributes
+    ----------
+    records
+        In the order in which they were emitted.
+    open_splits
+        Splits that have an output.
+    """
+
+    def __init__(self, assigner: TimestampAssigner) -> None:
+        self._assigner = assigner
+        self.records: list[EmittedRecord] = []
+        self.open_splits: set[str] = set()
+
+    def create_output_for_split(self, split_id: str) -> SourceOutput:
+        """See `ReaderOutput`."""
+        self.open_splits.add(split_id)
+        return _SplitOutput(self, split_id, self._assigner)
+
+    def release_output_for_split(self, split_id: str) -> None:
+        """See `ReaderOutput`."""
+        self.open_splits.remove(split_id)
+
+    def collect(
+        self,
+        batch: pa.RecordBatch,
+        source_timestamps: npt.NDArray[np.int64] | None = None,
+        *,
+        positions: int | npt.NDArray[np.int64],
+    ) -> None:
+        """Records belong to splits: each goes to the output of its own."""
+        raise AssertionError("records were emitted into the output of the reader, not of their split")
+
+    def emit_watermark(self, watermark: int) -> None:
+        """The planner's to say."""
+
+    def mark_idle(self) -> None:
+        """The planner's to say."""
+
+    def mark_active(self) -> None:
+        """The planner's to say."""
+
+
+class _SplitOutput(SourceOutput):
+    def __init__(self, whole: CollectingOutput, split_id: str, assigner: TimestampAssigner) -> None:
+        self._whole = whole
+        self._split_id = split_id
+        self._assigner = assigner
+
+    def collect(
+        self,
+        batch: pa.RecordBatch,
+        source_timestamps: npt.NDArray[np.int64] | None = None,
+        *,
+        positions: int | npt.NDArray[np.int64],
+    ) -> None:
+        if self._split_id not in self._whole.open_splits:
+            raise AssertionError(f"records of split {self._split_id!r} were emitted after its output was released")
+        where = np.arange(positions, positions + batch.num_rows) if isinstance(positions, int) else positions
+        times = self._assigner.extract(batch, source_timestamps).values
+        if not len(where) == len(times) == batch.num_rows:
+            raise AssertionError(f"{batch.num_rows} records were emitted with {len(where)} positions")
+        self._whole.records += [
+            EmittedRecord(self._split_id, position, time)
+            for position, time in zip(where.tolist(), times.tolist(), strict=True)
+        ]
+
+    def emit_watermark(self, watermark: int) -> None:
+        """The planner's to say."""
+
+    def mark_idle(self) -> None:
+        """The planner's to say."""
+
+    def mark_active(self) -> None:
+        """The planner's to say."""
