@@ -112,6 +112,7 @@ class LimitedBy(StrEnum):
     ROWS = "rows"
     DRIFT = "drift"
     GAP = "gap"
+    HORIZON = "horizon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,7 @@ def plan_micro_batch(
     *,
     max_rows: int | None = None,
     group_limit_us: int = MAX_WATERMARK,
+    horizon_us: int = MAX_WATERMARK,
     idle: BoolArray | None = None,
     complete: BoolArray | None = None,
     no_more_splits: bool = False,
@@ -166,6 +168,9 @@ def plan_micro_batch(
         Read limit, at least 1; None for no limit.
     group_limit_us
         The bound that other sources of the same alignment group set.
+    horizon_us
+        Splits that the source knows and has not let join yet have no record earlier than this: nothing later is read,
+        and the watermark stays below it. So of a great many splits only those need to be here whose turn it is.
     idle
         `bool[n]`: splits that have had nothing left to read for the idle timeout.
     complete
@@ -197,8 +202,9 @@ def plan_micro_batch(
     unread = before.positions < available
 
     bound, bounding = _alignment_bound(before, index, rules, idle, complete, unread, draining)
+    limited_by = LimitedBy.HORIZON if horizon_us < min(bound, group_limit_us) else LimitedBy.DRIFT
+    group_limit_us = min(group_limit_us, horizon_us)
     aligned = bound = min(bound, group_limit_us)
-    limited_by = LimitedBy.DRIFT
     bound, ends = _cut(index, before.positions, bound, max_rows)
     if unread.any() and (ends == before.positions).all() and unread[bounding].all():
         nearest = index.nearest_time(before.positions)
@@ -207,7 +213,7 @@ def plan_micro_batch(
             limited_by = LimitedBy.GAP
     if (ends == available).all():
         limited_by = LimitedBy.AVAILABLE
-    elif limited_by is LimitedBy.DRIFT and _limited_by_rows(before, index, aligned, bound, ends, max_rows):
+    elif limited_by is not LimitedBy.GAP and _limited_by_rows(before, index, aligned, bound, ends, max_rows):
         limited_by = LimitedBy.ROWS
 
     watermarks = _advance(before, index, rules, ends, advance)
@@ -225,6 +231,8 @@ def plan_micro_batch(
     combined = max(combine_watermarks(held, counted).value for counted in (last_counted, statuses))
     if rules.bounded and no_more_splits and (statuses == SplitStatus.FINISHED).all():
         combined = MAX_WATERMARK
+    if horizon_us < MAX_WATERMARK:
+        combined = min(combined, saturating_add(horizon_us, -1))
     after = SplitTable(before.split_ids, ends, watermarks, statuses, max(before.combined, combined))
     late = index.count_at_or_below(before.positions, ends, before.combined)
     return MicroBatchPlan(after, bound, limited_by, int((ends - before.positions).sum()), late)

@@ -166,6 +166,13 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     def complete_split(self, split_id: str) -> None:
         """No record will be added to this split: once read it is finished."""
 
+    @abstractmethod
+    def set_horizon(self, event_time_us: int | None) -> None:
+        """Splits that are known, and not assigned yet, have no record earlier than this; None if none waits.
+
+        Nothing later is read, and the watermark stays below it. See `SupportsEventTimeIndex.assign_waiting`.
+        """
+
 
 class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     """Finds splits, and gives them to readers.

@@ -73,6 +73,23 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     def finish_split(self, split_id: str) -> None:
         """A completed split was read to its end and leaves the offset; remember not to assign it again."""
 
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        """Assign splits that were kept waiting, if it is their turn; whether any was assigned. By default none waits.
+
+        A source with more splits than can be in work at once assigns them in the order of their earliest records, and
+        says with `SplitEnumeratorContext.set_horizon` from when on there are others. Called before each plan while
+        there is a horizon, until nothing is assigned.
+
+        Parameters
+        ----------
+        readable
+            Splits in work that have something to read.
+        nearest_us
+            Event time that the next record to be read has, of all that are in work: where it is beyond the horizon,
+            nothing can be read before more splits are in work.
+        """
+        return False
+
     def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
         """See `SplitEnumerator`. Not called here: to plan from an earlier state a new enumerator is restored from it.
 

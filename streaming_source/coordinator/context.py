@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from alignment.index import EventTimeIndex
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
     MetricGroup,
     ReaderInfo,
@@ -62,6 +63,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         Splits assigned since the planner last took them.
     complete
         Ids of the splits to which no record will be added.
+    horizon_us
+        From when on there are records of splits that wait; `MAX_WATERMARK` if none waits.
     observed_us
         Processing time at which the last completed look at the outside began; None before any. What is not there then
         was not there: idleness is counted up to this moment, not up to now.
@@ -91,6 +94,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.changed = False
         self.added: list[SplitT] = []
         self.complete: set[str] = set()
+        self.horizon_us = MAX_WATERMARK
         self.observed_us: int | None = None
 
     def take_index(self, index: EventTimeIndex, time_limit_us: int | None) -> None:
@@ -186,6 +190,10 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         """See `SplitEnumeratorContext`."""
         self._calls.on_thread(lambda: self._complete(split_id))
 
+    def set_horizon(self, event_time_us: int | None) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._calls.on_thread(lambda: self._set_horizon(MAX_WATERMARK if event_time_us is None else event_time_us))
+
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
     def _check_registered(self, subtask_id: int, what: str) -> None:
@@ -231,3 +239,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     def _complete(self, split_id: str) -> None:
         self.complete.add(split_id)
         self.changed = True
+
+    def _set_horizon(self, event_time_us: int) -> None:
+        self.changed |= event_time_us != self.horizon_us
+        self.horizon_us = event_time_us

@@ -15,7 +15,7 @@ from alignment.combine import SplitStatus
 from alignment.index import EventTimeIndex
 from alignment.planner import MicroBatchPlan, SplitTable, plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
@@ -264,6 +264,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _plan(self, max_rows: int | None) -> bool:
         """Plan, and hand the state out if there is news in it; whether there is."""
+        self._assign_waiting()
         self._context.changed = False
         ids = self._table.split_ids
         strategy = self._rules.strategy
@@ -273,6 +274,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._index,
             self._rules.planning,
             max_rows=max_rows,
+            horizon_us=self._context.horizon_us,
             idle=self._idle(),
             complete=np.fromiter((split_id in self._context.complete for split_id in ids), np.bool_, len(ids)),
             no_more_splits=self._context.no_more_splits,
@@ -348,6 +350,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             if self._look_ahead is not None:
                 self._look_ahead.add_splits(added)
             added.clear()
+
+    def _assign_waiting(self) -> None:
+        """Let splits that wait join the table until something before the horizon can be read."""
+        while self._context.horizon_us < MAX_WATERMARK:
+            readable = int((self._table.positions < self._index.ends()).sum())
+            if not self._ahead.assign_waiting(readable, self._index.nearest_time(self._table.positions)):
+                return
+            self._take_added()
 
     def _leave_finished(self) -> None:
         """Let finished splits leave the table: the state that says so was handed out."""

@@ -57,6 +57,8 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         `(rows, smallest, largest event time)` by split.
     complete
         Ids of the splits to which no record will be added, in the order in which that was said.
+    horizon_us
+        The last one that was set; None for none.
     """
 
     __test__ = False
@@ -76,6 +78,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         self.periods: list[float | None] = []
         self.blocks: dict[str, list[tuple[int, int, int]]] = {}
         self.complete: list[str] = []
+        self.horizon_us: int | None = None
 
     # ---- for the test --------------------------------------------------------------------------------------------
 
@@ -167,6 +170,10 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     def complete_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""
         self.complete.append(split_id)
+
+    def set_horizon(self, event_time_us: int | None) -> None:
+        """See `SplitEnumeratorContext`."""
+        self.horizon_us = event_time_us
 
     def _check_registered(self, subtask_id: int) -> None:
         if subtask_id not in self.readers:

@@ -72,6 +72,7 @@ def naive_plan(
     *,
     max_rows: int | None = None,
     group_limit: int = MAX_WATERMARK,
+    horizon: int = MAX_WATERMARK,
     no_more_splits: bool = False,
     draining: bool = False,
     advance: Callable[[str, list[int]], int] | None = None,
@@ -87,6 +88,8 @@ def naive_plan(
     bound = MAX_WATERMARK
     if rules.max_drift_us is not None and bounding:
         bound = clamp(min(_reach(splits[i], rules) for i in bounding) + rules.max_drift_us)
+    why = LimitedBy.HORIZON if horizon < min(bound, group_limit) else LimitedBy.DRIFT
+    group_limit = min(group_limit, horizon)
     bound = limit = min(bound, group_limit)
 
     def counts_at(bound: int) -> dict[str, int]:
@@ -94,14 +97,13 @@ def naive_plan(
 
     taken = counts_at(bound)
     available = {split_id: len(split.unread) for split_id, split in splits.items()}
-    why = LimitedBy.DRIFT
     if any(available.values()) and not any(taken.values()) and all(available[i] for i in bounding):
         nearest = min(split.unread[0] for split in splits.values() if split.unread)
         if nearest <= group_limit:
             why, bound = LimitedBy.GAP, nearest
             taken = counts_at(bound)
     if max_rows is not None and sum(taken.values()) > max_rows:
-        if why is LimitedBy.DRIFT:
+        if why is not LimitedBy.GAP:
             why = LimitedBy.ROWS
         bound, taken = _within(splits, counts_at, bound, max_rows)
     if taken == available:
@@ -136,6 +138,8 @@ def naive_plan(
     combined = max(before_they_end, min(counting) if counting else max(idling, default=MIN_WATERMARK))
     if rules.bounded and no_more_splits and all(status is FINISHED for status in statuses.values()):
         combined = MAX_WATERMARK
+    if horizon < MAX_WATERMARK:
+        combined = min(combined, clamp(horizon - 1))
     return NaivePlan(ends, watermarks, statuses, late, max(announced, combined), bound, why, limit)
 
 

@@ -114,20 +114,23 @@ class PlannedSource:
 
     # ---- planning -------------------------------------------------------------------------------------------------
 
-    def plan(self, max_rows: int | None = None, group_limit: int = MAX_WATERMARK) -> MicroBatchPlan:
+    def plan(
+        self, max_rows: int | None = None, group_limit: int = MAX_WATERMARK, horizon: int = MAX_WATERMARK
+    ) -> MicroBatchPlan:
         expected = naive_plan(
             self.naive,
             self.combined,
             self.rules,
             max_rows=max_rows,
             group_limit=group_limit,
+            horizon=horizon,
             no_more_splits=self.no_more_splits,
             draining=self.draining,
             advance=lambda split_id, times: _own_generator(times),
         )
         before = self.table()
-        plan = self._plan(self.index, before, max_rows, group_limit)
-        again = self._plan(self._index(sorted(self.naive, reverse=True)), before, max_rows, group_limit)
+        plan = self._plan(self.index, before, max_rows, group_limit, horizon)
+        again = self._plan(self._index(sorted(self.naive, reverse=True)), before, max_rows, group_limit, horizon)
         assert _shown(again) == _shown(plan), "same state, same data, splits in another order: another plan"
         self._agrees(plan, expected)
         self._check(before, plan, expected, max_rows)
@@ -174,7 +177,7 @@ class PlannedSource:
         return np.array([self.naive[split_id].position for split_id in sorted(self.naive)], np.int64)
 
     def _plan(
-        self, index: EventTimeIndex, before: SplitTable, max_rows: int | None, group_limit: int
+        self, index: EventTimeIndex, before: SplitTable, max_rows: int | None, group_limit: int, horizon: int
     ) -> MicroBatchPlan:
         return plan_micro_batch(
             before,
@@ -182,6 +185,7 @@ class PlannedSource:
             self.rules,
             max_rows=max_rows,
             group_limit_us=group_limit,
+            horizon_us=horizon,
             idle=np.array([self.naive[i].idle for i in before.split_ids], np.bool_),
             complete=np.array([self.naive[i].complete for i in before.split_ids], np.bool_),
             no_more_splits=self.no_more_splits,

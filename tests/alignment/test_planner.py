@@ -213,6 +213,58 @@ def test_draining_in_exact_mode_reads_all_in_as_many_plans_as_there_are_records(
     assert source.unread == 0
 
 
+# ---- the horizon ---------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_read_past_the_horizon_and_the_watermark_stays_below_it() -> None:
+    source = a_source(PlanningRules(0), a=[5, 10, 15], b=[6, 11])
+    plan = source.plan(horizon=10)
+    assert (plan.rows, plan.bound_us, plan.limited_by) == (3, 10, LimitedBy.HORIZON)
+    assert source.combined == 5
+    assert source.statuses == {"a": ACTIVE, "b": ACTIVE}
+
+
+def test_splits_that_are_read_to_their_ends_do_not_carry_the_watermark_to_the_horizon() -> None:
+    source = a_source(PlanningRules(0), a=[5, 10])
+    source.naive["a"].complete = True
+    source.plan(horizon=10)
+    assert (source.combined, source.statuses) == (9, {"a": FINISHED})
+
+
+@settings(max_examples=200)
+@given(
+    logs=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=6), min_size=1, max_size=8),
+    bound=st.integers(0, 5),
+    drift=st.none() | st.integers(0, 20),
+    max_rows=st.none() | st.integers(1, 7),
+    at_once=st.integers(1, 4),
+)
+def test_splits_that_join_when_it_is_their_turn_are_all_read_and_none_of_their_records_is_late(
+    logs: list[list[int]], bound: int, drift: int | None, max_rows: int | None, at_once: int
+) -> None:
+    source = PlannedSource(PlanningRules(bound, drift, bounded=True))
+    waiting = sorted(enumerate(logs), key=lambda log: min(log[1]))
+    for _ in range(sum(map(len, logs)) + len(logs)):
+        while waiting and _has_room(source, at_once, min(waiting[0][1])):
+            number, times = waiting.pop(0)
+            assert min(times) > source.combined
+            source.join(f"s{number}")
+            source.append(f"s{number}", [Block(tuple(times))])
+            source.naive[f"s{number}"].complete = True
+        source.no_more_splits = not waiting
+        # Checks of every record that is on time by its split that it is not late.
+        source.plan(max_rows, horizon=min(waiting[0][1]) if waiting else MAX_WATERMARK)
+    assert not waiting
+    assert source.unread == 0
+    assert source.combined == MAX_WATERMARK
+
+
+def _has_room(source: PlannedSource, at_once: int, horizon: int) -> bool:
+    """Whether fewer splits than wanted can be read, or none of them before the horizon."""
+    heads = [split.unread[0] for split in source.naive.values() if split.unread]
+    return len(heads) < at_once or min(heads) > horizon
+
+
 # ---- arguments -----------------------------------------------------------------------------------------------------
 
 

@@ -95,6 +95,10 @@ class SourceWalk(RuleBasedStateMachine):
     def plan_with_limits(self, max_rows: int | None, group_limit: int) -> None:
         self.source.plan(max_rows, group_limit)
 
+    @rule(max_rows=MAX_ROWS, horizon=st.integers(-5, 35) | EXTREME)
+    def plan_up_to_a_horizon(self, max_rows: int | None, horizon: int) -> None:
+        self.source.plan(max_rows, horizon=horizon)
+
     @rule(max_rows=MAX_ROWS)
     def plan(self, max_rows: int | None) -> None:
         self.source.plan(max_rows)
