@@ -4,6 +4,7 @@ from streaming_source.api.clients import KeptClients
 from streaming_source.api.discovery import (
     DiscoveredSplits,
     DiscoveredSplitsSerializer,
+    DiscoveringSource,
     DiscoveringSplitEnumerator,
 )
 from streaming_source.api.emitter import BlockEmitter, RecordEmitter, RecordEvaluator, SplitState
@@ -27,6 +28,7 @@ __all__ = [
     "Counter",
     "DiscoveredSplits",
     "DiscoveredSplitsSerializer",
+    "DiscoveringSource",
     "DiscoveringSplitEnumerator",
     "Fetching",
     "InputStatus",

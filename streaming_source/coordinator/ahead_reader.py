@@ -87,13 +87,14 @@ class AheadReader(Generic[SplitT]):
         self._output = SplitOutput(self._times, ReaderMetrics(), source.end_of_stream, split.stop)
         self._emitter = source.create_record_emitter(self._context)
         self._reader: SplitReader[SplitT] | None = None
+        self._is_woken = False
 
     def fetch(self) -> Fetched:
         """Fetch once. May block until `wake_up`."""
         split = self._state.split
         if not self._has_reached_stop:
-            reader = self._opened()
-            records = reader.fetch()
+            records = self._opened().fetch()
+            self._is_woken = False
             while (split_id := records.next_split()) is not None:
                 if split_id != split.split_id:
                     raise SourceError(f"fetched records of split {split_id!r} with the reader of {split.split_id!r}")
@@ -108,6 +109,8 @@ class AheadReader(Generic[SplitT]):
 
     def wake_up(self) -> None:
         """Make a fetch that blocks return. From any thread."""
+        # Said before the reader is looked for: one that is being opened is looked for in vain, and must hear of it.
+        self._is_woken = True
         reader = self._reader
         if reader is not None:
             reader.wake_up()
@@ -127,6 +130,8 @@ class AheadReader(Generic[SplitT]):
         if self._reader is None:
             self._reader = self._source.create_split_reader(self._context)
             self._reader.handle_splits_changes(SplitsAddition([self._state.to_split()]))
+            if self._is_woken:
+                self._reader.wake_up()
         return self._reader
 
 

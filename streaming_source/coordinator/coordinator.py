@@ -27,6 +27,7 @@ from streaming_source.coordinator.members import has_news, joined, without_finis
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WorkerPool, Workers
+from streaming_source.exceptions import SourceError
 
 __all__ = ["SourceCoordinator"]
 
@@ -101,7 +102,18 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return self._host
 
     def restore(self, state: SourceState[SplitT, CheckpointT]) -> None:
-        """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet."""
+        """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet.
+
+        Raises
+        ------
+        SourceError
+            If planning has begun.
+        """
+        if self._started:
+            raise SourceError(
+                f"cannot restore state {state.sequence}: planning has begun, and stands at state "
+                f"{self.state.sequence}; go on from an earlier state with rewind()"
+            )
         self._calls = AsyncCalls(self._workers, self._now_us)
         self._context: CoordinatorContext[SplitT] = CoordinatorContext(
             self._readers, self._rules.strategy.timestamp_assigner, self._schema, self._calls, self._workers
@@ -130,12 +142,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._look_ahead is None or not self._started:
             # What an index of the source's own told of the records since is forgotten: it must be found anew.
             self.host.close()
+            self._started = False
             self.restore(state)
             return
         self._index.remove(self._index.split_ids)
         self._context.complete.clear()
         self._context.added.clear()
-        self.host.go_back(state.sequence)
+        in_work, _, _ = without_finished(state.table)
+        self.host.go_back(state.sequence, in_work.split_ids)
         self._begin_from(state)
         self._take_over()
         self._context.changed = True
@@ -165,11 +179,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def close(self) -> None:
         """End discovery."""
-        if self._look_ahead is not None:
-            self._look_ahead.close()
-        if self._host is not None:
-            self._host.close()
-        self._workers.close()
+        try:
+            if self._look_ahead is not None:
+                self._look_ahead.close()
+            if self._host is not None:
+                self._host.close()
+        finally:
+            self._workers.close()
 
     # ---- planning ------------------------------------------------------------------------------------------------
 

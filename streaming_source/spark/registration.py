@@ -102,7 +102,7 @@ def _data_source(format_name: str, *, driver: str, content: bytes | None = None)
             if content is None:
                 self._aligned = AlignedDataSource.of_format(format_name, dict(options))
             else:
-                self._aligned = AlignedDataSource(*cloudpickle.loads(content))
+                self._aligned = AlignedDataSource.of_pickle(content)
 
         @classmethod
         def name(cls) -> str:

@@ -105,7 +105,9 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 parts.append(AlignedInputPartition((), announced))
             parts[0].watermark_row_us = row_us
         for subtask_id, part in enumerate(parts):
-            part.subtask_id, part.events = subtask_id, tuple(coordinator.take_events(subtask_id))
+            part.subtask_id = subtask_id
+            # Without something to read no reader is made: its events wait.
+            part.events = tuple(coordinator.take_events(subtask_id)) if part.splits else ()
         return parts
 
     def commit(self, end: Offset) -> None:

@@ -75,7 +75,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         """See `SplitEnumerator`. Every split that was found is assigned already."""
 
     def _reader_of(self, split_id: str) -> int:
-        return zlib.crc32(split_id.encode()) % self._context.current_parallelism()
+        readers = sorted(self._context.registered_readers())
+        return readers[zlib.crc32(split_id.encode()) % len(readers)]
 
     def _discovery(self) -> Discovery:
         about = partial(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
 from streaming_source.exceptions import OffsetError
@@ -43,7 +43,7 @@ class FileSplit(SourceSplit):
         For a reader only: what to read.
     """
 
-    split_id: str
+    split_id: str = field()  # said to be a field: else the property of the base class is taken for its default
     position: int = 0
     file: str = ""
     row: int | None = 0
@@ -76,11 +76,24 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
     def deserialize(self, version: int, data: bytes) -> FileSplit:
         """See `SimpleVersionedSerializer`."""
         _check_version(version, self.version, "splits")
-        split_id, position, *place = json.loads(data)
-        if len(place) == 1:
-            return FileSplit(split_id, position, modified_ms=place[0])
-        file, row, files = place
-        return FileSplit(split_id, position, file, row, files)
+        try:
+            split_id, position, *place = json.loads(data)
+            if len(place) == 1:
+                split = FileSplit(split_id, position, modified_ms=place[0])
+            else:
+                file, row, files = place
+                split = FileSplit(split_id, position, file, row, files)
+            _check_types(split)
+        except (ValueError, TypeError) as error:
+            raise OffsetError(f"damaged offset: {data!r} is no split of files: {error}") from error
+        return split
+
+
+def _check_types(split: FileSplit) -> None:
+    names: tuple[object, ...] = (split.split_id, split.file)
+    numbers: tuple[object, ...] = (split.position, split.row or 0, split.files, split.modified_ms)
+    if not all(isinstance(name, str) for name in names) or not all(isinstance(number, int) for number in numbers):
+        raise TypeError("a name is no text, or a number no number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +132,11 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     def deserialize(self, version: int, data: bytes) -> FilesCheckpoint:
         """See `SimpleVersionedSerializer`."""
         _check_version(version, self.version, "enumerator")
-        state = json.loads(data)
-        return FilesCheckpoint(tuple(sorted(state["finished"].items())), state["forgotten"], state["until"])
+        try:
+            state = json.loads(data)
+            return FilesCheckpoint(tuple(sorted(state["finished"].items())), state["forgotten"], state["until"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise OffsetError(f"damaged offset: {data!r} has no finished files: {error!r}") from error
 
 
 def _check_version(version: int, known: int, what: str) -> None:
