@@ -23,6 +23,7 @@ from streaming_source.coordinator.generators import SplitGenerators
 from streaming_source.coordinator.host import EnumeratorHost
 from streaming_source.coordinator.idle_clock import IdleClock
 from streaming_source.coordinator.look_ahead import LookAhead
+from streaming_source.coordinator.meeting import GroupMeeting
 from streaming_source.coordinator.members import has_news, joined, without_finished
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
@@ -54,6 +55,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         How many read one micro-batch, at least 1.
     workers
         Do what must not keep the planner waiting; by default threads. Closed with this.
+    meeting
+        Of the alignment group whose other members are other sources; None if there is none. Left when this is closed.
 
     Notes
     -----
@@ -71,6 +74,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         *,
         readers: int = 1,
         workers: Workers | None = None,
+        meeting: GroupMeeting | None = None,
     ) -> None:
         self._source = source
         self._rules = rules
@@ -78,6 +82,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._now_us = now_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
+        self._meeting = meeting
+        self._group_limit_us = MAX_WATERMARK
+        self._waits = False
         self._draining = self._announce_again = self._started = False
         self._host: EnumeratorHost[SplitT, CheckpointT] | None = None
         self._look_ahead: LookAhead[SplitT] | None = None
@@ -170,6 +177,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self.host.start(self._table.split_ids)
         self.host.run_until(lambda: not self._calls.awaits_first)
         self._context.changed = self._started = True
+        alignment = self._rules.strategy.alignment
+        if self._meeting is not None and alignment is not None:
+            interval_s = alignment.update_interval_us / 1e6
+            self._calls.call(self._meeting.renew, self._on_group_limit, delay_s=interval_s, period_s=interval_s)
         if self._draining:
             self._calls.end()
         elif self._look_ahead is not None:
@@ -179,6 +190,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def close(self) -> None:
         """End discovery."""
+        if self._meeting is not None:
+            self._meeting.leave()
         try:
             if self._look_ahead is not None:
                 self._look_ahead.close()
@@ -290,6 +303,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._index,
             self._rules.planning,
             max_rows=max_rows,
+            group_limit_us=self._group_limit(),
             horizon_us=self._context.horizon_us,
             idle=self._idle(),
             complete=np.fromiter((split_id in self._context.complete for split_id in ids), np.bool_, len(ids)),
@@ -297,6 +311,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             draining=self._draining,
             advance=self._generators.advance if own_generator else None,
         )
+        self._tell_group(plan)
         # A snapshot says nothing of the time that passes while it is read.
         if not self._draining:
             unread = self._table.positions < self._index.ends()
@@ -308,6 +323,29 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # There may be more than this plan was allowed to take.
         self._context.changed = True
         return True
+
+    # ---- inside: the group ---------------------------------------------------------------------------------------
+
+    def _group_limit(self) -> int:
+        """How far other sources let this one read. A run that only reads what is there (AvailableNow) goes alone."""
+        if self._meeting is None or self._draining:
+            return MAX_WATERMARK
+        self._group_limit_us = self._meeting.renew()
+        return self._group_limit_us
+
+    def _tell_group(self, plan: MicroBatchPlan) -> None:
+        if self._meeting is None or self._draining:
+            return
+        positions = plan.after.positions
+        self._waits = bool((positions < self._index.ends()).any())
+        self._meeting.report(plan.slowest_us, self._index.nearest_time(positions) if self._waits else None)
+
+    def _on_group_limit(self, limit_us: int | None, error: BaseException | None, began_us: int) -> None:
+        if error is not None:
+            raise error
+        self._context.changed |= self._waits and limit_us != self._group_limit_us
+
+    # ---- inside: idleness ----------------------------------------------------------------------------------------
 
     def _idle(self) -> npt.NDArray[np.bool_]:
         if self._draining:

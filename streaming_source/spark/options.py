@@ -19,6 +19,8 @@ __all__ = ["FRAME_OPTIONS", "STRATEGY_OPTIONS", "FrameOptions", "frame_options",
 
 _SECOND_US: Final = 1_000_000
 
+_OWN_SPLITS: Final = "the splits of this source"
+
 STRATEGY_OPTIONS: Final = OptionSet(
     [
         Option("eventTimeColumn", text, "Column of the event time (dotted path); absent: the source record timestamp."),
@@ -38,8 +40,18 @@ STRATEGY_OPTIONS: Final = OptionSet(
             "1 minute",
         ),
         Option("maxDrift", duration(), "How far any split is read ahead of the slowest one's reach."),
-        Option("alignmentGroup", text, "Name of the group of splits that `maxDrift` holds together."),
-        Option("updateInterval", duration(1), "How often limits are exchanged within a group.", _SECOND_US, "1 second"),
+        Option(
+            "alignmentGroup",
+            text,
+            "`maxDrift` also holds together the sources of this application that name the same group.",
+        ),
+        Option(
+            "updateInterval",
+            duration(1),
+            "How often, at least, the sources of a group exchange how far they are.",
+            _SECOND_US,
+            "1 second",
+        ),
     ]
 )
 """What makes a `WatermarkStrategy`; `from_source` takes the strategy itself instead."""
@@ -160,7 +172,7 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
     if values["alignmentGroup"] is not None and values["maxDrift"] is None:
         raise OptionError(f"option alignmentGroup = {values['alignmentGroup']!r} needs maxDrift")
     if values["maxDrift"] is not None:
-        group = values["alignmentGroup"] or "the splits of this source"
+        group = values["alignmentGroup"] or _OWN_SPLITS
         alignment = AlignmentParameters(group, values["maxDrift"], values["updateInterval"])
         strategy = replace(strategy, alignment=alignment)
     return strategy
@@ -190,4 +202,5 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         perfect=options.lateness == "none",
         bounded=bounded,
     )
-    return ReadRules(strategy, planning, options.time_limit_us, announces=options.watermark_rows)
+    group = strategy.alignment.group if strategy.alignment and strategy.alignment.group != _OWN_SPLITS else None
+    return ReadRules(strategy, planning, options.time_limit_us, announces=options.watermark_rows, group=group)

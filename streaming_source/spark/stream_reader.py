@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from streaming_source.api import Source
-from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
+from streaming_source.coordinator import GroupMeeting, ReadRules, SourceCoordinator, SourceState, assign_ranges
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.partitions import MIN_ROWS_PER_READER, AlignedInputPartition, read_splits
@@ -152,14 +154,37 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planning(self) -> SourceCoordinator[Any, Any]:
         if self._coordinator is None:
             self._coordinator = SourceCoordinator(
-                self._source, self._rules, self._schema, lambda: time.monotonic_ns() // 1000, readers=self._readers
+                self._source, self._rules, self._schema, _now_us, readers=self._readers, meeting=self._meeting()
             )
         return self._coordinator
+
+    def _meeting(self) -> GroupMeeting | None:
+        alignment = self._rules.strategy.alignment
+        if self._rules.group is None or alignment is None:
+            return None
+        return GroupMeeting(
+            _meeting_place(), self._rules.group, alignment.max_drift_us, alignment.update_interval_us, _now_us
+        )
 
     def _state_of(self, offset: Offset) -> SourceState[Any, Any]:
         # A checkpoint of another source may hold anything.
         known = self._recent.get(offset.get("n", -1)) if isinstance(offset, dict) else None
         return self._codec.decode(offset) if known is None else known
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def _meeting_place() -> Path:
+    """A file that all planners of one application find, and no other's: Spark removes it with the application."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS")
+    if not folders:
+        raise OptionError(
+            "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
+            "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
+        )
+    return Path(folders.split(",")[0]) / "watermark-alignment.sqlite"
 
 
 def _rows_of(limit: ReadLimit) -> int | None:
