@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.kafka)
 
 
-def _missing(config: pytest.Config, what: str, why: object) -> None:
+def _missing(config: pytest.Config, what: str, why: object) -> NoReturn:
     """Remember it for the end of the run, and skip."""
     config.kafka_missing = {**getattr(config, "kafka_missing", {}), what: str(why)}  # type: ignore[attr-defined]
     pytest.skip(f"no {what}: {why}")
@@ -37,7 +37,7 @@ def kafka_jars(pytestconfig: pytest.Config) -> list[Path]:
     try:
         return BROKER.jars()
     except ArtifactsMissingError as error:
-        return _missing(pytestconfig, "Apache Kafka", error)
+        _missing(pytestconfig, "Apache Kafka", error)
 
 
 @pytest.fixture(scope="session")
@@ -73,5 +73,5 @@ def spark_kafka(spark: SparkSession, pytestconfig: pytest.Config) -> SparkSessio
     try:
         SPARK_CONNECTOR.jars()
     except ArtifactsMissingError as error:
-        return _missing(pytestconfig, "Spark's own Kafka source", error)
+        _missing(pytestconfig, "Spark's own Kafka source", error)
     return spark
