@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import Source, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.ahead_reader import AheadReader, Fetched, columns_for_times
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
@@ -80,6 +80,12 @@ class _Arrival(Generic[SplitT]):
     error: BaseException | None
     found_nothing: bool = False
     is_last: bool = False
+
+    def is_like(self, other: _Arrival[SplitT]) -> bool:
+        """Whether both found nothing, and know the same of it."""
+        if not (self.found_nothing and other.found_nothing) or self.fetched is None or other.fetched is None:
+            return False
+        return self.fetched.caught_up is other.fetched.caught_up
 
 
 class LookAhead(SupportsEventTimeIndex[SplitT]):
@@ -258,7 +264,8 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
             return
         look.untaken += fetched.rows
         waited_enough = not look.is_woken or look.patience_s >= _LAST_PATIENCE_S
-        arrival.found_nothing = not fetched.blocks and waited_enough
+        has_all = waited_enough if fetched.caught_up is None else fetched.caught_up is not CaughtUp.NO
+        arrival.found_nothing = not fetched.blocks and has_all
         drains = self._drains_from_us is not None and arrival.began_us >= self._drains_from_us
         arrival.is_last = fetched.finished or (drains and arrival.found_nothing)
         if look.is_woken and not fetched.blocks:
@@ -288,7 +295,7 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
 
     def _pass_on(self, arrival: _Arrival[SplitT]) -> None:
         last = arrival.look.last_arrival
-        if last is not None and last.found_nothing and arrival.found_nothing and not arrival.is_last:
+        if last is not None and last.is_like(arrival) and not arrival.is_last:
             # As long as nobody takes them they do not pile up.
             last.began_us = arrival.began_us
             return
@@ -324,7 +331,7 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
             self._context.complete_split(split_id)
         look.is_known = True
         look.is_done |= arrival.is_last
-        if fetched.blocks:
+        if fetched.blocks or fetched.caught_up is CaughtUp.HELD_BACK:
             look.observed_us = MIN_WATERMARK
         elif arrival.found_nothing:
             look.observed_us = arrival.began_us
