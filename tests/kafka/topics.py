@@ -109,13 +109,11 @@ class Topic:
 
     def write_logs(self, logs: Mapping[int, Sequence[int]], *, first: int = 0) -> None:
         """Write event times (microseconds, whole ms) in order; values are `partition/number`, from `first`."""
-        with self.producer() as producer:
-            for partition, times in logs.items():
-                messages = [
-                    {"value": b"%d/%d" % (partition, number), "timestamp": whole_ms(int(t))}
-                    for number, t in enumerate(times, first)
-                ]
-                assert producer.produce_batch(self.name, messages, partition=partition) == len(messages)
+        self.write(
+            Record(whole_ms(int(t)), b"%d/%d" % (partition, number), partition=partition)
+            for partition, times in logs.items()
+            for number, t in enumerate(times, first)
+        )
 
     @contextmanager
     def producer(self, codec: str = "none", **config: Any) -> Iterator[Producer]:
