@@ -149,6 +149,9 @@ class KafkaAdmin:
         try:
             return self._patience.run(call)
         except KafkaException as error:
+            if self._client is not None:
+                # What it has to say of its connections waits for this.
+                self._client.poll(0)
             failed = client_error(self._config, what, error)
         raise SourceError(f"{failed}{self._last_trouble}") from None
 

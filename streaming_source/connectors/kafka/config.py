@@ -13,7 +13,13 @@ from streaming_source.exceptions import OptionError, SourceError
 
 __all__ = ["ClientConfig", "client_error"]
 
+_QUIET: Final = {
+    # On standard error it says twenty times a second that a broker is down. What matters is raised, or logged, here.
+    "log_level": "2",
+}
+
 _DEFAULTS: Final = {
+    **_QUIET,
     # Long polls end soon: what has caught up is known to have, and an end is confirmed, a moment later.
     "fetch.wait.max.ms": "50",
     # The default of a second lets a reader that empties its queue in milliseconds wait for most of its time.
@@ -92,7 +98,7 @@ class ClientConfig:
     def for_admin(self) -> dict[str, str]:
         """Settings of an admin client: those that have to do with connections."""
         of_consumers = ("fetch.", "max.partition.", "isolation.", "group.", "queued.", "session.", "check.crcs")
-        return {name: value for name, value in self.settings if not name.startswith(of_consumers)}
+        return {**_QUIET, **{name: value for name, value in self.settings if not name.startswith(of_consumers)}}
 
     def scrub(self, text: str) -> str:
         """A text without the values of secret settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 import numpy as np
@@ -39,18 +39,14 @@ def record_schema(value: ValueFormat, *, headers: bool) -> pa.Schema:
 
 
 def by_partition(messages: list[Message]) -> Iterator[tuple[Partition, list[Message]]]:
-    """Runs of messages of one partition, as they came. O(n), two calls a message."""
+    """Runs of messages of one partition, as they came; at least one message. O(n)."""
     numbers = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
-    topics = list(map(Message.topic, messages))
     changes = np.flatnonzero(np.diff(numbers)) + 1
-    if topics.count(topics[0]) != len(topics):
-        others = (i for i, (a, b) in enumerate(pairwise(topics), 1) if a != b)
-        changes = np.union1d(changes, np.fromiter(others, np.int64))
-    if not changes.size:
-        yield Partition(topics[0], int(numbers[0])), messages
-        return
+    if len(set(map(Message.topic, messages))) > 1:
+        others = [i for i, (a, b) in enumerate(pairwise(map(Message.topic, messages)), 1) if a != b]
+        changes = np.union1d(changes, np.array(others, np.int64))
     for begin, end in pairwise([0, *changes.tolist(), len(messages)]):
-        yield Partition(topics[begin], int(numbers[begin])), messages[begin:end]
+        yield Partition(messages[begin].topic(), int(numbers[begin])), messages[begin:end]
 
 
 class MessageColumns:
@@ -95,8 +91,10 @@ class MessageColumns:
 
 
 def _timestamps(messages: Sequence[Message]) -> tuple[Int64Array, Int64Array]:
-    types, times_ms = zip(*map(Message.timestamp, messages), strict=True)
-    return np.array(types, np.int64), np.array(times_ms, np.int64)
+    # In one stream of numbers: arrays of tuples take five times as long.
+    numbers = chain.from_iterable(map(Message.timestamp, messages))
+    pairs = np.fromiter(numbers, np.int64, 2 * len(messages)).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
 
 
 def _positions(offsets: Int64Array) -> int | Int64Array:
