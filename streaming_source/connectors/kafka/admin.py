@@ -57,7 +57,7 @@ class Patience:
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._clock = clock
         self._ended = threading.Event()
 
@@ -69,7 +69,7 @@ class Patience:
         KafkaException
             That of the last trial; at once where trying again is in vain, or after `end`.
         """
-        until, backoff_s = self._clock() + self._seconds, _FIRST_BACKOFF_S
+        until, backoff_s = self._clock() + self.seconds, _FIRST_BACKOFF_S
         while True:
             try:
                 return call()
@@ -122,6 +122,7 @@ class KafkaAdmin:
         self._patience = patience
         self._client: AdminClient | None = None
         self._last_trouble = ""
+        self._request_s = min(_REQUEST_S, patience.seconds)
         committed = config.isolation_level == "read_committed"
         self._isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
@@ -167,12 +168,12 @@ class KafkaAdmin:
         client = self._connected()
         names = list(subscription.topics)
         if subscription.kind == "subscribePattern":
-            listed = client.list_topics(timeout=_REQUEST_S).topics
+            listed = client.list_topics(timeout=self._request_s).topics
             names = sorted(name for name in listed if subscription.matches(name))
         if not names:
             return []
         found = []
-        futures = client.describe_topics(TopicCollection(names), request_timeout=_REQUEST_S)
+        futures = client.describe_topics(TopicCollection(names), request_timeout=self._request_s)
         for name in sorted(futures):
             try:
                 topic = futures[name].result()
@@ -186,7 +187,9 @@ class KafkaAdmin:
 
     def _offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
         specs = {TopicPartition(part.topic, part.number): _spec(number) for part, number in wanted.items()}
-        futures = self._connected().list_offsets(specs, isolation_level=self._isolation, request_timeout=_REQUEST_S)
+        futures = self._connected().list_offsets(
+            specs, isolation_level=self._isolation, request_timeout=self._request_s
+        )
         found: dict[Partition, int | None] = {}
         for where, future in futures.items():
             try:

@@ -119,7 +119,8 @@ class PartitionDiscovery:
                 before = KnownTopic(topic.name, topic.topic_id, (), topic.topic_id[:_INCARNATION_CHARACTERS])
             new += [(part, before.incarnation) for part in chosen if part.number not in before.partitions]
             numbers = {*before.partitions, *(part.number for part in chosen)}
-            now[topic.name] = replace(before, partitions=tuple(sorted(numbers)))
+            topic_id = topic.topic_id or before.topic_id
+            now[topic.name] = replace(before, topic_id=topic_id, partitions=tuple(sorted(numbers)))
         splits = self._splits(new, is_fresh=self._known is None)
         self._known = now
         lost = tuple(_split_id(topic, number) for topic in gone for number in topic.partitions)
