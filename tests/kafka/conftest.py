@@ -75,3 +75,18 @@ def spark_kafka(spark: SparkSession, pytestconfig: pytest.Config) -> SparkSessio
     except ArtifactsMissingError as error:
         _missing(pytestconfig, "Spark's own Kafka source", error)
     return spark
+
+
+@pytest.fixture(autouse=True)
+def _formats(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For tests on Spark: the formats are registered, and no query runs on."""
+    if request.node.get_closest_marker("spark") is None:
+        yield
+        return
+    import streaming_source
+
+    session = request.getfixturevalue("spark")
+    streaming_source.register(session)
+    yield
+    for query in session.streams.active:
+        query.stop()
