@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,6 +11,7 @@ from streaming_source.api import SourceSplit
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.admin import FoundTopic, Patience
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
+from streaming_source.connectors.kafka.ends import LogEnd, LogEnds
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,
@@ -21,7 +22,7 @@ from streaming_source.connectors.kafka.split import (
 )
 from streaming_source.connectors.kafka.starting import EARLIEST, Boundary
 from streaming_source.connectors.kafka.subscription import Partition, Subscription
-from streaming_source.exceptions import DataLossError, OffsetError, OptionError
+from streaming_source.exceptions import DataLossError, OffsetError, OptionError, SourceError
 from streaming_source.testing import TestingEnumeratorContext
 
 SPLITS, CHECKPOINTS = KafkaSplitSerializer(), KafkaCheckpointSerializer()
@@ -198,7 +199,8 @@ def enumerator(
 ) -> KafkaSplitEnumerator:
     looks = discovery(cluster, Subscription.to_topics("a"), bounded=bounded, fail_on_data_loss=False)
     period = None if bounded else 1.0
-    return KafkaSplitEnumerator(context, looks, Patience(0), period_seconds=period, checkpoint=None)
+    ends = LogEnds(lambda parts: {})
+    return KafkaSplitEnumerator(context, looks, Patience(0), ends, period_seconds=period, checkpoint=None)
 
 
 def assigned(context: TestingEnumeratorContext[KafkaSplit]) -> list[str]:
@@ -260,3 +262,65 @@ def test_a_restart_must_end_where_the_start_did() -> None:
         unbounded.restore_enumerator(context, KafkaCheckpoint(bounded=True))
     with pytest.raises(OffsetError, match="is of a source that was not bounded, this one is bounded"):
         bounded.restore_enumerator(context, KafkaCheckpoint())
+
+
+# ---- ends of logs --------------------------------------------------------------------------------------------------
+
+
+class Ends:
+    """Answers, or does not, and notes who was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.fails = False
+        self.now = 0.0
+        self.ends = LogEnds(self._ask, fresh_s=1.0, clock=lambda: self.now)
+
+    def _ask(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
+        self.asked.append([str(part) for part in parts])
+        if self.fails:
+            raise SourceError("no brokers")
+        return {part: LogEnd(len(self.asked), len(self.asked)) for part in parts}
+
+
+def test_all_ends_are_asked_for_in_one_call_and_kept_for_a_moment() -> None:
+    brokers = Ends()
+    parts = [Partition("a", number) for number in range(3)]
+    brokers.ends.want(parts)
+    assert [brokers.ends.end(part) for part in parts] == [LogEnd(1, 1)] * 3
+    brokers.now = 0.9
+    assert brokers.ends.end(parts[0]) == LogEnd(1, 1)
+    brokers.now = 1.0
+    assert [brokers.ends.end(part) for part in parts] == [LogEnd(2, 2)] * 3
+    assert brokers.asked == [["a-0", "a-1", "a-2"]] * 2
+
+
+def test_an_end_that_was_not_asked_for_is_not_known_until_the_next_time() -> None:
+    brokers = Ends()
+    brokers.ends.end(Partition("a", 0))
+    assert brokers.ends.end(Partition("a", 1)) is None
+    brokers.now = 1.0
+    assert brokers.ends.end(Partition("a", 1)) == LogEnd(2, 2)
+
+
+def test_ends_that_nobody_wants_any_more_are_not_asked_for() -> None:
+    brokers = Ends()
+    brokers.ends.end(Partition("a", 0))
+    brokers.now = 61.0
+    brokers.ends.end(Partition("a", 1))
+    assert brokers.asked[-1] == ["a-1"]
+
+
+def test_of_brokers_that_do_not_answer_nothing_is_known(caplog: pytest.LogCaptureFixture) -> None:
+    brokers = Ends()
+    part = Partition("a", 0)
+    assert brokers.ends.end(part) == LogEnd(1, 1)
+    brokers.fails, brokers.now = True, 5.0
+    assert brokers.ends.end(part) is None
+    brokers.now = 7.0
+    assert brokers.ends.end(part) is None
+    assert [record.message for record in caplog.records] == [
+        "nothing is idle until the brokers say where their logs end: no brokers"
+    ]
+    brokers.fails, brokers.now = False, 9.0
+    assert brokers.ends.end(part) == LogEnd(4, 4)

@@ -115,6 +115,11 @@ class KafkaAdmin:
         Of the client.
     patience
         With failures that pass.
+
+    Attributes
+    ----------
+    reads_committed
+        Whether ends of logs are those of what is committed.
     """
 
     def __init__(self, config: ClientConfig, patience: Patience) -> None:
@@ -123,8 +128,7 @@ class KafkaAdmin:
         self._client: AdminClient | None = None
         self._last_trouble = ""
         self._request_s = min(_REQUEST_S, patience.seconds)
-        committed = config.isolation_level == "read_committed"
-        self._isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        self.reads_committed = config.isolation_level == "read_committed"
 
     def topics(self, subscription: Subscription) -> list[FoundTopic]:
         """The topics of a subscription that there are, by name. One call; for a pattern two.
@@ -136,15 +140,26 @@ class KafkaAdmin:
         """
         return self._ask("asking for topics", lambda: self._topics(subscription))
 
-    def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
+    def offsets(self, wanted: Mapping[Partition, int], *, committed: bool | None = None) -> dict[Partition, int | None]:
         """See `starting.Lookup`: one call for all. Of partitions that are gone there is no answer.
+
+        Parameters
+        ----------
+        wanted
+            By partition, see there.
+        committed
+            Whether logs end with what is committed; None: as for the consumer.
 
         Raises
         ------
         SourceError
             If the brokers do not say, in all the time of patience.
         """
-        return self._ask("asking for offsets", lambda: self._offsets(wanted)) if wanted else {}
+        if not wanted:
+            return {}
+        ends_committed = self.reads_committed if committed is None else committed
+        level = IsolationLevel.READ_COMMITTED if ends_committed else IsolationLevel.READ_UNCOMMITTED
+        return self._ask("asking for offsets", lambda: self._offsets(wanted, level))
 
     def _ask(self, what: str, call: Callable[[], T]) -> T:
         try:
@@ -185,11 +200,9 @@ class KafkaAdmin:
             found.append(FoundTopic(name, topic_id, tuple(sorted(part.id for part in topic.partitions))))
         return found
 
-    def _offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
+    def _offsets(self, wanted: Mapping[Partition, int], level: IsolationLevel) -> dict[Partition, int | None]:
         specs = {TopicPartition(part.topic, part.number): _spec(number) for part, number in wanted.items()}
-        futures = self._connected().list_offsets(
-            specs, isolation_level=self._isolation, request_timeout=self._request_s
-        )
+        futures = self._connected().list_offsets(specs, isolation_level=level, request_timeout=self._request_s)
         found: dict[Partition, int | None] = {}
         for where, future in futures.items():
             try:

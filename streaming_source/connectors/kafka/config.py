@@ -20,8 +20,8 @@ _QUIET: Final = {
 
 _DEFAULTS: Final = {
     **_QUIET,
-    # Long polls end soon: what has caught up is known to have, and an end is confirmed, a moment later.
-    "fetch.wait.max.ms": "50",
+    # One request is under way at a time: a long one for a partition without news would keep the next one waiting.
+    "fetch.wait.max.ms": "10",
     # The default of a second lets a reader that empties its queue in milliseconds wait for most of its time.
     "fetch.queue.backoff.ms": "5",
 }

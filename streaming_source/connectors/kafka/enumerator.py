@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
 from streaming_source.connectors.kafka.admin import Patience
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
+from streaming_source.connectors.kafka.ends import LogEnds
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
+from streaming_source.connectors.kafka.subscription import Partition
 
 __all__ = ["KafkaSplitEnumerator"]
 
@@ -24,6 +26,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         Finds them.
     patience
         With the brokers; ended when this is closed.
+    ends
+        Where logs end: told of what will be read.
     period_seconds
         How often to look; None to look once: no partition is added afterwards, not even after a restart.
     checkpoint
@@ -35,6 +39,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         context: SplitEnumeratorContext[KafkaSplit],
         discovery: PartitionDiscovery,
         patience: Patience,
+        ends: LogEnds,
         *,
         period_seconds: float | None,
         checkpoint: KafkaCheckpoint | None,
@@ -42,6 +47,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self._context = context
         self._discovery = discovery
         self._patience = patience
+        self._ends = ends
         self._period_seconds = period_seconds
         self._checkpoint = checkpoint or KafkaCheckpoint(bounded=period_seconds is None)
         self._is_complete = checkpoint is not None and period_seconds is None
@@ -78,6 +84,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         assert found is not None
         for split_id in found.gone:
             self._context.complete_split(split_id)
+        topics = found.checkpoint.topics
+        self._ends.want(Partition(topic.name, number) for topic in topics for number in topic.partitions)
         self._assign(found.splits)
         self._checkpoint = found.checkpoint
         if self._period_seconds is None:

@@ -23,6 +23,7 @@ from streaming_source.connectors.kafka.admin import KafkaAdmin, Patience
 from streaming_source.connectors.kafka.config import ClientConfig
 from streaming_source.connectors.kafka.ddl import parse_schema
 from streaming_source.connectors.kafka.discovery import PartitionDiscovery
+from streaming_source.connectors.kafka.ends import LogEnds
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
 from streaming_source.connectors.kafka.options import KAFKA_OPTIONS
 from streaming_source.connectors.kafka.records import MessageColumns, record_schema
@@ -235,6 +236,7 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
         return KafkaSplitReader(
             self.config,
             context.clients,
+            LogEnds.shared(self.config),
             MessageColumns(context.schema, self.values),
             fail_on_data_loss=self.fail_on_data_loss,
             poll_timeout_s=_seconds(self.poll_timeout),
@@ -263,7 +265,8 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
             checkpoint=checkpoint,
         )
         period = None if self.end is not None else _seconds(self.discovery_interval)
-        return KafkaSplitEnumerator(context, discovery, patience, period_seconds=period, checkpoint=checkpoint)
+        ends = LogEnds.shared(self.config)
+        return KafkaSplitEnumerator(context, discovery, patience, ends, period_seconds=period, checkpoint=checkpoint)
 
 
 def _subscription(values: Mapping[str, Any]) -> Subscription:

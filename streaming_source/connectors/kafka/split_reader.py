@@ -20,6 +20,7 @@ from streaming_source.api import (
     SplitsChange,
 )
 from streaming_source.connectors.kafka.config import ClientConfig, client_error
+from streaming_source.connectors.kafka.ends import LogEnds
 from streaming_source.connectors.kafka.records import MessageColumns, by_partition
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST
@@ -32,9 +33,6 @@ _BATCH: Final = 5000
 _WAIT_S: Final = 0.02
 """The tail of what is there comes when this is over: short, and still long enough for a full batch."""
 
-_FRESH_S: Final = 1.0
-"""How long an end that was reached is taken for the end, before it is asked for again."""
-
 _ASK_S: Final = 10.0
 
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
@@ -46,16 +44,14 @@ _PASSING: Final = frozenset(
 
 @dataclass(slots=True)
 class _Reading:
-    """A split that is read.
-
-    `position` is the next offset; `end` the offset of the partition's end where the reader was told that it has
-    reached it, at `end_at` by the clock.
-    """
+    """A split that is read: its next offset, up to where there are records, and what else is known of its end."""
 
     split: KafkaSplit
     position: int
-    end: int | None = None
-    end_at: float = 0.0
+    known_end: int | None
+    is_at_end: bool = False
+    caught_up: CaughtUp = CaughtUp.NO
+    is_assigned: bool = False
     is_paused: bool = False
 
     @property
@@ -71,9 +67,9 @@ class _Reading:
 class KafkaSplitReader(SplitReader[KafkaSplit]):
     """Reads its partitions with one consumer, each from its position until an offset at or after its stop is seen.
 
-    Offsets are never counted: compaction, aborted transactions and the marks of transactions leave gaps. That the end
-    was reached is what a broker says, and is asked again after a while; of a broker that does not answer nothing is
-    known.
+    Offsets are never counted: compaction, aborted transactions and the marks of transactions leave gaps. A split
+    without a stop, as in the planner, has caught up when the brokers say that its log ends where it is; of brokers
+    that do not answer nothing is known. Such a split costs no connection until there is something to read.
 
     Parameters
     ----------
@@ -81,6 +77,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         Of the consumer.
     clients
         Where it is taken from, and kept for the next reader.
+    ends
+        Where logs end.
     columns
         Make blocks of messages.
     fail_on_data_loss
@@ -95,6 +93,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self,
         config: ClientConfig,
         clients: KeptClients,
+        ends: LogEnds,
         columns: MessageColumns,
         *,
         fail_on_data_loss: bool = True,
@@ -103,6 +102,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     ) -> None:
         self._config = config
         self._clients = clients
+        self._ends = ends
         self._columns = columns
         self._fail_on_data_loss = fail_on_data_loss
         self._poll_timeout_s = poll_timeout_s
@@ -117,7 +117,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         """See `SplitReader`."""
         for split in change.splits:
             if isinstance(change, SplitsAddition):
-                self._begin(_Reading(split, split.position))
+                self._begin(_Reading(split, split.position, split.stop))
             elif split.of in self._reading:
                 self._end(split.of)
 
@@ -132,13 +132,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             If the brokers refuse, or are silent for too long.
         """
         until = self._clock() + self._poll_timeout_s
-        self._confirm_ends()
+        self._look_at_ends()
         while True:
             blocks = self._take(self._consumed())
             finished = self._take_finished()
             if blocks or finished:
                 return RecordsBySplits(blocks, finished)
-            waits = [reading for reading in self._reading.values() if not reading.is_paused and reading.end is None]
+            waits = [reading for reading in self._reading.values() if not (reading.is_paused or reading.is_at_end)]
             if self._woken.is_set() or not waits:
                 self._woken.clear()
                 return RecordsBySplits()
@@ -158,18 +158,17 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         for splits, pauses in ((to_pause, True), (to_resume, False)):
             for split in splits:
                 reading = self._reading.get(split.of)
-                if reading is not None and reading.is_paused != pauses:
-                    reading.is_paused = pauses
+                if reading is None or reading.is_paused == pauses:
+                    continue
+                reading.is_paused = pauses
+                if reading.is_assigned:
                     change = self._consumer.pause if pauses else self._consumer.resume
                     change([reading.where])
 
     def caught_up(self, split_id: str) -> CaughtUp:
-        """See `SplitReader`. A transaction that is open, and began before the end, holds records back."""
+        """See `SplitReader`."""
         reading = next((r for r in self._reading.values() if r.split.split_id == split_id), None)
-        if reading is None or reading.end is None:
-            return CaughtUp.NO
-        _, high = self._consumer.get_watermark_offsets(reading.where, cached=True)
-        return CaughtUp.HELD_BACK if high > reading.end else CaughtUp.YES
+        return CaughtUp.NO if reading is None else reading.caught_up
 
     def close(self) -> None:
         """See `SplitReader`."""
@@ -202,30 +201,48 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _begin(self, reading: _Reading) -> None:
         self._reading[reading.split.of] = reading
-        if not reading.is_finished:
-            self._consumer.incremental_assign([reading.where])
+        if not reading.is_finished and reading.split.stop is not None:
+            self._assign(reading)
 
     def _end(self, part: Partition) -> None:
-        reading = self._reading.pop(part)
-        if reading.split.position != reading.split.stop:
+        self._unassign(self._reading.pop(part))
+
+    def _assign(self, reading: _Reading) -> None:
+        if not reading.is_assigned:
+            reading.is_assigned = True
+            self._consumer.incremental_assign([reading.where])
+            if reading.is_paused:
+                self._consumer.pause([reading.where])
+
+    def _unassign(self, reading: _Reading) -> None:
+        if reading.is_assigned:
+            reading.is_assigned = False
             self._consumer.incremental_unassign([reading.where])
 
-    def _confirm_ends(self) -> None:
-        """Ask again for ends that were reached some time ago: an answer brings them, or what came behind."""
-        stale = self._clock() - _FRESH_S
+    def _look_at_ends(self) -> None:
+        """Of each split without a stop: whether it has caught up; if not, let it be read."""
         for reading in self._reading.values():
-            if reading.end is not None and reading.end_at < stale and not reading.is_paused:
-                reading.end = None
-                self._consumer.seek(reading.where)
+            if reading.split.stop is not None or reading.is_paused:
+                continue
+            end = self._ends.end(reading.split.of)
+            reading.is_at_end = end is not None and reading.position == end.readable
+            reading.known_end = None if end is None else end.readable
+            reading.caught_up = CaughtUp.NO
+            if reading.is_at_end:
+                assert end is not None
+                reading.caught_up = CaughtUp.HELD_BACK if end.written > end.readable else CaughtUp.YES
+                self._unassign(reading)
+            else:
+                self._assign(reading)
 
     def _consumed(self) -> list[Message]:
-        if all(reading.is_finished for reading in self._reading.values()):
+        if all(reading.is_finished or reading.is_at_end for reading in self._reading.values()):
             return []
-        stops = [reading.split.stop for reading in self._reading.values()]
-        left = sum(max((reading.split.stop or 0) - reading.position, 0) for reading in self._reading.values())
-        # No more than can come: else it waits for them.
-        count = _BATCH if None in stops else min(left, _BATCH)
-        messages: list[Message] = self._consumer.consume(max(count, 1), _WAIT_S)
+        known = [reading.known_end for reading in self._reading.values() if not reading.is_paused]
+        left = sum(max((reading.known_end or 0) - reading.position, 0) for reading in self._reading.values())
+        # No more than is there: else it waits for more.
+        count = _BATCH if None in known or not left else min(left, _BATCH)
+        messages: list[Message] = self._consumer.consume(count, _WAIT_S)
         return messages
 
     # ---- what came -----------------------------------------------------------------------------------------------
@@ -241,7 +258,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             reading = self._reading.get(part)
             if reading is None or reading.is_finished or reading.is_paused:
                 continue
-            reading.position, reading.end = run[-1].offset() + 1, None
+            reading.position, reading.is_at_end = run[-1].offset() + 1, False
             stop = reading.split.stop
             if stop is not None and reading.position > stop:
                 run = [message for message in run if message.offset() < stop]
@@ -261,8 +278,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             if reading is not None and message.offset() >= reading.position:
-                reading.position = reading.end = message.offset()
-                reading.end_at = self._clock()
+                reading.position = message.offset()
+                # A range may not end before its stop: what is planned was there, and comes.
+                reading.is_at_end = reading.split.stop is None
         elif code in _LOST:
             if reading is not None:
                 self._lose(reading)
@@ -292,13 +310,15 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 f"{latest}: {why}. Start with a new checkpointLocation, or set failOnDataLoss = false to go on with "
                 "what is there"
             )
-        self._consumer.incremental_unassign([reading.where])
+        self._unassign(reading)
         if position < earliest:
             reading.position = earliest
+            self._assign(reading)
         elif reading.split.stop is not None:
             reading.position = reading.split.stop
-            return
-        self._consumer.incremental_assign([reading.where])
+        else:
+            # The log has become shorter: it is read on when it has grown beyond this again.
+            reading.is_at_end = True
 
     def _lose_all(self, reading: _Reading) -> None:
         """The partition is gone."""
@@ -307,8 +327,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 f"split {reading.split.split_id!r}: the brokers know no partition {reading.split.of} any more; start "
                 "with a new checkpointLocation, or set failOnDataLoss = false to go on without it"
             )
-        reading.position = reading.end = max(reading.position, reading.split.stop or 0)
-        reading.end_at = self._clock()
+        self._unassign(reading)
+        reading.position = max(reading.position, reading.split.stop or 0)
+        reading.is_at_end = True
 
     def _asked(self, part: Partition, at: int) -> int:
         # Not get_watermark_offsets: it can take an error for an empty partition.
