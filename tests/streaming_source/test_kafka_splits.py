@@ -283,44 +283,55 @@ class Ends:
         return {part: LogEnd(len(self.asked), len(self.asked)) for part in parts}
 
 
+PARTS = {f"a-{number}": Partition("a", number) for number in range(3)}
+
+
 def test_all_ends_are_asked_for_in_one_call_and_kept_for_a_moment() -> None:
     brokers = Ends()
-    parts = [Partition("a", number) for number in range(3)]
-    brokers.ends.want(parts)
-    assert [brokers.ends.end(part) for part in parts] == [LogEnd(1, 1)] * 3
+    brokers.ends.update(PARTS, ())
+    assert [brokers.ends.end(split_id) for split_id in PARTS] == [LogEnd(1, 1)] * 3
     brokers.now = 0.9
-    assert brokers.ends.end(parts[0]) == LogEnd(1, 1)
+    assert brokers.ends.end("a-0") == LogEnd(1, 1)
     brokers.now = 1.0
-    assert [brokers.ends.end(part) for part in parts] == [LogEnd(2, 2)] * 3
+    assert [brokers.ends.end(split_id) for split_id in PARTS] == [LogEnd(2, 2)] * 3
     assert brokers.asked == [["a-0", "a-1", "a-2"]] * 2
 
 
-def test_an_end_that_was_not_asked_for_is_not_known_until_the_next_time() -> None:
+def test_of_a_split_that_was_not_found_nothing_is_known_and_nothing_asked() -> None:
     brokers = Ends()
-    brokers.ends.end(Partition("a", 0))
-    assert brokers.ends.end(Partition("a", 1)) is None
-    brokers.now = 1.0
-    assert brokers.ends.end(Partition("a", 1)) == LogEnd(2, 2)
+    assert brokers.ends.end("a-0") is None
+    assert brokers.asked == []
+    brokers.ends.update(PARTS, ())
+    assert brokers.ends.end("a-0") == LogEnd(1, 1)
 
 
-def test_ends_that_nobody_wants_any_more_are_not_asked_for() -> None:
+def test_splits_that_are_found_later_are_asked_for_at_once() -> None:
     brokers = Ends()
-    brokers.ends.end(Partition("a", 0))
-    brokers.now = 61.0
-    brokers.ends.end(Partition("a", 1))
-    assert brokers.asked[-1] == ["a-1"]
+    brokers.ends.update({"a-0": PARTS["a-0"]}, ())
+    brokers.ends.end("a-0")
+    brokers.ends.update(PARTS, ())
+    assert brokers.ends.end("a-2") == LogEnd(2, 2)
+
+
+def test_a_split_that_is_gone_is_another_one_than_that_of_the_partition_now() -> None:
+    brokers = Ends()
+    brokers.ends.update({"a-0@new": PARTS["a-0"]}, ["a-0"])
+    assert brokers.ends.is_gone("a-0")
+    assert brokers.ends.end("a-0") is None
+    assert not brokers.ends.is_gone("a-0@new")
+    assert brokers.ends.end("a-0@new") == LogEnd(1, 1)
 
 
 def test_of_brokers_that_do_not_answer_nothing_is_known(caplog: pytest.LogCaptureFixture) -> None:
     brokers = Ends()
-    part = Partition("a", 0)
-    assert brokers.ends.end(part) == LogEnd(1, 1)
+    brokers.ends.update(PARTS, ())
+    assert brokers.ends.end("a-0") == LogEnd(1, 1)
     brokers.fails, brokers.now = True, 5.0
-    assert brokers.ends.end(part) is None
+    assert brokers.ends.end("a-0") is None
     brokers.now = 7.0
-    assert brokers.ends.end(part) is None
+    assert brokers.ends.end("a-0") is None
     assert [record.message for record in caplog.records] == [
         "nothing is idle until the brokers say where their logs end: no brokers"
     ]
     brokers.fails, brokers.now = False, 9.0
-    assert brokers.ends.end(part) == LogEnd(4, 4)
+    assert brokers.ends.end("a-0") == LogEnd(4, 4)

@@ -123,7 +123,7 @@ class PartitionDiscovery:
             now[topic.name] = replace(before, topic_id=topic_id, partitions=tuple(sorted(numbers)))
         splits = self._splits(new, is_fresh=self._known is None)
         self._known = now
-        lost = tuple(_split_id(topic, number) for topic in gone for number in topic.partitions)
+        lost = tuple(split.split_id for topic in gone for split in topic.splits())
         return Found(splits, lost, KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._end is not None))
 
     def _splits(self, new: Sequence[tuple[Partition, str]], *, is_fresh: bool) -> tuple[KafkaSplit, ...]:
@@ -168,10 +168,6 @@ def _is_lost(known: KnownTopic, found: FoundTopic | None) -> bool:
     if found is None:
         return True
     return bool(known.topic_id and found.topic_id and known.topic_id != found.topic_id)
-
-
-def _split_id(topic: KnownTopic, number: int) -> str:
-    return KafkaSplit(topic.name, number, 0, 0, None, topic.incarnation).split_id
 
 
 def _stop(begin: int, end: int | None) -> int | None:

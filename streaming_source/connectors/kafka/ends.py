@@ -19,7 +19,6 @@ __all__ = ["LogEnd", "LogEnds"]
 _log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 0.2
-_WANTED_S: Final = 60.0
 _PATIENCE_S: Final = 2.0
 
 
@@ -45,7 +44,8 @@ Ask: TypeAlias = Callable[[Sequence[Partition]], Mapping[Partition, LogEnd]]
 class LogEnds:
     """Keeps ends for a moment, so that a thousand partitions are one question and not a thousand.
 
-    May be used by many threads: one asks, the others wait for its answer.
+    It knows the splits that discovery has seen, and only those: before discovery has looked, a split of an offset may
+    be one of a topic that was created again since. Used by many threads: one asks, the others wait for its answer.
 
     Parameters
     ----------
@@ -62,50 +62,52 @@ class LogEnds:
         self._fresh_s = fresh_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._wanted: dict[Partition, float] = {}
+        self._there: Mapping[str, Partition] = {}
+        self._gone: set[str] = set()
         self._known: Mapping[Partition, LogEnd] = {}
         self._fails = False
         self._asked_at: float | None = None
 
-    def end(self, part: Partition) -> LogEnd | None:
-        """Of one partition, not older than `fresh_s`; None if it was not asked for, or the brokers do not say.
+    @classmethod
+    def of(cls, config: ClientConfig) -> LogEnds:
+        """Those that the brokers tell."""
+        return cls(_Asking(KafkaAdmin(config, Patience(_PATIENCE_S))))
+
+    def update(self, there: Mapping[str, Partition], gone: Iterable[str]) -> None:
+        """Tell what discovery has seen: partitions by split id, and ids of splits whose partitions are no more."""
+        with self._lock:
+            if there.keys() != self._there.keys():
+                self._asked_at = None
+            self._there = dict(there)
+            self._gone.update(gone)
+
+    def is_gone(self, split_id: str) -> bool:
+        """Whether there will be nothing of a split any more."""
+        return split_id in self._gone
+
+    def end(self, split_id: str) -> LogEnd | None:
+        """Of one split, not older than `fresh_s`; None if discovery has not seen it, or the brokers do not say.
 
         O(1), and O(n) where it asks.
         """
         with self._lock:
+            part = self._there.get(split_id)
+            if part is None:
+                return None
             now = self._clock()
-            self._wanted[part] = now
             if self._asked_at is None or now - self._asked_at >= self._fresh_s:
                 self._look(now)
             return self._known.get(part)
 
-    def want(self, parts: Iterable[Partition]) -> None:
-        """Ask for these as well the next time, and for a minute. O(n)."""
-        with self._lock:
-            self._wanted.update(dict.fromkeys(parts, self._clock()))
-
     def _look(self, now: float) -> None:
-        self._wanted = {part: at for part, at in self._wanted.items() if now - at < _WANTED_S}
         try:
-            self._known, self._fails = self._ask(sorted(self._wanted)), False
+            self._known, self._fails = self._ask(sorted(self._there.values())), False
         except SourceError as error:
             if not self._fails:
                 _log.warning("nothing is idle until the brokers say where their logs end: %s", error)
             self._known, self._fails = {}, True
         # When it was asked, not when the answer came: what was written since is not in it.
         self._asked_at = self._clock() if self._fails else now
-
-    @staticmethod
-    def shared(config: ClientConfig) -> LogEnds:
-        """Those that all readers of this process share which have the same settings."""
-        with _SHARED_LOCK:
-            if config not in _SHARED:
-                _SHARED[config] = LogEnds(_Asking(KafkaAdmin(config, Patience(_PATIENCE_S))))
-            return _SHARED[config]
-
-
-_SHARED_LOCK: Final = threading.Lock()
-_SHARED: Final[dict[ClientConfig, LogEnds]] = {}
 
 
 class _Asking:

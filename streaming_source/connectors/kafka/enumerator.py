@@ -10,7 +10,6 @@ from streaming_source.connectors.kafka.admin import Patience
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
 from streaming_source.connectors.kafka.ends import LogEnds
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
-from streaming_source.connectors.kafka.subscription import Partition
 
 __all__ = ["KafkaSplitEnumerator"]
 
@@ -27,7 +26,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     patience
         With the brokers; ended when this is closed.
     ends
-        Where logs end: told of what will be read.
+        Where logs end; told what was found.
     period_seconds
         How often to look; None to look once: no partition is added afterwards, not even after a restart.
     checkpoint
@@ -84,8 +83,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         assert found is not None
         for split_id in found.gone:
             self._context.complete_split(split_id)
-        topics = found.checkpoint.topics
-        self._ends.want(Partition(topic.name, number) for topic in topics for number in topic.partitions)
+        self._ends.update(found.checkpoint.partitions, found.gone)
         self._assign(found.splits)
         self._checkpoint = found.checkpoint
         if self._period_seconds is None:

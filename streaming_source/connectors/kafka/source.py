@@ -42,6 +42,7 @@ from streaming_source.exceptions import OffsetError, OptionError
 __all__ = ["KafkaSource"]
 
 _SHORTEST_US: Final = 1000
+_ENDS_OF_LOGS: Final = "_ends_of_logs"
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
@@ -99,6 +100,9 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
     def __post_init__(self) -> None:
         for name in ("discovery_interval", "broker_timeout", "poll_timeout"):
             object.__setattr__(self, name, duration_argument(name, getattr(self, name), _SHORTEST_US))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != _ENDS_OF_LOGS}
 
     # ---- from what users write -----------------------------------------------------------------------------------
 
@@ -236,7 +240,7 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
         return KafkaSplitReader(
             self.config,
             context.clients,
-            LogEnds.shared(self.config),
+            self.__dict__.get(_ENDS_OF_LOGS),
             MessageColumns(context.schema, self.values),
             fail_on_data_loss=self.fail_on_data_loss,
             poll_timeout_s=_seconds(self.poll_timeout),
@@ -265,7 +269,8 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
             checkpoint=checkpoint,
         )
         period = None if self.end is not None else _seconds(self.discovery_interval)
-        ends = LogEnds.shared(self.config)
+        # For the readers of the planner that hosts this enumerator, which are made by this very object.
+        ends = self.__dict__[_ENDS_OF_LOGS] = LogEnds.of(self.config)
         return KafkaSplitEnumerator(context, discovery, patience, ends, period_seconds=period, checkpoint=checkpoint)
 
 

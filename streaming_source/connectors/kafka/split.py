@@ -107,6 +107,10 @@ class KnownTopic:
     partitions: tuple[int, ...]
     incarnation: str = ""
 
+    def splits(self) -> list[KafkaSplit]:
+        """Splits of these partitions; only their ids mean anything."""
+        return [KafkaSplit(self.name, number, incarnation=self.incarnation) for number in self.partitions]
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaCheckpoint:
@@ -122,6 +126,11 @@ class KafkaCheckpoint:
 
     topics: tuple[KnownTopic, ...] = ()
     bounded: bool = False
+
+    @property
+    def partitions(self) -> dict[str, Partition]:
+        """Those that are there, by the ids of their splits."""
+        return {split.split_id: split.of for topic in self.topics for split in topic.splits()}
 
 
 class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):

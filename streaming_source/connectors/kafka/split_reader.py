@@ -78,7 +78,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     clients
         Where it is taken from, and kept for the next reader.
     ends
-        Where logs end.
+        Where logs end; None on an executor, where every split has a stop.
     columns
         Make blocks of messages.
     fail_on_data_loss
@@ -93,7 +93,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self,
         config: ClientConfig,
         clients: KeptClients,
-        ends: LogEnds,
+        ends: LogEnds | None,
         columns: MessageColumns,
         *,
         fail_on_data_loss: bool = True,
@@ -132,7 +132,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             If the brokers refuse, or are silent for too long.
         """
         until = self._clock() + self._poll_timeout_s
-        self._look_at_ends()
+        gone = self._look_at_ends()
+        if gone:
+            return RecordsBySplits(finished_splits=gone)
         while True:
             blocks = self._take(self._consumed())
             finished = self._take_finished()
@@ -219,21 +221,33 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             reading.is_assigned = False
             self._consumer.incremental_unassign([reading.where])
 
-    def _look_at_ends(self) -> None:
-        """Of each split without a stop: whether it has caught up; if not, let it be read."""
-        for reading in self._reading.values():
-            if reading.split.stop is not None or reading.is_paused:
+    def _look_at_ends(self) -> set[str]:
+        """Of each split without a stop: whether it has caught up; if not, let it be read. Returns those that are gone.
+
+        One of which nothing is known, since it was not found yet or the brokers do not answer, is not read.
+        """
+        gone = set()
+        for reading in list(self._reading.values()):
+            split = reading.split
+            if split.stop is not None or reading.is_paused:
                 continue
-            end = self._ends.end(reading.split.of)
-            reading.is_at_end = end is not None and reading.position == end.readable
+            assert self._ends is not None, "without a stop a split is read where the ends of logs are known"
+            if self._ends.is_gone(split.split_id):
+                self._end(split.of)
+                gone.add(split.split_id)
+                continue
+            end = self._ends.end(split.split_id)
             reading.known_end = None if end is None else end.readable
             reading.caught_up = CaughtUp.NO
+            reading.is_at_end = end is None or reading.position == end.readable
+            if end is None:
+                continue
             if reading.is_at_end:
-                assert end is not None
                 reading.caught_up = CaughtUp.HELD_BACK if end.written > end.readable else CaughtUp.YES
                 self._unassign(reading)
             else:
                 self._assign(reading)
+        return gone
 
     def _consumed(self) -> list[Message]:
         if all(reading.is_finished or reading.is_at_end for reading in self._reading.values()):
