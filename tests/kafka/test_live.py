@@ -48,6 +48,8 @@ class Writing:
 
     def set(self, partition: int, speed: int) -> int:
         """Write to it from now on at this speed; 0 to fall silent. Returns the second of event time it is."""
+        # A producer learns of partitions when it asks for them.
+        assert partition in self._producer.list_topics(self._topic.name).topics[self._topic.name].partitions
         with self._lock:
             self._speeds[partition] = speed
             if not speed:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -201,18 +202,41 @@ class KafkaAdmin:
         return found
 
     def _offsets(self, wanted: Mapping[Partition, int], level: IsolationLevel) -> dict[Partition, int | None]:
+        found, failed = self._listed(wanted, level)
+        if failed:
+            # Offsets are asked of the leaders that the client last heard of. It does not ask for others by itself: not
+            # for partitions that were added since, nor after their broker was killed and came back.
+            self._refresh(sorted({part.topic for part in failed}))
+            again, failed = self._listed({part: wanted[part] for part in failed}, level)
+            found.update(again)
+        for error in failed.values():
+            if _code(error) not in _GONE:
+                raise error
+        return found
+
+    def _listed(
+        self, wanted: Mapping[Partition, int], level: IsolationLevel
+    ) -> tuple[dict[Partition, int | None], dict[Partition, KafkaException]]:
         specs = {TopicPartition(part.topic, part.number): _spec(number) for part, number in wanted.items()}
         futures = self._connected().list_offsets(specs, isolation_level=level, request_timeout=self._request_s)
         found: dict[Partition, int | None] = {}
+        failed: dict[Partition, KafkaException] = {}
         for where, future in futures.items():
+            part = Partition(where.topic, where.partition)
             try:
                 offset = future.result().offset
             except KafkaException as error:
-                if _code(error) not in _GONE:
-                    raise
-                continue
-            found[Partition(where.topic, where.partition)] = offset if offset >= 0 else None
-        return found
+                failed[part] = error
+            else:
+                found[part] = offset if offset >= 0 else None
+        return found, failed
+
+    def _refresh(self, names: list[str]) -> None:
+        """Hear of the partitions of topics, and of their leaders. What fails here fails again when they are asked."""
+        futures = self._connected().describe_topics(TopicCollection(names), request_timeout=self._request_s)
+        for future in futures.values():
+            with suppress(KafkaException):
+                future.result()
 
 
 def _spec(number: int) -> Any:
