@@ -52,6 +52,10 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     def boundedness(self) -> Boundedness:
         """Whether the source ends by itself."""
 
+    def for_batch(self) -> Source[SplitT, CheckpointT]:
+        """The source that `spark.read` reads, all that there is now; by default this one."""
+        return self
+
     @abstractmethod
     def schema(self) -> pa.Schema:
         """Columns of the records, in Arrow's types. May look at the data; called once a query, before it runs."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from alignment.columns import top_level_column
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import (
+    CaughtUp,
     ReaderMetrics,
     Source,
     SourceOutput,
@@ -49,10 +50,13 @@ class Fetched:
         In order; none is empty.
     finished
         Nothing more will come.
+    caught_up
+        See `SplitReader.caught_up`.
     """
 
     blocks: tuple[SeenBlock, ...]
     finished: bool
+    caught_up: CaughtUp | None = None
 
     @property
     def rows(self) -> int:
@@ -93,7 +97,8 @@ class AheadReader(Generic[SplitT]):
         """Fetch once. May block until `wake_up`."""
         split = self._state.split
         if not self._has_reached_stop:
-            records = self._opened().fetch()
+            reader = self._opened()
+            records = reader.fetch()
             self._is_woken = False
             while (split_id := records.next_split()) is not None:
                 if split_id != split.split_id:
@@ -103,7 +108,7 @@ class AheadReader(Generic[SplitT]):
             finished = split.split_id in records.finished_splits
             records.recycle()
             if not finished and not self._output.ended and not self._has_reached_stop:
-                return Fetched(self._times.take(), finished=False)
+                return Fetched(self._times.take(), False, reader.caught_up(split.split_id))
         self.close()
         return Fetched(self._times.take(), finished=True)
 

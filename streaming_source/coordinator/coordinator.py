@@ -226,6 +226,19 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 return self.state
             self._calls.wait()
 
+    def unread_rows(self) -> int:
+        """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
+        if not self._started:
+            self.start()
+        self.host.run()
+        self._take_added()
+        return int((self._index.ends() - self._table.positions).sum())
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self._draining
+
     def available(self) -> dict[str, tuple[int, int]]:
         """Of each split in work: its next position, and the position after the last record known to be there."""
         at = {i: (n, n) for i, n in zip(self._table.split_ids, self._table.positions.tolist(), strict=True)}

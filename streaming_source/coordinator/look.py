@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import SourceSplit
+from streaming_source.api import CaughtUp, SourceSplit
 from streaming_source.coordinator.ahead_reader import AheadReader, Fetched
 from streaming_source.coordinator.seen import SeenRecords
 
@@ -84,8 +84,20 @@ class Look(Generic[SplitT]):
         """It was told. Had it returned by then, it is the next fetch that returns at once."""
         self._woken_through = self.fetches + 1
 
-    def judge(self, found: bool) -> bool:
-        """A fetch is over: whether there was nothing to fetch. One that was cut short says nothing of that."""
+    def judge(self, found: bool, caught_up: CaughtUp | None = None) -> bool:
+        """A fetch is over: whether there was nothing to fetch. One that was cut short says nothing of that.
+
+        Parameters
+        ----------
+        found
+            Whether it brought something.
+        caught_up
+            What the reader itself knows, see `SplitReader.caught_up`: it is right.
+        """
+        nothing = self._judge(found)
+        return nothing if found or caught_up is None else caught_up is not CaughtUp.NO
+
+    def _judge(self, found: bool) -> bool:
         if found:
             self.is_quiet, self.retry_s = False, _FIRST_RETRY_S
             return False
@@ -112,3 +124,9 @@ class Arrival(Generic[SplitT]):
     error: BaseException | None
     found_nothing: bool = False
     is_last: bool = False
+
+    def is_like(self, other: Arrival[SplitT]) -> bool:
+        """Whether both found nothing, and know the same of it."""
+        if not (self.found_nothing and other.found_nothing) or self.fetched is None or other.fetched is None:
+            return False
+        return self.fetched.caught_up is other.fetched.caught_up

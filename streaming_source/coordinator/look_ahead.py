@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import Source, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.ahead_reader import AheadReader, columns_for_times
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
@@ -241,7 +241,7 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
             self._pass_on(arrival)
             return
         look.untaken += fetched.rows
-        arrival.found_nothing = look.judge(found=bool(fetched.blocks))
+        arrival.found_nothing = look.judge(bool(fetched.blocks), fetched.caught_up)
         drains = self._drains_from_us is not None and arrival.began_us >= self._drains_from_us
         arrival.is_last = fetched.finished or (drains and arrival.found_nothing)
         self._pass_on(arrival)
@@ -267,7 +267,7 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
 
     def _pass_on(self, arrival: Arrival[SplitT]) -> None:
         last = arrival.look.last_arrival
-        if last is not None and last.found_nothing and arrival.found_nothing and not arrival.is_last:
+        if last is not None and last.is_like(arrival) and not arrival.is_last:
             # As long as nobody takes them they do not pile up.
             last.began_us = arrival.began_us
             return
@@ -305,7 +305,7 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
             self._context.complete_split(split_id)
         look.is_known = True
         look.is_done |= arrival.is_last
-        if fetched.blocks:
+        if fetched.blocks or fetched.caught_up is CaughtUp.HELD_BACK:
             look.observed_us = MIN_WATERMARK
         elif arrival.found_nothing:
             look.observed_us = arrival.began_us

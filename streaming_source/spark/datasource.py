@@ -36,6 +36,7 @@ __all__ = ["FORMATS", "AlignedDataSource"]
 
 FORMATS: Final = {
     "aligned_datagen": ("streaming_source.connectors.datagen", "DataGeneratorSource"),
+    "aligned_kafka": ("streaming_source.connectors.kafka", "KafkaSource"),
     "aligned_files": ("streaming_source.connectors.files", "FileSource"),
 }
 """Format name -> module and class of its source; imported when the format is used."""
@@ -112,7 +113,7 @@ class AlignedDataSource:
         """For `spark.read`: generators are off, and with them all that builds on watermarks."""
         rules = ReadRules(self._strategy, PlanningRules(out_of_orderness_us=None))
         shaper = RowShaper(arrow_schema(schema), self._strategy.timestamp_assigner, self._options.without_watermarks())
-        return AlignedBatchReader(self._source, rules, self._needed(schema), shaper, self._readers)
+        return AlignedBatchReader(self._source.for_batch(), rules, self._needed(schema), shaper, self._readers)
 
     @property
     def _readers(self) -> int:

@@ -89,6 +89,18 @@ FRAME_OPTIONS: Final = OptionSet(
             "false",
         ),
         Option("maxRowsPerTrigger", integer(1), "At most this many records a micro-batch, by event time."),
+        Option(
+            "minRowsPerTrigger",
+            integer(1),
+            "Wait until so many records are there, but not for longer than `maxTriggerDelay`. Not in AvailableNow.",
+        ),
+        Option(
+            "maxTriggerDelay",
+            duration(1),
+            "With `minRowsPerTrigger`: how long a micro-batch may wait for more.",
+            15 * 60 * _SECOND_US,
+            "15 minutes",
+        ),
         Option("numReaders", integer(1), "Tasks that read one micro-batch; default: the cores of the driver."),
         Option(
             "allowUnalignedSourceSplits",
@@ -115,6 +127,8 @@ class FrameOptions:
     watermark_rows: bool = False
     include_metadata: bool = False
     max_rows: int | None = None
+    min_rows: int | None = None
+    max_delay_us: int = 15 * 60 * _SECOND_US
     readers: int | None = None
     allow_unaligned: bool = False
 
@@ -125,7 +139,7 @@ class FrameOptions:
 
     def without_watermarks(self) -> FrameOptions:
         """The same for a batch read, where nothing is late and no watermark row is added."""
-        return replace(self, late="keep", watermark_rows=False, max_rows=None)
+        return replace(self, late="keep", watermark_rows=False, max_rows=None, min_rows=None)
 
 
 def frame_options(values: Mapping[str, Any]) -> FrameOptions:
@@ -134,9 +148,13 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
     Raises
     ------
     OptionError
+        If `minRowsPerTrigger` is more than `maxRowsPerTrigger`.
         For `maxFutureSkew`: to give the same batch when it is read again, the time that the clock showed would have
         to be part of the offset, and it is not yet.
     """
+    most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
+    if most is not None and least is not None and least > most:
+        raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}")
     if values["maxFutureSkew"] is not None:
         raise OptionError(
             "option maxFutureSkew is not supported yet; leave it out or set it to none, "
@@ -150,6 +168,8 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         watermark_rows=values["watermarkRows"],
         include_metadata=values["includeMetadata"],
         max_rows=values["maxRowsPerTrigger"],
+        min_rows=values["minRowsPerTrigger"],
+        max_delay_us=values["maxTriggerDelay"],
         readers=values["numReaders"],
         allow_unaligned=values["allowUnalignedSourceSplits"],
     )

@@ -58,9 +58,11 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._coordinator: SourceCoordinator[Any, Any] | None = None
         # Of the states handed out last: partitions() asks for two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
+        # When the last micro-batch was planned; the first one does not wait for more.
+        self._planned_at: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None, "_recent": {}}
+        return {**self.__dict__, "_coordinator": None, "_recent": {}, "_planned_at": None}
 
     # ---- in the planner ------------------------------------------------------------------------------------------
 
@@ -85,11 +87,14 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif start["n"] != coordinator.state.sequence:
             coordinator.rewind(self._state_of(start))
         max_rows = _rows_of(limit)
+        if self._waits_for_more(coordinator):
+            return start
         before = coordinator.state
         after = coordinator.advance(max_rows)
         if after is before:
             return start
         self._recent = {before.sequence: before, after.sequence: after}
+        self._planned_at = time.monotonic()
         return self._codec.encode(after)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -165,6 +170,15 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return GroupMeeting(
             _meeting_place(), self._rules.group, alignment.max_drift_us, alignment.update_interval_us, _now_us
         )
+
+    def _waits_for_more(self, coordinator: SourceCoordinator[Any, Any]) -> bool:
+        """Whether there are too few records for a micro-batch, and the time for waiting is not over."""
+        options = self._shaper.options
+        if options.min_rows is None or self._planned_at is None or coordinator.is_draining:
+            return False
+        if time.monotonic() - self._planned_at >= options.max_delay_us / 1e6:
+            return False
+        return coordinator.unread_rows() < options.min_rows
 
     def _state_of(self, offset: Offset) -> SourceState[Any, Any]:
         # A checkpoint of another source may hold anything.
