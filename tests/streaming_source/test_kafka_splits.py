@@ -274,7 +274,7 @@ class Ends:
         self.asked: list[list[str]] = []
         self.fails = False
         self.now = 0.0
-        self.ends = LogEnds(self._ask, fresh_s=1.0, clock=lambda: self.now)
+        self.ends = LogEnds(self._ask, patience_s=10.0, fresh_s=1.0, clock=lambda: self.now)
 
     def _ask(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
         self.asked.append([str(part) for part in parts])
@@ -335,3 +335,8 @@ def test_of_brokers_that_do_not_answer_nothing_is_known(caplog: pytest.LogCaptur
     ]
     brokers.fails, brokers.now = False, 9.0
     assert brokers.ends.end("a-0") == LogEnd(4, 4)
+    brokers.fails, brokers.now = True, 11.0
+    assert brokers.ends.end("a-0") is None
+    brokers.now = 21.0
+    with pytest.raises(SourceError, match="no brokers"):
+        brokers.ends.end("a-0")

@@ -207,8 +207,8 @@ class KafkaAdmin:
             # Offsets are asked of the leaders that the client last heard of. It does not ask for others by itself: not
             # for partitions that were added since, nor after their broker was killed and came back.
             self._refresh(sorted({part.topic for part in failed}))
-            again, failed = self._listed({part: wanted[part] for part in failed}, level)
-            found.update(again)
+            # All of them: the client takes it for trouble with the brokers if there is a leader of none.
+            found, failed = self._listed(wanted, level)
         for error in failed.values():
             if _code(error) not in _GONE:
                 raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,27 +52,37 @@ class LogEnds:
     ----------
     ask
         Asks the brokers.
+    patience_s
+        For how long failures are no error.
     fresh_s
         How long an answer holds, and after a failure how long nobody asks.
     clock
         Seconds, monotonic.
     """
 
-    def __init__(self, ask: Ask, fresh_s: float = _FRESH_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        patience_s: float = math.inf,
+        *,
+        fresh_s: float = _FRESH_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ask = ask
+        self._patience_s = patience_s
         self._fresh_s = fresh_s
         self._clock = clock
         self._lock = threading.Lock()
         self._there: Mapping[str, Partition] = {}
         self._gone: set[str] = set()
         self._known: Mapping[Partition, LogEnd] = {}
-        self._fails = False
+        self._fails_since: float | None = None
         self._asked_at: float | None = None
 
     @classmethod
-    def of(cls, config: ClientConfig) -> LogEnds:
+    def of(cls, config: ClientConfig, patience_s: float) -> LogEnds:
         """Those that the brokers tell."""
-        return cls(_Asking(KafkaAdmin(config, Patience(_PATIENCE_S))))
+        return cls(_Asking(KafkaAdmin(config, Patience(min(_PATIENCE_S, patience_s)))), patience_s)
 
     def update(self, there: Mapping[str, Partition], gone: Iterable[str]) -> None:
         """Tell what discovery has seen: partitions by split id, and ids of splits whose partitions are no more."""
@@ -89,6 +100,11 @@ class LogEnds:
         """Of one split, not older than `fresh_s`; None if discovery has not seen it, or the brokers do not say.
 
         O(1), and O(n) where it asks.
+
+        Raises
+        ------
+        SourceError
+            If they have not said for all the time of patience.
         """
         with self._lock:
             part = self._there.get(split_id)
@@ -101,13 +117,16 @@ class LogEnds:
 
     def _look(self, now: float) -> None:
         try:
-            self._known, self._fails = self._ask(sorted(self._there.values())), False
+            self._known, self._fails_since = self._ask(sorted(self._there.values())), None
         except SourceError as error:
-            if not self._fails:
+            if self._fails_since is None:
+                self._fails_since = now
                 _log.warning("nothing is idle until the brokers say where their logs end: %s", error)
-            self._known, self._fails = {}, True
+            self._known = {}
+            if self._clock() - self._fails_since >= self._patience_s:
+                raise
         # When it was asked, not when the answer came: what was written since is not in it.
-        self._asked_at = self._clock() if self._fails else now
+        self._asked_at = now if self._fails_since is None else self._clock()
 
 
 class _Asking:

@@ -270,7 +270,7 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
         )
         period = None if self.end is not None else _seconds(self.discovery_interval)
         # For the readers of the planner that hosts this enumerator, which are made by this very object.
-        ends = self.__dict__[_ENDS_OF_LOGS] = LogEnds.of(self.config)
+        ends = self.__dict__[_ENDS_OF_LOGS] = LogEnds.of(self.config, _seconds(self.broker_timeout))
         return KafkaSplitEnumerator(context, discovery, patience, ends, period_seconds=period, checkpoint=checkpoint)
 
 
