@@ -13,6 +13,7 @@ from pyarrow import fs
 
 from alignment.columns import top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError
 
 __all__ = ["FileBlocks", "describe", "event_times", "read_rows", "schema_of"]
@@ -28,11 +29,15 @@ class FileBlocks:
     ----------
     rows, min_us, max_us
         `int64[k]`, as `alignment.EventTimeIndex.append` takes them.
+    earliest_us
+        No valid event time in the file is before this; `MAX_WATERMARK` if there is none. By `min_us` alone that is not
+        known of a file with a record without a valid event time.
     """
 
     rows: npt.NDArray[np.int64]
     min_us: npt.NDArray[np.int64]
     max_us: npt.NDArray[np.int64]
+    earliest_us: int = NO_TIMESTAMP
 
 
 def schema_of(filesystem: fs.FileSystem, path: str) -> pa.Schema:
@@ -71,6 +76,7 @@ def describe(
         _check_schema(path, file.schema_arrow, schema)
         column = _statistics_column(file, assigner) if indexing != "scan" else None
         blocks = []
+        earliest = MAX_WATERMARK
         for group in range(file.metadata.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if rows == 0:
@@ -84,10 +90,12 @@ def describe(
                     )
                 times = _times_of_group(path, file, group, schema, assigner)
                 timed = times[times != NO_TIMESTAMP]
-                bounds = (int(times.min()), int(timed.max()) if timed.size else NO_TIMESTAMP)
-            blocks.append((rows, *bounds))
+                latest = int(timed.max()) if timed.size else NO_TIMESTAMP
+                bounds = (int(times.min()), latest, int(timed.min()) if timed.size else MAX_WATERMARK)
+            blocks.append((rows, *bounds[:2]))
+            earliest = min(earliest, bounds[2])
     columns = np.array(blocks, np.int64).reshape(-1, 3)
-    return FileBlocks(columns[:, 0], columns[:, 1], columns[:, 2])
+    return FileBlocks(columns[:, 0], columns[:, 1], columns[:, 2], earliest)
 
 
 def event_times(
@@ -191,8 +199,8 @@ def _statistics_column(file: pq.ParquetFile, assigner: TimestampAssigner) -> int
 
 def _bounds(
     file: pq.ParquetFile, group: int, column: int | None, assigner: TimestampAssigner
-) -> tuple[int, int] | None:
-    """Smallest and largest event time of a row group by its statistics; None if they do not tell."""
+) -> tuple[int, int, int] | None:
+    """Smallest, largest, and smallest valid event time of a row group by its statistics; None if they do not tell."""
     if column is None:
         return None
     chunk = file.metadata.row_group(group).column(column)
@@ -200,7 +208,7 @@ def _bounds(
     if statistics is None or not statistics.has_null_count:
         return None
     if statistics.null_count == chunk.num_values:
-        return NO_TIMESTAMP, NO_TIMESTAMP
+        return NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK
     if not statistics.has_min_max:
         return None
     data_type = _leaf_type(file.schema_arrow, assigner.statistics_column or "")
@@ -212,7 +220,7 @@ def _bounds(
         return None
     if low is None or high is None:
         return None
-    return NO_TIMESTAMP if statistics.null_count else low, high
+    return NO_TIMESTAMP if statistics.null_count else low, high, low
 
 
 def _leaf_type(schema: pa.Schema, dotted: str) -> pa.DataType:

@@ -21,7 +21,11 @@ from streaming_source.api import (
     SplitEnumeratorContext,
 )
 from streaming_source.api.options import boolean, choice, duration, duration_argument, text
+from streaming_source.connectors.files.backlog import FileOrder
+from streaming_source.connectors.files.directories import DirectoryEnumerator
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
+from streaming_source.connectors.files.finite import FiniteFileEnumerator
+from streaming_source.connectors.files.layout import FILE_ORDERS, LAYOUT_OPTIONS, check_layout, layout_arguments
 from streaming_source.connectors.files.listing import Root, list_files
 from streaming_source.connectors.files.parquet import schema_of
 from streaming_source.connectors.files.split import (
@@ -62,11 +66,12 @@ _OPTIONS: Final = OptionSet(
         Option(
             "maxFileAge",
             duration(_SHORTEST_US),
-            "With splitBy=file: finished files this much older than the newest are forgotten, and what is then found "
-            "to be as old is ignored.",
+            "With splitBy=file in the order of event times: finished files this much older than the newest are "
+            "forgotten, and what is then found to be as old is ignored.",
             _WEEK_US,
             "7 days",
         ),
+        *LAYOUT_OPTIONS,
     ]
 )
 
@@ -90,6 +95,15 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         `auto`, `statistics` or `scan`: where event times come from ahead of reading.
     max_file_age
         With `split_by="file"`, how long finished files are remembered, by modification time; at least a millisecond.
+    file_order
+        With `split_by="file"`, in which order files are begun: `eventTime`, `name`, `modificationTime`. With the latter
+        two later files bring later records, within the bound on out-of-orderness.
+    max_files_per_trigger, max_bytes_per_trigger
+        With `split_by="file"`, how many files, and about how many bytes of files, begin in one micro-batch.
+    state_location
+        With `split_by="file"`, where finished files are written down: a directory, as a path or URI.
+    allow_overwrites
+        With `split_by="file"`, read a file again as a whole that was rewritten after it was read.
 
     Notes
     -----
@@ -107,13 +121,23 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     discovery_interval: timedelta | str = "1 second"
     indexing: Literal["auto", "statistics", "scan"] = "auto"
     max_file_age: timedelta | str = "7 days"
+    file_order: FileOrder = "eventTime"
+    max_files_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    state_location: str | None = None
+    allow_overwrites: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (("split_by", ("directory", "file")), ("indexing", ("auto", "statistics", "scan"))):
+        for name, known in (
+            ("split_by", ("directory", "file")),
+            ("indexing", ("auto", "statistics", "scan")),
+            ("file_order", FILE_ORDERS),
+        ):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
         for name in ("discovery_interval", "max_file_age"):
             object.__setattr__(self, name, duration_argument(name, getattr(self, name), _SHORTEST_US))
+        check_layout(self)
 
     @staticmethod
     def options() -> OptionSet:
@@ -138,6 +162,7 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
             timedelta(microseconds=values["discoveryInterval"]),
             values["indexing"],
             timedelta(microseconds=values["maxFileAge"]),
+            **layout_arguments(values),
         )
 
     @property
@@ -170,6 +195,11 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         """Where the files lie."""
         return Root(self.path)
 
+    @property
+    def state_root(self) -> Root | None:
+        """Where finished files are written down, or None."""
+        return None if self.state_location is None else Root(self.state_location)
+
     def schema(self) -> pa.Schema:
         """Columns of the first file, by directory and name.
 
@@ -181,16 +211,16 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
             If it holds no file yet.
         """
         filesystem, root = self.root.open()
-        files = list_files(filesystem, root).files
-        if not files:
+        first = min(list_files(self.root), default=None)
+        if first is None:
             raise NoDataError(
                 f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
             )
-        return schema_of(filesystem, posixpath.join(root, files[0].relative_path))
+        return schema_of(filesystem, posixpath.join(root, first.relative_path))
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
         """See `Source`."""
-        return FileSplitEnumerator(self, context, FilesCheckpoint())
+        return self._enumerator(context, FilesCheckpoint())
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
@@ -208,7 +238,13 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
                 "start, and closed its windows with them; without it later files would never be read. Set bounded = "
                 "true again, or use a new checkpointLocation"
             )
-        return FileSplitEnumerator(self, context, checkpoint)
+        return self._enumerator(context, checkpoint)
+
+    def _enumerator(
+        self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
+    ) -> FileSplitEnumerator:
+        kind = FiniteFileEnumerator if self.split_by == "file" else DirectoryEnumerator
+        return kind(self, context, checkpoint)
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         """See `Source`."""
