@@ -65,7 +65,7 @@ def test_an_option_given_twice_with_two_values_is_refused() -> None:
         ("late", "ignore", "must be one of keep, drop, fail"),
         ("invalidTimestamp", "skip", "must be one of fail, null, drop"),
         ("timestampUnit", "minutes", "must be one of s, ms, us, ns"),
-        ("fileFormat", "csv", "must be one of parquet"),
+        ("fileFormat", "xml", "must be one of parquet, arrow, orc, csv, json, text"),
         ("eventTimeColumn", " ", "is empty; give it a value or leave it out"),
     ],
 )

@@ -21,7 +21,6 @@ from streaming_source.connectors.files.discovery import (
 )
 from streaming_source.connectors.files.listing import list_files
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
-from streaming_source.connectors.files.parquet import describe, event_times
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.exceptions import DataLossError
 
@@ -79,7 +78,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
     def _discovery(self) -> Discovery:
         about = partial(
-            describe,
+            self._source.format.describe,
             self._filesystem,
             schema=self._context.schema,
             assigner=self._context.timestamp_assigner,
@@ -148,7 +147,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         position = log.files[-1].end if log.files else restored.position - read
         path = posixpath.join(self._root, file.relative_path)
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
-        log.append(LoggedFile(file.name, path, position, tuple(rows.tolist()), number))
+        log.append(LoggedFile.of(file.name, path, position, blocks, number))
         if read:
             unread = np.cumsum(rows) - read
             rest = unread > 0
@@ -174,13 +173,14 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         file = self._logs[split_id].locate(start)
         assert file is not None, "the index asks only for records it was told of"
         first = start - file.position
-        return event_times(
+        return self._source.format.event_times(
             self._filesystem,
             file.path,
             first,
             first + stop - start,
             self._context.schema,
             self._context.timestamp_assigner,
+            file.place_of(first),
         )
 
     def split_at(self, split_id: str, position: int) -> FileSplit:
@@ -244,14 +244,14 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         position = 0 if self._by_file else start.position - (start.row or 0)
         for name in [""] if self._by_file else self._names_between(start, end):
             path = posixpath.normpath(posixpath.join(self._root, end.split_id, name))
-            blocks = describe(
+            blocks = self._source.format.describe(
                 self._filesystem,
                 path,
                 self._context.schema,
                 self._context.timestamp_assigner,
                 self._source.indexing,
             )
-            log.append(LoggedFile(name, path, position, tuple(blocks.rows.tolist())))
+            log.append(LoggedFile.of(name, path, position, blocks))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None
         as_planned = self._by_file or (

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
+from streaming_source.connectors.files.formats import Place
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["FileRange", "FileSplit", "FileSplitSerializer", "FilesCheckpoint", "FilesCheckpointSerializer"]
@@ -13,12 +14,16 @@ __all__ = ["FileRange", "FileSplit", "FileSplitSerializer", "FilesCheckpoint", "
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Rows `[start, stop)` of one file; `position` is that of the first of them in its split."""
+    """Rows `[start, stop)` of one file; `position` is that of the first of them in its split.
+
+    `place` is where a reader begins, at or before the first of them; None for the beginning of the file.
+    """
 
     path: str
     start: int
     stop: int
     position: int
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
