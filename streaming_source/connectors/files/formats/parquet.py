@@ -101,11 +101,11 @@ class ParquetFormat(FileFormat):
         """See `FileFormat`."""
         with _opened(filesystem, path) as file:
             check_columns(path, file.schema_arrow, schema)
-            groups = [(n, first, rows) for n, first, rows in _groups(file) if first < stop and first + rows > start]
-            row = groups[0][1] if groups else start
-            if not groups or groups[-1][1] + groups[-1][2] < stop:
+            if file.metadata.num_rows < stop:
                 raise replaced(path, file.metadata.num_rows, start, stop)
-            numbers = [group for group, _, _ in groups]
+            groups = [(n, first) for n, first, rows in _groups(file) if first < stop and first + rows > start]
+            row = groups[0][1] if groups else start
+            numbers = [group for group, _ in groups]
             batches = file.iter_batches(BATCH_ROWS, row_groups=numbers, columns=schema.names)
             while row < stop:
                 with malformed_as(f"{path}: cannot be read as Parquet after row {row}"):
