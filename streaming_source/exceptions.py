@@ -9,6 +9,7 @@ __all__ = [
     "LateRecordError",
     "MalformedDataError",
     "NoDataError",
+    "NoSchemaError",
     "OffsetError",
     "OptionError",
     "PathNotFoundError",
@@ -37,7 +38,11 @@ class SchemaError(SourceError, ValueError):
     """Columns are missing, clash, or have types that do not fit."""
 
 
-class NoDataError(SchemaError):
+class NoSchemaError(SchemaError):
+    """The data does not tell which columns there are: the user has to."""
+
+
+class NoDataError(NoSchemaError):
     """There is no data yet that could tell which columns there are."""
 
 

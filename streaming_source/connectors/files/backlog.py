@@ -11,8 +11,8 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from alignment.watermarks import MAX_WATERMARK
+from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.parquet import FileBlocks
 
 __all__ = ["Backlog", "FileOrder", "WaitingFile"]
 
@@ -20,7 +20,7 @@ FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
 
 _KEY: Final = struct.Struct(">Q")
 _REST: Final = struct.Struct("<qqi")
-_EARLIEST: Final = struct.Struct("<q")
+_HEAD: Final = struct.Struct("<qB?")
 _TO_UNSIGNED: Final = 2**63
 _MAX_RUNS: Final = 12
 
@@ -163,10 +163,15 @@ class Backlog:
 
 
 def _pack_blocks(blocks: FileBlocks) -> bytes:
-    columns = np.stack([blocks.rows, blocks.min_us, blocks.max_us]).astype("<i8")
-    return _EARLIEST.pack(blocks.earliest_us) + columns.tobytes()
+    columns = [blocks.rows, blocks.min_us, blocks.max_us]
+    if blocks.places is not None:
+        columns.append(np.array(blocks.places, np.int64))
+    head = _HEAD.pack(blocks.earliest_us, len(columns), blocks.one_range)
+    return head + np.stack(columns).astype("<i8").tobytes()
 
 
 def _unpack_blocks(data: bytes) -> FileBlocks:
-    columns = np.frombuffer(data, "<i8", offset=_EARLIEST.size).reshape(3, -1)
-    return FileBlocks(columns[0], columns[1], columns[2], _EARLIEST.unpack_from(data)[0])
+    earliest_us, n_columns, one_range = _HEAD.unpack_from(data)
+    columns = np.frombuffer(data, "<i8", offset=_HEAD.size).reshape(n_columns, -1).astype(np.int64)
+    places = tuple(columns[3].tolist()) if n_columns > 3 else None
+    return FileBlocks(columns[0], columns[1], columns[2], places, one_range, earliest_us)

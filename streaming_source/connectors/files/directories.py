@@ -87,10 +87,8 @@ class DirectoryEnumerator(FileSplitEnumerator):
         read = (restored.row or 0) if file.name == restored.file else 0
         position = log.files[-1].end if log.files else restored.position - read
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
-        rows = tuple(blocks.rows.tolist())
-        self._add_log(
-            split_id, LoggedFile(file.name, self._path(file.relative_path), position, rows, number), blocks, read
-        )
+        logged = LoggedFile.of(file.name, self._path(file.relative_path), position, blocks, number)
+        self._add_log(split_id, logged, blocks, read)
 
     def _begin(self, split_id: str) -> FileLog:
         log = self._logs.get(split_id)
@@ -135,7 +133,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         position = start.position - (start.row or 0)
         for name in self._names_between(start, end):
             path = self._path(end.split_id, name)
-            log.append(LoggedFile(name, path, position, tuple(self._describe(path).rows.tolist())))
+            log.append(LoggedFile.of(name, path, position, self._describe(path)))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None
         as_planned = (

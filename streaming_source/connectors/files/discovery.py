@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.listing import ListedFile, Lister, Root
-from streaming_source.connectors.files.parquet import FileBlocks
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["DirectoryDiscovery", "Found", "FoundFile"]

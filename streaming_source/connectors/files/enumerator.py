@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
+from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
-from streaming_source.connectors.files.parquet import FileBlocks, describe, event_times
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.exceptions import DataLossError
 
@@ -60,13 +60,14 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         file = self._logs[split_id].locate(start)
         assert file is not None, "the index asks only for records it was told of"
         first = start - file.position
-        return event_times(
+        return self._source.format.event_times(
             self._filesystem,
             file.path,
             first,
             first + stop - start,
             self._context.schema,
             self._context.timestamp_assigner,
+            file.place_of(first),
         )
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
@@ -93,7 +94,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         """The files between two states of a split, from the file system."""
 
     def _describe(self, path: str) -> FileBlocks:
-        return describe(
+        return self._source.format.describe(
             self._filesystem,
             path,
             self._context.schema,

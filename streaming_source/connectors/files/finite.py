@@ -19,10 +19,10 @@ from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finished import FinishedFiles, OrderKey, RecentFiles, order_key
 from streaming_source.connectors.files.finite_discovery import FileDiscovery, FoundFiles, warn_ignored
+from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.log import FileLog, LoggedFile
 from streaming_source.connectors.files.marks import marks_of
-from streaming_source.connectors.files.parquet import FileBlocks
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.connectors.files.state_log import LoggedFiles
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
@@ -229,7 +229,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _tell(self, split_id: str, blocks: FileBlocks, *, read: int) -> None:
         file = self._files[split_id]
-        logged = LoggedFile(file.name, self._path(file.relative_path), 0, tuple(blocks.rows.tolist()))
+        logged = LoggedFile.of(file.name, self._path(file.relative_path), 0, blocks)
         self._add_log(split_id, logged, blocks, read)
         self._context.complete_split(split_id)
         self._latest_us = max(self._latest_us, self._latest_of(blocks))
@@ -323,7 +323,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         if _is_rewritten(end, self._filesystem.get_file_info(path)):
             raise self._changed(start, end)
         log = FileLog()
-        log.append(LoggedFile("", path, 0, tuple(self._describe(path).rows.tolist())))
+        log.append(LoggedFile.of("", path, 0, self._describe(path)))
         if not log.covers(start.position, end.position):
             raise self._changed(start, end)
         return log

@@ -11,9 +11,9 @@ import numpy as np
 
 from streaming_source.connectors.files.backlog import FileOrder, WaitingFile
 from streaming_source.connectors.files.finished import FinishedFiles, OrderKey
+from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.listing import ListedFile, Lister, Root
 from streaming_source.connectors.files.marks import Known, Marks, MarkSet, marks_of
-from streaming_source.connectors.files.parquet import FileBlocks
 
 __all__ = ["FileDiscovery", "FoundFiles", "warn_ignored"]
 

@@ -1,10 +1,10 @@
-"""A source over files of Parquet."""
+"""A source over files."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -25,9 +25,9 @@ from streaming_source.connectors.files.backlog import FileOrder
 from streaming_source.connectors.files.directories import DirectoryEnumerator
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finite import FiniteFileEnumerator
+from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
 from streaming_source.connectors.files.layout import FILE_ORDERS, LAYOUT_OPTIONS, check_layout, layout_arguments
 from streaming_source.connectors.files.listing import Root, list_files
-from streaming_source.connectors.files.parquet import schema_of
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -35,7 +35,7 @@ from streaming_source.connectors.files.split import (
     FileSplitSerializer,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
-from streaming_source.exceptions import NoDataError, OffsetError, OptionError
+from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
 
 __all__ = ["FileSource"]
 
@@ -43,10 +43,18 @@ _SECOND_US: Final = 1_000_000
 _WEEK_US: Final = 7 * 24 * 3600 * _SECOND_US
 _SHORTEST_US: Final = 1000
 
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    found = tuple(part.strip() for part in value.split(","))
+    if not all(found) or len({*found}) < len(found):
+        raise OptionError(f"option {name} = {value!r}: must be different names separated by commas, as in a,b")
+    return found
+
+
 _OPTIONS: Final = OptionSet(
     [
         Option("path", text, "Directory to read, a path or URI; also the argument of `load`.", None, "required"),
-        Option("fileFormat", choice("parquet"), "Format of the files.", "parquet", "parquet"),
         Option(
             "splitBy",
             choice("directory", "file"),
@@ -57,9 +65,17 @@ _OPTIONS: Final = OptionSet(
         Option("bounded", boolean, "End after the files that are present at the start.", False, "false"),
         Option("discoveryInterval", duration(_SHORTEST_US), "How often to look for new files.", _SECOND_US, "1 second"),
         Option(
+            "columns",
+            _names,
+            "Columns to read from disk, separated by commas; the others are not there for the query.",
+            None,
+            "all",
+        ),
+        Option(
             "indexing",
-            choice("auto", "statistics", "scan"),
-            "Event times ahead of reading: from the files' statistics, by reading the time column, or whichever goes.",
+            choice("auto", "statistics", "scan", "off"),
+            "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or "
+            "whichever goes (`auto`). `off` is refused: what is read next is chosen by event time.",
             "auto",
             "auto",
         ),
@@ -78,7 +94,7 @@ _OPTIONS: Final = OptionSet(
 
 @dataclass(frozen=True)
 class FileSource(Source[FileSplit, FilesCheckpoint]):
-    """Parquet files below a directory.
+    """Files below a directory, all of one format.
 
     Attributes
     ----------
@@ -95,6 +111,12 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         `auto`, `statistics` or `scan`: where event times come from ahead of reading.
     max_file_age
         With `split_by="file"`, how long finished files are remembered, by modification time; at least a millisecond.
+    format
+        Of the files, with its options.
+    data_schema
+        Columns of the files, where the format needs to be told; None to look into the first file.
+    columns
+        Names of the columns to read; None for all.
     file_order
         With `split_by="file"`, in which order files are begun: `eventTime`, `name`, `modificationTime`. With the latter
         two later files bring later records, within the bound on out-of-orderness.
@@ -121,6 +143,9 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     discovery_interval: timedelta | str = "1 second"
     indexing: Literal["auto", "statistics", "scan"] = "auto"
     max_file_age: timedelta | str = "7 days"
+    format: FileFormat = field(default_factory=ParquetFormat)
+    data_schema: pa.Schema | None = None
+    columns: tuple[str, ...] | None = None
     file_order: FileOrder = "eventTime"
     max_files_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
@@ -128,6 +153,11 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     allow_overwrites: bool = False
 
     def __post_init__(self) -> None:
+        if str(self.indexing) == "off":
+            raise OptionError(
+                "indexing = 'off': which records a micro-batch has is decided by their event times, ahead of reading; "
+                "use auto, which takes them from statistics where there are any and else reads the time column alone"
+            )
         for name, known in (
             ("split_by", ("directory", "file")),
             ("indexing", ("auto", "statistics", "scan")),
@@ -135,6 +165,13 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         ):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
+        if self.indexing == "statistics" and not self.format.has_statistics:
+            raise OptionError(
+                f"indexing = 'statistics': files of format {self.format.name} have no statistics of event times that "
+                "can be read; use auto or scan"
+            )
+        if self.data_schema is not None:
+            object.__setattr__(self, "format", self.format.told(self.data_schema))
         for name in ("discovery_interval", "max_file_age"):
             object.__setattr__(self, name, duration_argument(name, getattr(self, name), _SHORTEST_US))
         check_layout(self)
@@ -142,7 +179,7 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     @staticmethod
     def options() -> OptionSet:
         """The options of `readStream.format("aligned_files")` beside those of every format."""
-        return _OPTIONS
+        return _OPTIONS | FORMAT_OPTIONS
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> FileSource:
@@ -162,6 +199,8 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
             timedelta(microseconds=values["discoveryInterval"]),
             values["indexing"],
             timedelta(microseconds=values["maxFileAge"]),
+            format_of(values),
+            columns=values["columns"],
             **layout_arguments(values),
         )
 
@@ -173,7 +212,8 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     @property
     def identity(self) -> str:
         """See `Source`."""
-        return f"{self.split_by}:{self.root.open()[1]}"
+        place = f"{self.split_by}:{self.root.open()[1]}"
+        return place if self.format == ParquetFormat() else f"{place}:{self.format.identity}"
 
     @property
     def boundedness(self) -> Boundedness:
@@ -201,7 +241,7 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         return None if self.state_location is None else Root(self.state_location)
 
     def schema(self) -> pa.Schema:
-        """Columns of the first file, by directory and name.
+        """The columns of the files, or those of the first one by directory and name; of these the ones to read.
 
         Raises
         ------
@@ -209,14 +249,34 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
             If there is no such directory.
         NoDataError
             If it holds no file yet.
+        NoSchemaError
+            If files of this format do not tell their columns.
+        SchemaError
+            If one of `columns` is not among them.
         """
+        if self.columns is None:
+            return self._schema_of_all()
+        try:
+            schema = self._schema_of_all()
+        except NoSchemaError as error:
+            raise OptionError(f"columns = {','.join(self.columns)} cannot be looked up: {error}") from None
+        missing = [name for name in self.columns if schema.get_field_index(name) < 0]
+        if missing:
+            raise SchemaError(
+                f"columns: {', '.join(map(repr, missing))} not in the data, which has {', '.join(schema.names)}"
+            )
+        return pa.schema([schema.field(name) for name in self.columns])
+
+    def _schema_of_all(self) -> pa.Schema:
+        if self.data_schema is not None:
+            return self.data_schema
         filesystem, root = self.root.open()
         first = min(list_files(self.root), default=None)
         if first is None:
             raise NoDataError(
                 f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
             )
-        return schema_of(filesystem, posixpath.join(root, first.relative_path))
+        return self.format.schema_of(filesystem, posixpath.join(root, first.relative_path))
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
         """See `Source`."""
@@ -248,7 +308,7 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         """See `Source`."""
-        return FileSplitReader(self.root.open()[0], context.schema)
+        return FileSplitReader(self.root.open()[0], self.format, context.schema)
 
     @property
     def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
 from streaming_source.connectors.files.finished import Remembered, Segment
+from streaming_source.connectors.files.formats import Place
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.exceptions import OffsetError
 
@@ -17,12 +18,16 @@ __all__ = ["FileRange", "FileSplit", "FileSplitSerializer", "FilesCheckpoint", "
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Rows `[start, stop)` of one file; `position` is that of the first of them in its split."""
+    """Rows `[start, stop)` of one file; `position` is that of the first of them in its split.
+
+    `place` is where a reader begins, at or before the first of them; None for the beginning of the file.
+    """
 
     path: str
     start: int
     stop: int
     position: int
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
-from streaming_source.connectors.files.parquet import read_rows
+from streaming_source.connectors.files.formats import FileFormat
 from streaming_source.connectors.files.split import FileSplit
 
 __all__ = ["FileSplitReader"]
@@ -21,12 +21,15 @@ class FileSplitReader(SplitReader[FileSplit]):
     ----------
     filesystem
         Where the files lie.
+    file_format
+        How they are read.
     schema
         Columns to read.
     """
 
-    def __init__(self, filesystem: fs.FileSystem, schema: pa.Schema) -> None:
+    def __init__(self, filesystem: fs.FileSystem, file_format: FileFormat, schema: pa.Schema) -> None:
         self._filesystem = filesystem
+        self._format = file_format
         self._schema = schema
         # In order of their addition; a file is opened when its first block is asked for.
         self._unread: dict[str, Generator[RecordBlock]] = {}
@@ -73,7 +76,9 @@ class FileSplitReader(SplitReader[FileSplit]):
             read = min(max(split.position - part.position, 0), part.stop - part.start)
             if read == part.stop - part.start:
                 continue
-            position = part.position + read
-            for batch in read_rows(self._filesystem, part.path, part.start + read, part.stop, self._schema):
-                yield RecordBlock(batch, position)
-                position += batch.num_rows
+            position_of_row_0 = part.position - part.start
+            start = part.start + read
+            for block in self._format.read_rows(
+                self._filesystem, part.path, start, part.stop, self._schema, part.place
+            ):
+                yield RecordBlock(block.batch, block.positions + position_of_row_0)

@@ -1,0 +1,198 @@
+"""CSV."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from typing import ClassVar
+
+import pyarrow as pa
+from pyarrow import csv, fs
+
+from streaming_source.connectors.files.formats.base import check_distinct, malformed_as
+from streaming_source.connectors.files.formats.lines import LineFile
+from streaming_source.connectors.files.formats.records import RecordFormat
+from streaming_source.connectors.files.formats.texts import inferred
+from streaming_source.exceptions import NoDataError, OptionError, SchemaError
+
+__all__ = ["CsvFormat"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvFormat(RecordFormat):
+    r"""CSV as in RFC 4180, with the usual options.
+
+    Attributes
+    ----------
+    header
+        The first record of each file names its columns, and the schema's are looked up among them. Without, the
+        schema's are all columns in their order.
+    sep, quote, escape
+        One character each; `quote` may be empty for none. Within quotes a quote is doubled, or follows the escape.
+    null_value
+        Text that means null, beside an empty field without quotes.
+    names
+        Of all columns where there is no header.
+
+    Notes
+    -----
+    Lines end with ``\n`` or ``\r\n``; empty ones are no records.
+    """
+
+    header: bool = False
+    sep: str = ","
+    quote: str = '"'
+    escape: str = ""
+    null_value: str = ""
+    names: tuple[str, ...] | None = None
+
+    name: ClassVar[str] = "csv"
+
+    def __post_init__(self) -> None:
+        RecordFormat.__post_init__(self)  # a class with slots is made anew: `super()` would look for the old one
+        for option, may_be_empty in (("sep", False), ("quote", True), ("escape", True)):
+            value = getattr(self, option)
+            fits = (not value and may_be_empty) or (len(value) == 1 and value.isascii() and value not in "\r\n")
+            if not fits:
+                raise OptionError(f"{option} = {value!r}: must be a single ASCII character that ends no line")
+        given = [value for value in (self.sep, self.quote, self.escape) if value]
+        if len({*given}) < len(given):
+            raise OptionError(f"sep, quote and escape = {given}: must differ from each other")
+
+    @property
+    def identity(self) -> str:
+        """See `FileFormat`."""
+        return f"{self.name}{':multiLine' if self.multi_line else ''}{':header' if self.header else ''}"
+
+    def told(self, schema: pa.Schema) -> CsvFormat:
+        """See `FileFormat`."""
+        if self.header or self.names is not None:
+            return self
+        return replace(self, names=tuple(field.name for field in self._without_corrupt(schema)))
+
+    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        """See `FileFormat`."""
+        if not self.infer_schema:
+            raise self._needs_schema()
+        with self._opened(filesystem, path) as file:
+            names = self._begun(file, pa.schema([]))
+            _, data = next(file.runs(), (0, b""))
+        if not names:
+            raise NoDataError(f"{path} has no record yet whose columns could be inferred; give readStream a schema")
+        with malformed_as(f"{path}: its columns cannot be inferred; give readStream a schema"):
+            if not self._count(data):
+                return pa.schema([(name, pa.string()) for name in names])
+            found = self._table(data, names, csv.ConvertOptions(**self._nulls()), skip=True).schema
+        return pa.schema([(field.name, inferred(field.type)) for field in found])
+
+    # ---- LineFormat ----------------------------------------------------------------------------------------------
+
+    def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
+        wanted = [field.name for field in self._without_corrupt(schema)]
+        if self.header:
+            names, _ = self._names_in_first(file)
+            # A file without even a header has no record that would miss a column.
+            names = names or tuple(wanted)
+        elif self.names is not None:
+            names = self.names
+        elif self.infer_schema:
+            first, read = self._names_in_first(file)
+            names = tuple(f"_c{number}" for number in range(len(first)))
+            file.put_back(read)
+        else:
+            names = tuple(wanted)
+        check_distinct(file.path, names)
+        missing = [name for name in wanted if name not in names]
+        if missing and names:
+            raise SchemaError(f"{file.path} has no column {missing[0]!r}; it has {', '.join(names)}")
+        return names
+
+    def _count(self, data: bytes) -> int:
+        if self.multi_line or data.startswith((b"\n", b"\r")) or b"\n\n" in data or b"\n\r" in data:
+            return len(self._split(data))
+        return data.count(b"\n") + (not data.endswith(b"\n"))
+
+    def _end_of_records(self, data: bytes) -> int:
+        if not self.multi_line:
+            return data.rfind(b"\n") + 1
+        return self._ends(data)[-1]
+
+    def _split(self, data: bytes) -> list[bytes]:
+        if not self.multi_line:
+            records = [line + b"\n" for line in data.removesuffix(b"\n").split(b"\n")]
+        else:
+            records = [data[begin:end] for begin, end in pairwise([*self._ends(data), len(data)])]
+        return [record for record in records if record.strip(b"\r\n")]
+
+    def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
+        if not data.isascii():
+            data.decode("utf-8")
+        if count > 1 and data.count(b"\r") != data.count(b"\r\n"):
+            raise ValueError("a carriage return stands alone")
+        types = {field.name: field.type for field in fields}
+        # Any one will do to see how the records are taken apart, as bytes, which everything can be.
+        convert = csv.ConvertOptions(column_types=types or {names[0]: pa.binary()}, **self._nulls())
+        convert.include_columns = list(types) or [names[0]]
+        table = self._table(data, names, convert)
+        if table.num_rows != count:
+            raise ValueError(f"{count} records are read as {table.num_rows}: a quote or a line in it does not end")
+        return table.combine_chunks().to_batches()[0]
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _names_in_first(self, file: LineFile) -> tuple[tuple[str, ...], bytes]:
+        """The fields of the next record, as names; and what was read for it. None at the end of the file."""
+        read = b""
+        while record := file.take_record():
+            read += record
+            if record.strip(b"\r\n"):
+                with malformed_as(f"{file.path}: its first record cannot be read"):
+                    options = csv.ReadOptions(use_threads=False, block_size=len(record) + 2)
+                    parse = self._parse_options(skip=False)
+                    line = record.removesuffix(b"\n") + b"\n"
+                    found = csv.read_csv(pa.BufferReader(line), options, parse).column_names
+                return tuple(name or f"_c{number}" for number, name in enumerate(found)), read
+        return (), read
+
+    def _table(
+        self, data: bytes, names: tuple[str, ...], convert: csv.ConvertOptions, *, skip: bool = False
+    ) -> pa.Table:
+        # One block: a record that goes on over several lines must not be cut.
+        read = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(names))
+        return csv.read_csv(pa.BufferReader(data), read, self._parse_options(skip=skip), convert)
+
+    def _parse_options(self, *, skip: bool) -> csv.ParseOptions:
+        return csv.ParseOptions(
+            delimiter=self.sep,
+            quote_char=self.quote or False,
+            double_quote=bool(self.quote),
+            escape_char=self.escape or False,
+            newlines_in_values=True,
+            invalid_row_handler=(lambda _: "skip") if skip else None,
+        )
+
+    def _nulls(self) -> dict[str, object]:
+        nulls = ["", self.null_value] if self.null_value else [""]
+        return {"null_values": nulls, "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+
+    def _ends(self, data: bytes) -> list[int]:
+        """0, and where the whole records end that begin there one after another."""
+        match = _record_pattern(self.sep, self.quote, self.escape).match
+        ends = [0]
+        while record := match(data, ends[-1]):
+            ends.append(record.end())
+        return ends
+
+
+@cache
+def _record_pattern(sep: str, quote: str, escape: str) -> re.Pattern[bytes]:
+    """A record with its end of line, which a quoted field may have in it. Each byte is looked at once."""
+    s, q, e = re.escape(sep), re.escape(quote), re.escape(escape)
+    escaped = f"|{e}." if escape else ""
+    field = f"(?:[^{s}\n{e}]++{escaped})*+"
+    if quote:
+        field = f"(?:{q}(?:[^{q}{e}]++|{q}{q}{escaped})*+(?:{q}|\\Z))?+{field}"
+    return re.compile(f"{field}(?:{s}{field})*+\n".encode(), re.DOTALL)
