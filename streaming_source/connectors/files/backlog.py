@@ -48,7 +48,7 @@ class WaitingFile:
         elif order == "eventTime":
             assert self.blocks is not None, "its turn depends on its event times"
             key = _KEY.pack(self.blocks.earliest_us + _TO_UNSIGNED)
-        path = self.file.relative_path.encode("utf-8", "surrogateescape")
+        path = self.file.relative_path.encode()
         packed = b"" if self.blocks is None else _pack_blocks(self.blocks)
         length = -1 if self.blocks is None else len(packed)
         return b"".join((key, path, b"\0", _REST.pack(self.file.modified_ms, self.file.size, length), packed))
@@ -58,7 +58,7 @@ class WaitingFile:
         """What `pack` made bytes of."""
         begin = 0 if order == "name" else _KEY.size
         end = data.index(b"\0", begin)
-        path = data[begin:end].decode("utf-8", "surrogateescape")
+        path = data[begin:end].decode()
         modified_ms, size, length = _REST.unpack_from(data, end + 1)
         packed = end + 1 + _REST.size
         blocks = None if length < 0 else _unpack_blocks(data[packed : packed + length])
@@ -146,7 +146,7 @@ class Backlog:
 
     def take(self, path: str) -> WaitingFile | None:
         """Take a file out of turn, if it waits. O(n)."""
-        wanted = path.encode("utf-8", "surrogateescape") + b"\0"
+        wanted = path.encode() + b"\0"
         begin = 0 if self._order == "name" else _KEY.size
         for entries in (self._timeless, *self._runs):
             for place, entry in enumerate(entries):

@@ -21,9 +21,6 @@ _log = logging.getLogger(__name__)
 OrderKey: TypeAlias = tuple[int, str]
 """Where a file stands among those that are remembered: when it was modified, and its path; where both count."""
 
-RECENT_FILES: Final = 1024
-"""How many finished files an offset remembers where files are read in the order of names or modification times."""
-
 _SEGMENTS: Final = 8
 _AGE_SEGMENTS: Final = 64
 _LARGE_BYTES: Final = 48 * 1024
@@ -139,7 +136,7 @@ class RecentFiles(FinishedFiles):
         How many are remembered, where the order is not by event time; about.
     """
 
-    def __init__(self, order: FileOrder, max_age_ms: int, state: Remembered, max_files: int = RECENT_FILES) -> None:
+    def __init__(self, order: FileOrder, max_age_ms: int, state: Remembered, max_files: int) -> None:
         super().__init__(order)
         self._max_age_ms = max_age_ms
         self._max_files = max_files

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FiniteFileEnumerator"]
 
+RECENT_FILES: Final = 1024
+"""How many finished files an offset remembers where files are read in the order of names or modification times."""
+
 FILES_IN_WORK: Final = 500
 """Files in work at once; more only where nothing could be read without them."""
 
@@ -84,7 +87,9 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._newest_ms = 0
         if source.state_root is None:
             max_age_ms = source.max_file_age_us // 1000
-            self._finished: FinishedFiles = RecentFiles(self._order, max_age_ms, checkpoint.remembered)
+            self._finished: FinishedFiles = RecentFiles(
+                self._order, max_age_ms, checkpoint.remembered, max_files=RECENT_FILES
+            )
         else:
             self._finished = LoggedFiles(source.state_root, self._order, checkpoint.remembered)
 
@@ -359,7 +364,7 @@ def _file_of(split: FileSplit) -> ListedFile:
 
 
 def _bytes_of(split_id: str) -> int:
-    return len(split_id.encode("utf-8", "surrogateescape")) + _BYTES_BESIDE_PATH
+    return len(split_id.encode()) + _BYTES_BESIDE_PATH
 
 
 def _is_rewritten(split: FileSplit, info: fs.FileInfo) -> bool:

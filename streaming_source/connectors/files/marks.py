@@ -35,7 +35,7 @@ def marks_of(files: Iterable[ListedFile]) -> Marks:
 
 
 def _digest(path: str) -> int:
-    return int.from_bytes(blake2b(path.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little")
 
 
 def _version(file: ListedFile) -> int:
