@@ -85,7 +85,7 @@ class CsvFormat(RecordFormat):
         with malformed_as(f"{path}: its columns cannot be inferred; give readStream a schema"):
             if not self._count(data):
                 return pa.schema([(name, pa.string()) for name in names])
-            found = self._table(data, names, csv.ConvertOptions(**self._nulls()), skip=True).schema
+            found = self._table(data, names, csv.ConvertOptions(**self._nulls()), skip_malformed=True).schema
         return pa.schema([(field.name, inferred(field.type)) for field in found])
 
     # ---- LineFormat ----------------------------------------------------------------------------------------------
@@ -136,10 +136,20 @@ class CsvFormat(RecordFormat):
         # Any one will do to see how the records are taken apart, as bytes, which everything can be.
         convert = csv.ConvertOptions(column_types=types or {names[0]: pa.binary()}, **self._nulls())
         convert.include_columns = list(types) or [names[0]]
-        table = self._table(data, names, convert)
-        if table.num_rows != count:
-            raise ValueError(f"{count} records are read as {table.num_rows}: a quote or a line in it does not end")
-        return table.combine_chunks().to_batches()[0]
+        goes_on = any(mark and mark.encode() in data for mark in (self.quote, self.escape))
+        if goes_on:
+            # pyarrow takes the end of the data for the end of a quote: one more record shows that it was open.
+            data = data.removesuffix(b"\n") + f"\n{self.sep * (len(names) - 1)}\n".encode()
+            if len(names) == 1:
+                # Which is an empty line here, as no other one may be.
+                data = b"".join(self._split(data)) + b"\n"
+        rows = count + goes_on
+        table = self._table(data, names, convert, empty_lines=goes_on and len(names) == 1)
+        if table.num_rows != rows:
+            raise ValueError(
+                f"{rows} records are read as {table.num_rows}: a quote or line does not end where it should"
+            )
+        return table.combine_chunks().to_batches()[0].slice(0, count)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -151,27 +161,36 @@ class CsvFormat(RecordFormat):
             if record.strip(b"\r\n"):
                 with malformed_as(f"{file.path}: its first record cannot be read"):
                     options = csv.ReadOptions(use_threads=False, block_size=len(record) + 2)
-                    parse = self._parse_options(skip=False)
+                    parse = self._parse_options()
                     line = record.removesuffix(b"\n") + b"\n"
                     found = csv.read_csv(pa.BufferReader(line), options, parse).column_names
                 return tuple(name or f"_c{number}" for number, name in enumerate(found)), read
         return (), read
 
     def _table(
-        self, data: bytes, names: tuple[str, ...], convert: csv.ConvertOptions, *, skip: bool = False
+        self,
+        data: bytes,
+        names: tuple[str, ...],
+        convert: csv.ConvertOptions,
+        *,
+        skip_malformed: bool = False,
+        empty_lines: bool = False,
     ) -> pa.Table:
         # One block: a record that goes on over several lines must not be cut.
         read = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(names))
-        return csv.read_csv(pa.BufferReader(data), read, self._parse_options(skip=skip), convert)
+        parse = self._parse_options()
+        parse.ignore_empty_lines = not empty_lines
+        if skip_malformed:
+            parse.invalid_row_handler = lambda _: "skip"
+        return csv.read_csv(pa.BufferReader(data), read, parse, convert)
 
-    def _parse_options(self, *, skip: bool) -> csv.ParseOptions:
+    def _parse_options(self) -> csv.ParseOptions:
         return csv.ParseOptions(
             delimiter=self.sep,
             quote_char=self.quote or False,
             double_quote=bool(self.quote),
             escape_char=self.escape or False,
             newlines_in_values=True,
-            invalid_row_handler=(lambda _: "skip") if skip else None,
         )
 
     def _nulls(self) -> dict[str, object]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pyarrow as pa
 from pyarrow import fs, orc
 
-from streaming_source.connectors.files.formats.base import opened, readable
+from streaming_source.connectors.files.formats.base import check_names, opened, readable
 from streaming_source.connectors.files.formats.chunked import ChunkedFile, ChunkedFormat
 
 __all__ = ["OrcFormat"]
@@ -27,6 +27,7 @@ class OrcFormat(ChunkedFormat):
         with opened(filesystem, path) as stream:
             with readable(path, "ORC"):
                 file = _OrcFile(stream)
+                check_names(file.schema)
             yield file
 
 
