@@ -176,7 +176,8 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
             values["indexing"],
             timedelta(microseconds=values["maxFileAge"]),
             format_of(values),
-            columns=values["columns"],
+            values["dataSchema"],
+            values["columns"],
         )
 
     @property

@@ -16,7 +16,7 @@ from streaming_source.connectors.files.formats.base import check_distinct, malfo
 from streaming_source.connectors.files.formats.lines import LineFile
 from streaming_source.connectors.files.formats.records import RecordFormat
 from streaming_source.connectors.files.formats.texts import inferred
-from streaming_source.exceptions import NoDataError, OptionError, SchemaError
+from streaming_source.exceptions import OptionError, SchemaError
 
 __all__ = ["CsvFormat"]
 
@@ -81,8 +81,8 @@ class CsvFormat(RecordFormat):
             names = self._begun(file, pa.schema([]))
             _, data = next(file.runs(), (0, b""))
         if not names:
-            raise NoDataError(f"{path} has no record yet whose columns could be inferred; give readStream a schema")
-        with malformed_as(f"{path}: its columns cannot be inferred; give readStream a schema"):
+            raise self._nothing_to_infer_from(path)
+        with malformed_as(f"{path}: its columns cannot be inferred, name them with option dataSchema"):
             if not self._count(data):
                 return pa.schema([(name, pa.string()) for name in names])
             found = self._table(data, names, csv.ConvertOptions(**self._nulls()), skip_malformed=True).schema

@@ -16,7 +16,6 @@ from streaming_source.connectors.files.formats.base import malformed_as
 from streaming_source.connectors.files.formats.lines import LineFile
 from streaming_source.connectors.files.formats.records import RecordFormat
 from streaming_source.connectors.files.formats.texts import inferred
-from streaming_source.exceptions import NoDataError
 
 __all__ = ["JsonFormat"]
 
@@ -51,8 +50,8 @@ class JsonFormat(RecordFormat):
         if self._attempt(data, len(whole), (), ()) is None:
             whole = [record for record in whole if self._attempt(record, 1, (), ()) is not None]
         if not whole:
-            raise NoDataError(f"{path} has no record yet whose columns could be inferred; give readStream a schema")
-        with malformed_as(f"{path}: its columns cannot be inferred; give readStream a schema"):
+            raise self._nothing_to_infer_from(path)
+        with malformed_as(f"{path}: its columns cannot be inferred, name them with option dataSchema"):
             found = _table(b"".join(whole), None).schema
         return pa.schema([(field.name, inferred(field.type)) for field in found])
 
