@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks import channel, fetching, planning
+from benchmarks import channel, fetching, files, planning
 
 
 def main() -> None:
@@ -17,6 +17,7 @@ def main() -> None:
     fetching.run(quick=quick)
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
         channel.run(Path(folder), quick=quick)
+        files.run(Path(folder), quick=quick)
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ def test_a_source_of_other_rows_has_another_identity() -> None:
         source(fileFormat="csv"),
         source(fileFormat="csv", header="true"),
         source(fileFormat="csv", multiLine="true"),
+        source(fileFormat="csv", multiLine="true", quote="'"),
         source(fileFormat="json"),
         source(fileFormat="orc"),
         source(splitBy="file"),

@@ -9,11 +9,12 @@ from functools import cache
 from itertools import pairwise
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv, fs
 
 from streaming_source.connectors.files.formats.base import check_distinct, malformed_as
-from streaming_source.connectors.files.formats.lines import LineFile
+from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
 from streaming_source.connectors.files.formats.texts import inferred
 from streaming_source.exceptions import OptionError, SchemaError
@@ -65,7 +66,9 @@ class CsvFormat(RecordFormat):
     @property
     def identity(self) -> str:
         """See `FileFormat`."""
-        return f"{self.name}{':multiLine' if self.multi_line else ''}{':header' if self.header else ''}"
+        # Only where a record may go on does it depend on more than line ends where it does.
+        whole = f":multiLine{[self.sep, self.quote, self.escape]}" if self.multi_line else ""
+        return f"{self.name}{whole}{':header' if self.header else ''}"
 
     def told(self, schema: pa.Schema) -> CsvFormat:
         """See `FileFormat`."""
@@ -111,9 +114,11 @@ class CsvFormat(RecordFormat):
         return names
 
     def _count(self, data: bytes) -> int:
-        if self.multi_line or data.startswith((b"\n", b"\r")) or b"\n\n" in data or b"\n\r" in data:
+        if self.multi_line:
             return len(self._split(data))
-        return data.count(b"\n") + (not data.endswith(b"\n"))
+        ends = line_ends(data)
+        may_be_empty = np.diff(ends, prepend=-1) <= len(b"\r\n")
+        return len(self._split(data)) if may_be_empty.any() else len(ends)
 
     def _end_of_records(self, data: bytes) -> int:
         if not self.multi_line:
@@ -130,7 +135,7 @@ class CsvFormat(RecordFormat):
     def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
         if not data.isascii():
             data.decode("utf-8")
-        if count > 1 and data.count(b"\r") != data.count(b"\r\n"):
+        if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
             raise ValueError("a carriage return stands alone")
         types = {field.name: field.type for field in fields}
         # Any one will do to see how the records are taken apart, as bytes, which everything can be.

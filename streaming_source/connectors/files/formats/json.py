@@ -13,13 +13,12 @@ from pyarrow import fs
 from pyarrow import json as arrow_json
 
 from streaming_source.connectors.files.formats.base import malformed_as
-from streaming_source.connectors.files.formats.lines import LineFile
+from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
 from streaming_source.connectors.files.formats.texts import inferred
 
 __all__ = ["JsonFormat"]
 
-_NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
 _OPENING: Final = ord("{")
 _CLOSING: Final = ord("}")
@@ -97,9 +96,7 @@ def _table(data: bytes, schema: pa.Schema | None) -> pa.Table:
 def _objects(data: bytes) -> int | None:
     """How many lines there are, if each begins and ends as an object does; None if one does not, or is blank."""
     characters = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(characters == _NEWLINE)
-    if not data.endswith(b"\n"):
-        ends = np.append(ends, len(data))
+    ends = line_ends(data)
     starts = np.append(0, ends[:-1] + 1)
     if not (characters[starts] == _OPENING).all():
         return None
