@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks import channel, fetching, many_files, planning
+from benchmarks import channel, fetching, files, many_files, planning
 
 
 def main() -> None:
@@ -18,6 +18,7 @@ def main() -> None:
     fetching.run(quick=quick)
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
         channel.run(Path(folder), quick=quick)
+        files.run(Path(folder), quick=quick)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ Row = tuple[int | None, int | None, str | None]
 """Event time in microseconds, a number, a text."""
 
 SCHEMA: Final = pa.schema([("t", pa.timestamp("us", "UTC")), ("n", pa.int64()), ("s", pa.string())])
-ORC_SCHEMA: Final = SCHEMA.set(0, pa.field("t", pa.timestamp("ns", "UTC")))
 TEXT_SCHEMA: Final = pa.schema([("value", pa.string())])
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 STYLES: Final[Sequence[Callable[[datetime], str]]] = (
@@ -269,7 +268,7 @@ SAMPLES: Final = [
         {"fileFormat": "arrow"},
         ranges=False,
     ),
-    Sample("orc", ".orc", _write_orc, _read_orc, lambda _: OrcFormat(), {"fileFormat": "orc"}, ORC_SCHEMA),
+    Sample("orc", ".orc", _write_orc, _read_orc, lambda _: OrcFormat(), {"fileFormat": "orc"}),
     _lines("csv", ".csv", _csv(), _of_csv(), CsvFormat, {"header": "true"}, **_ONE_LINE),
     _lines(
         "csv without header, by semicolon, with CRLF",

@@ -57,7 +57,9 @@ def rows_read(
         columns = []
         for column in block.batch.columns:
             is_time = pa.types.is_timestamp(column.type)
-            columns.append((column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) if is_time else column).to_pylist())
+            columns.append(
+                (column.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64()) if is_time else column).to_pylist()
+            )
         first = block.positions if isinstance(block.positions, int) else None
         at = range(first, first + len(block.batch)) if first is not None else list(block.positions)  # type: ignore[call-overload]
         found += list(zip(at, zip(*columns, strict=True), strict=True))

@@ -200,7 +200,8 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
             values["indexing"],
             timedelta(microseconds=values["maxFileAge"]),
             format_of(values),
-            columns=values["columns"],
+            values["dataSchema"],
+            values["columns"],
             **layout_arguments(values),
         )
 

@@ -28,6 +28,7 @@ __all__ = [
     "Place",
     "check_columns",
     "check_distinct",
+    "check_names",
     "malformed_as",
     "opened",
     "readable",
@@ -245,6 +246,17 @@ def readable(path: str, format_name: str) -> Iterator[None]:
         ) from error
 
 
+def check_names(schema: pa.Schema) -> None:
+    """Look at the names of columns once: names in no UTF-8 are found where they are first asked for.
+
+    Raises
+    ------
+    UnicodeDecodeError
+        If there are some.
+    """
+    _ = schema.names
+
+
 def check_distinct(path: str, names: Sequence[str]) -> None:
     """Refuse columns of one name.
 
@@ -289,7 +301,16 @@ def replaced(path: str, rows: int, start: int, stop: int) -> DataLossError:
     return DataLossError(f"{path} has {rows} rows, but rows {start} to {stop} were planned: it was replaced")
 
 
-def times_of(batches: Sequence[pa.RecordBatch], assigner: TimestampAssigner) -> Int64Array:
-    """Event times of batches, one after another."""
-    parts = [assigner.extract(batch, None).values for batch in batches]
+def times_of(path: str, batches: Sequence[pa.RecordBatch], assigner: TimestampAssigner) -> Int64Array:
+    """Event times of batches, one after another.
+
+    Raises
+    ------
+    MalformedDataError
+        If a column is not what its type says: text that is no UTF-8.
+    """
+    try:
+        parts = [assigner.extract(batch, None).values for batch in batches]
+    except pa.ArrowException as error:
+        raise MalformedDataError(f"{path}: its event times cannot be read: {error}") from error
     return np.concatenate([np.empty(0, np.int64), *parts])

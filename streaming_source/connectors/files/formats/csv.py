@@ -9,14 +9,15 @@ from functools import cache
 from itertools import pairwise
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv, fs
 
 from streaming_source.connectors.files.formats.base import check_distinct, malformed_as
-from streaming_source.connectors.files.formats.lines import LineFile
+from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
 from streaming_source.connectors.files.formats.texts import inferred
-from streaming_source.exceptions import NoDataError, OptionError, SchemaError
+from streaming_source.exceptions import OptionError, SchemaError
 
 __all__ = ["CsvFormat"]
 
@@ -65,7 +66,9 @@ class CsvFormat(RecordFormat):
     @property
     def identity(self) -> str:
         """See `FileFormat`."""
-        return f"{self.name}{':multiLine' if self.multi_line else ''}{':header' if self.header else ''}"
+        # Only where a record may go on does it depend on more than line ends where it does.
+        whole = f":multiLine{[self.sep, self.quote, self.escape]}" if self.multi_line else ""
+        return f"{self.name}{whole}{':header' if self.header else ''}"
 
     def told(self, schema: pa.Schema) -> CsvFormat:
         """See `FileFormat`."""
@@ -81,11 +84,11 @@ class CsvFormat(RecordFormat):
             names = self._begun(file, pa.schema([]))
             _, data = next(file.runs(), (0, b""))
         if not names:
-            raise NoDataError(f"{path} has no record yet whose columns could be inferred; give readStream a schema")
-        with malformed_as(f"{path}: its columns cannot be inferred; give readStream a schema"):
+            raise self._nothing_to_infer_from(path)
+        with malformed_as(f"{path}: its columns cannot be inferred, name them with option dataSchema"):
             if not self._count(data):
                 return pa.schema([(name, pa.string()) for name in names])
-            found = self._table(data, names, csv.ConvertOptions(**self._nulls()), skip=True).schema
+            found = self._table(data, names, csv.ConvertOptions(**self._nulls()), skip_malformed=True).schema
         return pa.schema([(field.name, inferred(field.type)) for field in found])
 
     # ---- LineFormat ----------------------------------------------------------------------------------------------
@@ -111,9 +114,11 @@ class CsvFormat(RecordFormat):
         return names
 
     def _count(self, data: bytes) -> int:
-        if self.multi_line or data.startswith((b"\n", b"\r")) or b"\n\n" in data or b"\n\r" in data:
+        if self.multi_line:
             return len(self._split(data))
-        return data.count(b"\n") + (not data.endswith(b"\n"))
+        ends = line_ends(data)
+        may_be_empty = np.diff(ends, prepend=-1) <= len(b"\r\n")
+        return len(self._split(data)) if may_be_empty.any() else len(ends)
 
     def _end_of_records(self, data: bytes) -> int:
         if not self.multi_line:
@@ -130,16 +135,26 @@ class CsvFormat(RecordFormat):
     def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
         if not data.isascii():
             data.decode("utf-8")
-        if count > 1 and data.count(b"\r") != data.count(b"\r\n"):
+        if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
             raise ValueError("a carriage return stands alone")
         types = {field.name: field.type for field in fields}
         # Any one will do to see how the records are taken apart, as bytes, which everything can be.
         convert = csv.ConvertOptions(column_types=types or {names[0]: pa.binary()}, **self._nulls())
         convert.include_columns = list(types) or [names[0]]
-        table = self._table(data, names, convert)
-        if table.num_rows != count:
-            raise ValueError(f"{count} records are read as {table.num_rows}: a quote or a line in it does not end")
-        return table.combine_chunks().to_batches()[0]
+        goes_on = any(mark and mark.encode() in data for mark in (self.quote, self.escape))
+        if goes_on:
+            # pyarrow takes the end of the data for the end of a quote: one more record shows that it was open.
+            data = data.removesuffix(b"\n") + f"\n{self.sep * (len(names) - 1)}\n".encode()
+            if len(names) == 1:
+                # Which is an empty line here, as no other one may be.
+                data = b"".join(self._split(data)) + b"\n"
+        rows = count + goes_on
+        table = self._table(data, names, convert, empty_lines=goes_on and len(names) == 1)
+        if table.num_rows != rows:
+            raise ValueError(
+                f"{rows} records are read as {table.num_rows}: a quote or line does not end where it should"
+            )
+        return table.combine_chunks().to_batches()[0].slice(0, count)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -151,27 +166,36 @@ class CsvFormat(RecordFormat):
             if record.strip(b"\r\n"):
                 with malformed_as(f"{file.path}: its first record cannot be read"):
                     options = csv.ReadOptions(use_threads=False, block_size=len(record) + 2)
-                    parse = self._parse_options(skip=False)
+                    parse = self._parse_options()
                     line = record.removesuffix(b"\n") + b"\n"
                     found = csv.read_csv(pa.BufferReader(line), options, parse).column_names
                 return tuple(name or f"_c{number}" for number, name in enumerate(found)), read
         return (), read
 
     def _table(
-        self, data: bytes, names: tuple[str, ...], convert: csv.ConvertOptions, *, skip: bool = False
+        self,
+        data: bytes,
+        names: tuple[str, ...],
+        convert: csv.ConvertOptions,
+        *,
+        skip_malformed: bool = False,
+        empty_lines: bool = False,
     ) -> pa.Table:
         # One block: a record that goes on over several lines must not be cut.
         read = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(names))
-        return csv.read_csv(pa.BufferReader(data), read, self._parse_options(skip=skip), convert)
+        parse = self._parse_options()
+        parse.ignore_empty_lines = not empty_lines
+        if skip_malformed:
+            parse.invalid_row_handler = lambda _: "skip"
+        return csv.read_csv(pa.BufferReader(data), read, parse, convert)
 
-    def _parse_options(self, *, skip: bool) -> csv.ParseOptions:
+    def _parse_options(self) -> csv.ParseOptions:
         return csv.ParseOptions(
             delimiter=self.sep,
             quote_char=self.quote or False,
             double_quote=bool(self.quote),
             escape_char=self.escape or False,
             newlines_in_values=True,
-            invalid_row_handler=(lambda _: "skip") if skip else None,
         )
 
     def _nulls(self) -> dict[str, object]:

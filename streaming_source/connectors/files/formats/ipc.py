@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 from pyarrow import fs, ipc
 
-from streaming_source.connectors.files.formats.base import opened, readable
+from streaming_source.connectors.files.formats.base import check_names, opened, readable
 from streaming_source.connectors.files.formats.chunked import ChunkedFile, ChunkedFormat
 from streaming_source.exceptions import MalformedDataError
 
@@ -38,6 +38,7 @@ class ArrowFormat(ChunkedFormat):
                 if magic.startswith(_FEATHER_1_MAGIC):
                     raise MalformedDataError(f"{path} is a Feather file of version 1; write it as version 2")
                 file = _ArrowFile(stream) if magic == _FILE_MAGIC else _ArrowStream(stream)
+                check_names(file.schema)
             yield file
 
 
@@ -49,7 +50,7 @@ class _ArrowFile(ChunkedFile):
     def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
         file = ipc.open_file(self._stream, options=_only(columns, self.schema))
         for number in range(first, file.num_record_batches):
-            yield file.get_batch(number)
+            yield _checked(file.get_batch(number))
 
 
 class _ArrowStream(ChunkedFile):
@@ -61,7 +62,14 @@ class _ArrowStream(ChunkedFile):
 
     def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
         self._stream.seek(0)
-        yield from ipc.open_stream(self._stream, options=_only(columns, self.schema))
+        for batch in ipc.open_stream(self._stream, options=_only(columns, self.schema)):
+            yield _checked(batch)
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What is read is taken from the file as it is: a damaged one may say that a text begins outside of it."""
+    batch.validate(full=True)
+    return batch
 
 
 def _only(columns: Sequence[str], schema: pa.Schema) -> ipc.IpcReadOptions:

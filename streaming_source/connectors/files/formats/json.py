@@ -13,14 +13,12 @@ from pyarrow import fs
 from pyarrow import json as arrow_json
 
 from streaming_source.connectors.files.formats.base import malformed_as
-from streaming_source.connectors.files.formats.lines import LineFile
+from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
 from streaming_source.connectors.files.formats.texts import inferred
-from streaming_source.exceptions import NoDataError
 
 __all__ = ["JsonFormat"]
 
-_NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
 _OPENING: Final = ord("{")
 _CLOSING: Final = ord("}")
@@ -51,8 +49,8 @@ class JsonFormat(RecordFormat):
         if self._attempt(data, len(whole), (), ()) is None:
             whole = [record for record in whole if self._attempt(record, 1, (), ()) is not None]
         if not whole:
-            raise NoDataError(f"{path} has no record yet whose columns could be inferred; give readStream a schema")
-        with malformed_as(f"{path}: its columns cannot be inferred; give readStream a schema"):
+            raise self._nothing_to_infer_from(path)
+        with malformed_as(f"{path}: its columns cannot be inferred, name them with option dataSchema"):
             found = _table(b"".join(whole), None).schema
         return pa.schema([(field.name, inferred(field.type)) for field in found])
 
@@ -98,9 +96,7 @@ def _table(data: bytes, schema: pa.Schema | None) -> pa.Table:
 def _objects(data: bytes) -> int | None:
     """How many lines there are, if each begins and ends as an object does; None if one does not, or is blank."""
     characters = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(characters == _NEWLINE)
-    if not data.endswith(b"\n"):
-        ends = np.append(ends, len(data))
+    ends = line_ends(data)
     starts = np.append(0, ends[:-1] + 1)
     if not (characters[starts] == _OPENING).all():
         return None

@@ -29,12 +29,13 @@ from streaming_source.connectors.files.formats.base import (
 from streaming_source.connectors.files.formats.compression import COMPRESSIONS, codec_of
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 
-__all__ = ["LineFile", "LineFormat", "Records", "Run"]
+__all__ = ["LineFile", "LineFormat", "Records", "Run", "line_ends"]
 
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _PEEK_BYTES: Final = 64 * 1024
 _LONGEST_RECORD: Final = 64 * 1024 * 1024
 _BYTE_ORDER_MARK: Final = codecs.BOM_UTF8
+_NEWLINE: Final = ord("\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,12 @@ class Records:
 
     batch: pa.RecordBatch
     numbers: npt.NDArray[np.int64] | None = None
+
+
+def line_ends(data: bytes) -> npt.NDArray[np.int64]:
+    r"""Where each line of some bytes ends: at a ``\n``, or with the bytes."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+    return ends if data.endswith(b"\n") else np.append(ends, len(data))
 
 
 class LineFile:

@@ -11,6 +11,7 @@ from streaming_source.api.options import boolean, choice, text
 from streaming_source.connectors.files.formats.base import FileFormat
 from streaming_source.connectors.files.formats.compression import COMPRESSIONS
 from streaming_source.connectors.files.formats.csv import CsvFormat
+from streaming_source.connectors.files.formats.ddl import schema_of_ddl
 from streaming_source.connectors.files.formats.ipc import ArrowFormat
 from streaming_source.connectors.files.formats.json import JsonFormat
 from streaming_source.connectors.files.formats.orc import OrcFormat
@@ -65,6 +66,13 @@ FORMAT_OPTIONS: Final = OptionSet(
     [
         Option(
             "fileFormat", choice(*_FORMATS), "Format of the files: " + ", ".join(_FORMATS) + ".", "parquet", "parquet"
+        ),
+        Option(
+            "dataSchema",
+            schema_of_ddl,
+            "Columns of the files and their types, as in `t timestamp, n bigint`: for formats that do not tell them.",
+            None,
+            "the files'",
         ),
         Option(
             "inferSchema",
@@ -122,9 +130,10 @@ def format_of(values: Mapping[str, Any]) -> FileFormat:
     """
     name = values["fileFormat"]
     taken = _TAKEN.get(name, {})
-    given = {option.name: values[option.name] for option in FORMAT_OPTIONS if option.name != "fileFormat"}
+    of_any = ("fileFormat", "dataSchema")
+    given = {option.name: values[option.name] for option in FORMAT_OPTIONS if option.name not in of_any}
     given = {option: value for option, value in given.items() if value is not None}
-    for option in given.keys() - taken.keys():
+    for option in sorted(given.keys() - taken.keys()):
         takers = [kind for kind, options in _TAKEN.items() if option in options]
         raise OptionError(
             f"option {option} is not one of fileFormat = {name}, but of {', '.join(takers)}; leave it out, or set "

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pyarrow as pa
 from pyarrow import fs, orc
 
-from streaming_source.connectors.files.formats.base import opened, readable
+from streaming_source.connectors.files.formats.base import check_names, opened, readable
 from streaming_source.connectors.files.formats.chunked import ChunkedFile, ChunkedFormat
 
 __all__ = ["OrcFormat"]
@@ -27,14 +27,22 @@ class OrcFormat(ChunkedFormat):
         with opened(filesystem, path) as stream:
             with readable(path, "ORC"):
                 file = _OrcFile(stream)
+                check_names(file.schema)
             yield file
 
 
 class _OrcFile(ChunkedFile):
     def __init__(self, stream: pa.NativeFile) -> None:
         self._file = orc.ORCFile(stream)
-        self.schema = self._file.schema
+        self.schema = pa.schema([field.with_type(_in_micros(field.type)) for field in self._file.schema])
 
     def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
         for stripe in range(first, self._file.nstripes):
-            yield self._file.read_stripe(stripe, columns=list(columns))
+            chunk = self._file.read_stripe(stripe, columns=list(columns))
+            arrays = [array.cast(_in_micros(array.type), safe=False) for array in chunk.columns]
+            yield pa.RecordBatch.from_arrays(arrays, chunk.schema.names) if arrays else chunk
+
+
+def _in_micros(data_type: pa.DataType) -> pa.DataType:
+    """ORC's times are in nanoseconds, whatever was written; Spark's, and most that were written, in microseconds."""
+    return pa.timestamp("us", data_type.tz) if pa.types.is_timestamp(data_type) else data_type

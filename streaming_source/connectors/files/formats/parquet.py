@@ -25,6 +25,7 @@ from streaming_source.connectors.files.formats.base import (
     Place,
     check_columns,
     check_distinct,
+    check_names,
     malformed_as,
     opened,
     readable,
@@ -124,6 +125,7 @@ def _opened(filesystem: fs.FileSystem, path: str) -> Iterator[pq.ParquetFile]:
     with opened(filesystem, path) as stream:
         with readable(path, "Parquet"):
             file = pq.ParquetFile(stream, pre_buffer=True)
+            check_names(file.schema_arrow)
         yield file
 
 
@@ -184,4 +186,4 @@ def _times_of_group(
     names = schema.names if wanted is None else list(wanted)
     with malformed_as(f"{path}: row group {group} cannot be read as Parquet"):
         table = file.read_row_group(group, columns=names)
-    return times_of(table.to_batches(), assigner)
+    return times_of(path, table.to_batches(), assigner)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streaming_source.connectors.files.formats.lines import LineFormat, Records, Run
 from streaming_source.connectors.files.formats.texts import raw_field, typed
-from streaming_source.exceptions import MalformedDataError, NoSchemaError, OptionError, SchemaError
+from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
 
 __all__ = ["CORRUPT_RECORD", "MODES", "RecordFormat"]
 
@@ -113,8 +113,13 @@ class RecordFormat(LineFormat, ABC):
 
     def _needs_schema(self) -> NoSchemaError:
         return NoSchemaError(
-            f"fileFormat = {self.name}: files of this format do not tell the types of their columns. Give readStream a "
-            "schema, or set inferSchema = true to take them from the first file"
+            f"fileFormat = {self.name}: its files do not tell the types of their columns. Name them with option "
+            "dataSchema, as in t timestamp, n bigint, or take them from the first file with inferSchema = true"
+        )
+
+    def _nothing_to_infer_from(self, path: str) -> NoDataError:
+        return NoDataError(
+            f"{path} has no record yet whose columns could be inferred; name them with option dataSchema"
         )
 
     def _without_corrupt(self, schema: pa.Schema) -> list[pa.Field]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from streaming_source.connectors.files.formats.lines import LineFile, LineFormat, Run
+from streaming_source.connectors.files.formats.lines import LineFile, LineFormat, Run, line_ends
 from streaming_source.exceptions import SchemaError
 
 __all__ = ["TextFormat"]
@@ -37,7 +37,7 @@ class TextFormat(LineFormat):
         return ("value",)
 
     def _count(self, data: bytes) -> int:
-        return data.count(b"\n") + (not data.endswith(b"\n"))
+        return len(line_ends(data))
 
     def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
         data = run.data.removesuffix(b"\n")
