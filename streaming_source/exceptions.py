@@ -6,6 +6,7 @@ from alignment.exceptions import AlignmentError
 
 __all__ = [
     "DataLossError",
+    "FileGoneError",
     "LateRecordError",
     "MalformedDataError",
     "NoDataError",
@@ -52,6 +53,10 @@ class MalformedDataError(SourceError, ValueError):
 
 class DataLossError(SourceError):
     """Records that were planned or were to come are not there any more."""
+
+
+class FileGoneError(DataLossError):
+    """A file was deleted before it was read."""
 
 
 class OffsetError(SourceError, ValueError):

@@ -44,6 +44,8 @@ class Option:
         Parsed value when the option is not given.
     default_text
         The default as the documentation says it.
+    same_as
+        Name of the option that this is another name of: its value is that one's.
     """
 
     name: str
@@ -51,10 +53,14 @@ class Option:
     doc: str
     default: Any = None
     default_text: str = "none"
+    same_as: str | None = None
 
 
 class OptionSet:
     """The options that a format takes.
+
+    An option whose name ends in `.*` stands for all that begin so: its value is a dictionary of what they have behind
+    that, with their values.
 
     Parameters
     ----------
@@ -64,6 +70,7 @@ class OptionSet:
 
     def __init__(self, options: Iterable[Option]) -> None:
         self._options = {option.name.lower(): option for option in options}
+        self._prefixes = tuple(name[:-1] for name in self._options if name.endswith(".*"))
 
     def __iter__(self) -> Iterator[Option]:
         return iter(self._options.values())
@@ -81,14 +88,25 @@ class OptionSet:
             is not of the option's kind.
         """
         values = {option.name: option.default for option in self}
-        seen: dict[str, str] = {}
+        seen: dict[str, tuple[str, str]] = {}
         for name, value in given.items():
             option = self._options.get(name.lower())
+            prefix = next((prefix for prefix in self._prefixes if name.lower().startswith(prefix)), None)
+            if option is None and prefix is not None:
+                option = self._options[f"{prefix}*"]
+                values[option.name] = {**values[option.name], name[len(prefix) :]: option.parse(name, str(value))}
+                continue
             if option is None:
                 raise OptionError(self._unknown(name))
-            if seen.setdefault(option.name, value) != value:
-                raise OptionError(f"option {option.name} is given twice, as {seen[option.name]!r} and as {value!r}")
-            values[option.name] = option.parse(option.name, str(value))
+            target = option.same_as or option.name
+            before, other = seen.setdefault(target, (option.name, value))
+            if other != value:
+                raise OptionError(
+                    f"option {option.name} is given twice, as {other!r} and as {value!r}"
+                    if before == option.name
+                    else f"options {before} = {other!r} and {option.name} = {value!r} are the same: give one of them"
+                )
+            values[option.name] = values[target] = option.parse(option.name, str(value))
         return values
 
     def _unknown(self, name: str) -> str:

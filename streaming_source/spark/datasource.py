@@ -89,7 +89,7 @@ class AlignedDataSource:
         """For `spark.read`: generators are off, and with them all that builds on watermarks."""
         rules = ReadRules(self._strategy, PlanningRules(out_of_orderness_us=None))
         shaper = RowShaper(arrow_schema(schema), self._strategy.timestamp_assigner, self._options.without_watermarks())
-        return AlignedBatchReader(self._source, rules, self._needed(schema), shaper, self._readers)
+        return AlignedBatchReader(self._source.for_batch(), rules, self._needed(schema), shaper, self._readers)
 
     @property
     def _readers(self) -> int:

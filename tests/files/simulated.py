@@ -16,7 +16,7 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.formats import FileBlocks, FileFormat, Place
-from streaming_source.connectors.files.listing import Root
+from streaming_source.connectors.files.selection import Selection
 
 ROOT = "simulated"
 SECOND = 1_000_000
@@ -123,13 +123,13 @@ class Arithmetic(FileFormat):
 
 
 @dataclass(frozen=True)
-class SimulatedRoot(Root):
+class SimulatedRoot(Selection):
     """Where the files are said to be."""
 
     files: ManyFiles = field(default_factory=lambda: ManyFiles(0))
 
-    def open(self) -> tuple[fs.FileSystem, str]:
-        return fs.PyFileSystem(self.files), ROOT
+    def _parsed(self) -> list[tuple[fs.FileSystem, str, list[str]]]:
+        return [(fs.PyFileSystem(self.files), ROOT, [])]
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ class SimulatedSource(FileSource):
     """A `FileSource` over files that are nowhere."""
 
     @property
-    def root(self) -> Root:
+    def root(self) -> Selection:
         assert isinstance(self.format, Arithmetic)
-        return SimulatedRoot(self.path, self.format.files)
+        return SimulatedRoot((self.path,), files=self.format.files)
 
 
 def simulated_source(files: ManyFiles, **arguments: Any) -> SimulatedSource:

@@ -16,10 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from streaming_source.connectors.files import state_log
 from streaming_source.connectors.files.backlog import FileOrder
 from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles, Remembered, order_key
-from streaming_source.connectors.files.listing import ListedFile, Root
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import Known, MarkSet, marks_of
 from streaming_source.connectors.files.split import FilesCheckpoint, FilesCheckpointSerializer
 from streaming_source.connectors.files.state_log import LoggedFiles
+from streaming_source.connectors.files.storage import Root
 from streaming_source.exceptions import DataLossError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from streaming_source.api import SplitEnumeratorContext
@@ -33,6 +34,9 @@ class DirectoryEnumerator(FileSplitEnumerator):
         self._finished = set(checkpoint.finished)
         self._newest_ms = 0
         self._looked = False
+        # Of each split the position that the next state has, and the files that are not read to their ends by then.
+        self._positions: dict[str, int] = {}
+        self._unread: dict[str, deque[tuple[str, int]]] = {}
 
     # ---- discovery -----------------------------------------------------------------------------------------------
 
@@ -41,7 +45,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         restored = self._restored.items()
         discovery = DirectoryDiscovery(
             self._source.root,
-            self._describe,
+            self._describe_or_nothing,
             self._context.map_on_workers,
             self._until_ms,
             reached={split_id: split.file for split_id, split in restored},
@@ -89,6 +93,8 @@ class DirectoryEnumerator(FileSplitEnumerator):
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
         logged = LoggedFile.of(file.name, self._path(file.relative_path), position, blocks, number)
         self._add_log(split_id, logged, blocks, read)
+        if self._cleaner.is_on:
+            self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
 
     def _begin(self, split_id: str) -> FileLog:
         log = self._logs.get(split_id)
@@ -102,6 +108,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
 
     def split_at(self, split_id: str, position: int) -> FileSplit:
         """See `SplitEnumerator`."""
+        self._positions[split_id] = position
         log = self._logs.get(split_id)
         file = log.locate(position) if log else None
         if file is None:
@@ -117,13 +124,16 @@ class DirectoryEnumerator(FileSplitEnumerator):
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         """See `SplitEnumerator`."""
         self._left.clear()
+        for split_id, files in self._unread.items():
+            while files and files[0][1] <= self._positions.get(split_id, 0):
+                self._cleaner.add(checkpoint_id, files.popleft()[0])
         return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _names_between(self, start: FileSplit, end: FileSplit) -> list[str]:
         """Names of the files that two states of a directory lie in, and of those between."""
-        names = sorted(names_in(self._filesystem, self._path(end.split_id)))
+        names = names_in(self._source.root, end.split_id)
         from_first = [name for name in names if name > start.file or (name == start.file and start.row is not None)]
         return [name for name in from_first if name <= end.file]
 
@@ -133,7 +143,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         position = start.position - (start.row or 0)
         for name in self._names_between(start, end):
             path = self._path(end.split_id, name)
-            log.append(LoggedFile.of(name, path, position, self._describe(path)))
+            log.append(LoggedFile.of(name, path, position, self._describe_or_nothing(path)))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None
         as_planned = (

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.listing import ListedFile, Lister, Root
+from streaming_source.connectors.files.listing import ListedFile, Lister
+from streaming_source.connectors.files.selection import Selection
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["DirectoryDiscovery", "Found", "FoundFile"]
@@ -42,7 +43,7 @@ class DirectoryDiscovery:
 
     Attributes
     ----------
-    root
+    selection
         Where.
     describe
         `path -> FileBlocks`, called in several threads.
@@ -60,7 +61,7 @@ class DirectoryDiscovery:
         Splits that are read to their end.
     """
 
-    root: Root
+    selection: Selection
     describe: Callable[[str], FileBlocks]
     map_files: Callable[[Callable[[str], FileBlocks], list[str]], list[FileBlocks]]
     until_ms: int | None = None
@@ -74,7 +75,7 @@ class DirectoryDiscovery:
     _last: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._lister = Lister(self.root)
+        self._lister = Lister(self.selection)
 
     def look(self) -> Found:
         """List, and describe what is new. Called by one thread at a time; remembers what it has told."""
@@ -94,7 +95,7 @@ class DirectoryDiscovery:
                 empty.append(directory.path)
             new += [file for file in sorted(directory.files) if self._is_there(file) and self._is_new(file)]
         new.sort()
-        root = self.root.open()[1]
+        root = self.selection.open()[1]
         blocks = self.map_files(self.describe, [posixpath.join(root, file.relative_path) for file in new])
         found = tuple(FoundFile(_split_of(file), file, b) for file, b in zip(new, blocks, strict=True))
         for file in new:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
-from streaming_source.connectors.files.formats import FileBlocks
+from streaming_source.connectors.files.cleaning import Cleaner
+from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-from streaming_source.exceptions import DataLossError
+from streaming_source.exceptions import DataLossError, FileGoneError
 
 if TYPE_CHECKING:
     from streaming_source.connectors.files.source import FileSource
@@ -42,6 +44,10 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._source = source
         self._context = context
         self._filesystem, self._root = source.root.open()
+        self._reading = source.reading
+        self._cleaner = Cleaner(
+            source.clean_source, source.archive_root, self._filesystem, self._root, context.map_on_workers
+        )
         self._logs: dict[str, FileLog] = {}
         # Of the splits that the last state finished: its ranges are asked for next.
         self._left: dict[str, FileLog] = {}
@@ -60,15 +66,18 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         file = self._logs[split_id].locate(start)
         assert file is not None, "the index asks only for records it was told of"
         first = start - file.position
-        return self._source.format.event_times(
-            self._filesystem,
-            file.path,
-            first,
-            first + stop - start,
-            self._context.schema,
-            self._context.timestamp_assigner,
-            file.place_of(first),
-        )
+        with self._source.tolerance.tolerated():
+            return self._reading.event_times(
+                self._filesystem,
+                file.path,
+                first,
+                first + stop - start,
+                self._context.schema,
+                self._context.timestamp_assigner,
+                file.place_of(first),
+            )
+        # Of a file that breaks here, or has gone, nothing will be read: it shall hold nothing back.
+        return np.full(stop - start, NO_TIMESTAMP)
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
         """See `SplitEnumerator`."""
@@ -87,20 +96,33 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             self._left[split_id] = log
         self._restored.pop(split_id, None)
 
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """See `SplitEnumerator`."""
+        self._cleaner.commit(checkpoint_id)
+
     # ---- for those below -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
         """The files between two states of a split, from the file system."""
 
-    def _describe(self, path: str) -> FileBlocks:
-        return self._source.format.describe(
-            self._filesystem,
-            path,
-            self._context.schema,
-            self._context.timestamp_assigner,
-            self._source.indexing,
-        )
+    def _describe(self, path: str) -> FileBlocks | None:
+        """What is in a file; None of one that the source goes on without."""
+        with self._source.tolerance.tolerated():
+            return self._reading.describe(
+                self._filesystem,
+                path,
+                self._context.schema,
+                self._context.timestamp_assigner,
+                self._source.indexing,
+            )
+        self._context.metric_group.counter("ignoredFiles").inc()
+        return None
+
+    def _describe_or_nothing(self, path: str) -> FileBlocks:
+        """What is in a file; nothing in one that the source goes on without."""
+        blocks = self._describe(path)
+        return NO_BLOCKS if blocks is None else blocks
 
     def _path(self, *parts: str) -> str:
         """Of something below the root."""
@@ -130,8 +152,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             "its files, or start with a new checkpointLocation"
         )
 
-    def _gone(self, split: FileSplit) -> DataLossError:
-        return DataLossError(
+    def _gone(self, split: FileSplit) -> FileGoneError:
+        return FileGoneError(
             f"{posixpath.join(self._root, split.split_id, split.file).rstrip('/')} is gone, and not all of it was "
             f"read (the records of split {split.split_id!r} before {split.position} were); restore it, or start "
             "with a new checkpointLocation"

@@ -19,7 +19,7 @@ from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finished import FinishedFiles, OrderKey, RecentFiles, order_key
 from streaming_source.connectors.files.finite_discovery import FileDiscovery, FoundFiles, warn_ignored
-from streaming_source.connectors.files.formats import FileBlocks
+from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.log import FileLog, LoggedFile
 from streaming_source.connectors.files.marks import marks_of
@@ -79,10 +79,13 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         # Of the splits in work.
         self._files: dict[str, ListedFile] = {}
         self._bytes_in_work = 0
-        self._in_offset = marks_of(())
+        self._left_out: set[str] = set()
+        self._just_finished: list[ListedFile] = []
         self._rewritten: set[str] = set()
         # Since the last state.
         self._begun_files = self._begun_bytes = 0
+        # Number of the last state that was made here.
+        self._state: int | None = None
         self._latest_us = MIN_WATERMARK if checkpoint.latest_us is None else checkpoint.latest_us
         self._newest_ms = 0
         if source.state_root is None:
@@ -100,18 +103,20 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         super().restore_splits(splits)
         for split in splits:
             self._take_in(split.split_id, _file_of(split))
-        self._in_offset = marks_of(self._files.values())
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
         begun = list(self._restored.values())
+        finished = marks_of(self._just_finished)
+        self._just_finished.clear()
         if begun:
             self._context.call_async(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
         discovery = FileDiscovery(
             self._source.root,
             self._order,
             self._describe_all,
-            lambda: np.concatenate([self._finished.load(), self._in_offset]),
+            lambda: np.concatenate([self._finished.load(), finished]),
+            marks_of(self._files.values()),
             self._finished,
             self._until_ms,
         )
@@ -130,8 +135,11 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             raise error
         assert found is not None
         self._newest_ms = max(self._newest_ms, found.newest_ms)
+        self._left_out.update(found.left_out)
         for file in found.rewritten:
             self._take_rewritten(file)
+        # Their micro-batches were committed, and nobody heard of it before the restart.
+        self._cleaner.clean(found.finished)
         waiting = found.waiting
         if found.forgotten != self._finished.forgotten:
             waiting = self._without_forgotten(waiting)
@@ -167,6 +175,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         if before is not None:
             # Nothing of it was read: it is what it is now.
             self._waiting_ms.remove(before.file.modified_ms)
+        elif path in self._left_out:
+            self._left_out.discard(path)
         elif any(file.relative_path == path for file in self._files.values()):
             raise self._rewritten_while_read(path)
         elif self._source.allow_overwrites:
@@ -190,7 +200,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                 blocks = self._describe_all([file.file for file in next_ones])
             for waiting, of_file in zip(next_ones, blocks, strict=True):
                 if of_file is None:
-                    self._finished.add(waiting.file)
+                    self._left_out.add(waiting.file.relative_path)
                 else:
                     self._begin(waiting.file, of_file)
                     begun += 1
@@ -273,10 +283,15 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         file = self._files.pop(split_id)
         self._bytes_in_work -= _bytes_of(split_id)
         self._finished.add(file)
+        if self._state is None:
+            self._just_finished.append(file)
+        else:
+            self._cleaner.add(self._state, file.relative_path)
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         """See `SplitEnumerator`."""
         self._left.clear()
+        self._state = checkpoint_id
         self._begun_files = self._begun_bytes = 0
         remembered = self._finished.save(checkpoint_id, self._lowest_waiting(), self._newest_ms)
         latest_us = None if self._order == "eventTime" or self._latest_us == MIN_WATERMARK else self._latest_us
@@ -302,7 +317,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
     def _describe_new(self, path: str) -> FileBlocks | None:
         blocks = self._describe(path)
         limit_us = self._context.event_time_limit_us
-        if limit_us is not None and blocks.earliest_us >= limit_us:
+        if limit_us is not None and blocks is not None and blocks.earliest_us >= limit_us:
             return replace(blocks, earliest_us=MAX_WATERMARK)
         return blocks
 
@@ -311,10 +326,13 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         path = self._path(split.path)
         info = self._filesystem.get_file_info(path)
         if info.type is fs.FileType.NotFound:
-            raise self._gone(split)
+            error = self._gone(split)
+            if self._source.tolerance.allows(error):
+                return NO_BLOCKS
+            raise error
         if _is_rewritten(split, info):
             raise self._rewritten_while_read(split.path)
-        return self._describe(path)
+        return self._describe_or_nothing(path)
 
     def _rewritten_while_read(self, path: str) -> DataLossError:
         return DataLossError(
@@ -325,10 +343,13 @@ class FiniteFileEnumerator(FileSplitEnumerator):
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
         """The file of a split, from the file system."""
         path = self._path(end.path)
+        log = FileLog()
         if _is_rewritten(end, self._filesystem.get_file_info(path)):
             raise self._changed(start, end)
-        log = FileLog()
-        log.append(LoggedFile.of("", path, 0, self._describe(path)))
+        blocks = self._describe(path)
+        if blocks is None:
+            return log
+        log.append(LoggedFile.of("", path, 0, blocks))
         if not log.covers(start.position, end.position):
             raise self._changed(start, end)
         return log

@@ -12,8 +12,9 @@ import numpy as np
 from streaming_source.connectors.files.backlog import FileOrder, WaitingFile
 from streaming_source.connectors.files.finished import FinishedFiles, OrderKey
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.listing import ListedFile, Lister, Root
+from streaming_source.connectors.files.listing import ListedFile, Lister
 from streaming_source.connectors.files.marks import Known, Marks, MarkSet, marks_of
+from streaming_source.connectors.files.selection import Selection
 
 __all__ = ["FileDiscovery", "FoundFiles", "warn_ignored"]
 
@@ -38,6 +39,10 @@ class FoundFiles:
         New files, packed: see `backlog.WaitingFile`.
     rewritten
         Files that were known, and are others now.
+    left_out
+        Paths of new files that the source goes on without.
+    finished
+        At the first look, paths of files that are finished and still there.
     newest_ms
         When the newest of all files there was modified, new or not; 0 if there is none.
     forgotten
@@ -46,6 +51,8 @@ class FoundFiles:
 
     waiting: list[bytes] = field(default_factory=list)
     rewritten: list[WaitingFile] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
     newest_ms: int = 0
     forgotten: OrderKey | None = None
 
@@ -56,31 +63,34 @@ class FileDiscovery:
 
     Attributes
     ----------
-    root
+    selection
         Where.
     order
         In which files are begun. By event time each is looked into as soon as it is found.
     describe
         Looks into files, several at once; None in place of one that is to be left out.
     load
-        The files that are in work or finished at the start.
+        The files that are finished at the start.
+    in_work
+        Those that are in work then.
     finished
         Tells which files are forgotten.
     until_ms
         Files modified after this are not there; None for no such limit.
     """
 
-    root: Root
+    selection: Selection
     order: FileOrder
     describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
     load: Callable[[], Marks]
+    in_work: Marks
     finished: FinishedFiles
     until_ms: int | None = None
     _known: MarkSet | None = None
     _lister: Lister = field(init=False)
 
     def __post_init__(self) -> None:
-        self._lister = Lister(self.root)
+        self._lister = Lister(self.selection)
 
     def look(self) -> FoundFiles:
         """List, and look into what is new. Called by one thread at a time; remembers what it has told."""
@@ -93,15 +103,20 @@ class FileDiscovery:
 
     def _look(self) -> FoundFiles:
         is_first = self._known is None
-        if self._known is None:
-            known = MarkSet()
-            known.add(self.load())
-            self._known = known
+        known, finished = self._known, MarkSet()
+        if known is None:
+            known, ended = MarkSet(), self.load()
+            finished.add(ended)
+            known.add(ended)
+            known.add(self.in_work)
         found, marks = FoundFiles(forgotten=self.finished.forgotten), []
         ignored: list[str] = []
         for files in self._portions(found):
             of_files = marks_of(files)
-            known_as = self._known.match(of_files)
+            known_as = known.match(of_files)
+            if is_first and len(finished):
+                there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
+                found.finished += [files[i].relative_path for i in there.tolist()]
             interesting = np.flatnonzero(known_as != Known.SAME)
             marks.append(of_files[interesting])
             new = [(files[i], known_as[i] == Known.REWRITTEN) for i in interesting.tolist()]
@@ -109,7 +124,8 @@ class FileDiscovery:
             self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
         # Only now, when all was looked into: what failed is new again at the next look.
         for portion in marks:
-            self._known.add(portion)
+            known.add(portion)
+        self._known = known
         self._tell(ignored, is_first=is_first)
         return found
 
@@ -132,6 +148,7 @@ class FileDiscovery:
             described = self.describe([file for file, _ in new])
         for (file, is_rewritten), blocks in zip(new, described, strict=True):
             if self.order == "eventTime" and blocks is None:
+                found.left_out.append(file.relative_path)
                 continue
             waiting = WaitingFile(file, blocks)
             if is_rewritten:

@@ -7,14 +7,31 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streaming_source.api import Option
 from streaming_source.api.options import boolean, choice, integer, text
+from streaming_source.connectors.files.storage import StorageOptions
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:
     from streaming_source.connectors.files.source import FileSource
 
-__all__ = ["FILE_ORDERS", "LAYOUT_OPTIONS", "check_layout", "layout_arguments"]
+__all__ = ["CLEAN_SOURCE", "FILE_ORDERS", "LAYOUT_OPTIONS", "check_layout", "layout_arguments"]
 
 FILE_ORDERS: Final = ("eventTime", "name", "modificationTime")
+CLEAN_SOURCE: Final = ("off", "archive", "delete")
+
+
+def _not_latest_first(name: str, value: str) -> bool:
+    if boolean(name, value):
+        raise OptionError(
+            "option latestFirst = true: what is read next is chosen by event time, so that no split runs ahead of the "
+            "others; the newest files first would carry the watermark past all older ones. Leave it out; to skip old "
+            "files, give a narrower path or pathGlobFilter"
+        )
+    return False
+
+
+def _any_text(name: str, value: str) -> str:
+    return value
+
 
 LAYOUT_OPTIONS: Final = [
     Option(
@@ -45,6 +62,50 @@ LAYOUT_OPTIONS: Final = [
         False,
         "false",
     ),
+    Option(
+        "pathGlobFilter",
+        text,
+        "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
+    ),
+    Option(
+        "recursiveFileLookup",
+        boolean,
+        "Names of directories such as `day=2024-01-31` give no columns. All below the path is read in any case.",
+        False,
+        "false",
+    ),
+    Option(
+        "ignoreMissingFiles", boolean, "Go on without files that were deleted before they were read.", False, "false"
+    ),
+    Option(
+        "ignoreCorruptFiles",
+        boolean,
+        "Go on without files that cannot be read, and without the rest of one that breaks in its middle.",
+        False,
+        "false",
+    ),
+    Option(
+        "cleanSource",
+        choice(*CLEAN_SOURCE),
+        "What becomes of a file when the micro-batch that read the last of it is committed.",
+        "off",
+        "off",
+    ),
+    Option("sourceArchiveDir", text, "With cleanSource=archive: where files are moved, under their paths."),
+    Option(
+        "latestFirst",
+        _not_latest_first,
+        "Refused: what is read next is chosen by event time, and the newest first would make all others late.",
+        False,
+        "false",
+    ),
+    Option(
+        "storage.*",
+        _any_text,
+        "Arguments of the file system, as its class in `pyarrow.fs` takes them: `storage.access_key`, "
+        "`storage.endpoint_override`. They stand in no offset, log or error.",
+        {},
+    ),
 ]
 
 _ONLY_FOR_FILES: Final = {
@@ -58,7 +119,9 @@ _ONLY_FOR_FILES: Final = {
 
 def layout_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Parsed values of `LAYOUT_OPTIONS` as arguments of a `FileSource`."""
-    return {_snake_case(option.name): values[option.name] for option in LAYOUT_OPTIONS}
+    passed = [option.name for option in LAYOUT_OPTIONS if option.name not in ("latestFirst", "storage.*")]
+    arguments = {_snake_case(name): values[name] for name in passed}
+    return {**arguments, "storage": StorageOptions.of(values["storage.*"])}
 
 
 def check_layout(source: FileSource) -> None:
@@ -76,6 +139,11 @@ def check_layout(source: FileSource) -> None:
                 raise OptionError(
                     f"{_camel_case(name)} = {value!r} needs splitBy = file, and splitBy is directory: {reason}"
                 )
+    if (source.clean_source == "archive") != (source.source_archive_dir is not None):
+        raise OptionError(
+            f"cleanSource = {source.clean_source!r}, sourceArchiveDir = {source.source_archive_dir!r}: to archive "
+            "needs a directory, and a directory needs cleanSource = archive"
+        )
     for name in ("max_files_per_trigger", "max_bytes_per_trigger"):
         value = getattr(source, name)
         if value is not None and value < 1:

@@ -6,45 +6,21 @@ import logging
 import os
 import posixpath
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pyarrow import fs
 
-from streaming_source.exceptions import PathNotFoundError
+from streaming_source.connectors.files.selection import Selected, Selection
 
-__all__ = ["ListedDirectory", "ListedFile", "Lister", "Root", "list_files", "names_in"]
+__all__ = ["ListedDirectory", "ListedFile", "Lister", "is_hidden", "list_files", "names_in"]
 
 _log = logging.getLogger(__name__)
 
 _LOOKS_BETWEEN_FULL: Final = 60
 _SETTLED_NS: Final = 3_000_000_000
 """A directory that changed this long before it was listed cannot have changed again at the same time as told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """Where the files of a source lie: a file system and a path in it, from a local path or a URI."""
-
-    uri: str
-
-    def open(self) -> tuple[fs.FileSystem, str]:
-        """The file system and the path. Cheap for local ones.
-
-        Raises
-        ------
-        PathNotFoundError
-            If the URI has a scheme that pyarrow does not know.
-        """
-        try:
-            if "://" in self.uri or self.uri.startswith("file:"):
-                filesystem, path = fs.FileSystem.from_uri(self.uri)
-            else:
-                filesystem, path = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(self.uri))
-        except (ValueError, OSError) as error:
-            raise PathNotFoundError(f"path: cannot be opened as a file system: {error}") from None
-        return filesystem, path.rstrip("/") or "/"
 
 
 class ListedFile(NamedTuple):
@@ -59,6 +35,11 @@ class ListedFile(NamedTuple):
     def of(relative_path: str, modified_ms: int, size: int) -> ListedFile:
         """A file by its path below the root."""
         return ListedFile(*posixpath.split(relative_path), modified_ms, size)
+
+    @staticmethod
+    def told(directory: str, info: fs.FileInfo) -> ListedFile:
+        """A file of a directory as the file system tells of it."""
+        return ListedFile(directory, info.base_name, (info.mtime_ns or 0) // 1_000_000, info.size or 0)
 
     @property
     def relative_path(self) -> str:
@@ -86,7 +67,7 @@ class ListedDirectory:
 
 
 class Lister:
-    """Lists a root again and again: of what was listed before only the directories that may have changed.
+    """Lists what a source selects again and again: of what was listed before only directories that may have changed.
 
     A directory of a local file system is listed again when the time at which it changed is another, and now and then in
     any case: a file that is written anew in place does not change its directory. On other file systems every directory
@@ -94,12 +75,12 @@ class Lister:
 
     Parameters
     ----------
-    root
+    selection
         What to list.
     """
 
-    def __init__(self, root: Root) -> None:
-        self._root = root
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
         # Of directories that have settled: when they changed, and their directories.
         self._settled: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._looks = 0
@@ -110,30 +91,39 @@ class Lister:
         Raises
         ------
         PathNotFoundError
-            If the root is missing or not a directory.
+            If a path is missing or not a directory.
         """
-        filesystem, root = self._root.open()
-        info = filesystem.get_file_info(root)
-        if info.type is fs.FileType.NotFound:
-            raise PathNotFoundError(f"path {root!r} does not exist; give an existing directory in option path")
-        if info.type is not fs.FileType.Directory:
-            raise PathNotFoundError(f"path {root!r} is not a directory; give the directory above it in option path")
+        selected = self._selection.select()
         if self._looks % _LOOKS_BETWEEN_FULL == 0:
             self._settled.clear()
         self._looks += 1
-        return self._walk(filesystem, root) if _has_times(info) else _list_all(filesystem, root)
+        return self._look(selected)
 
     def forget(self) -> None:
         """Look at everything again the next time."""
         self._settled.clear()
 
-    def _walk(self, filesystem: fs.FileSystem, root: str) -> Iterator[ListedDirectory]:
+    def _look(self, selected: Selected) -> Iterator[ListedDirectory]:
+        filesystem, root = self._selection.open()
+        seen: set[str] = set()
+        for directory in selected.directories:
+            info = filesystem.get_file_info(_path(root, directory))
+            # Object stores have no such times, and list all below a directory in one go.
+            found = self._walk(filesystem, root, directory, seen)
+            if info.mtime_ns is None:
+                found = self._list_all(filesystem, root, directory, seen)
+            yield from found
+        yield from self._single(selected.files, root, seen)
+
+    def _walk(self, filesystem: fs.FileSystem, root: str, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
         settles = filesystem.type_name == "local"
-        left = [""]
+        left = [start]
         while left:
-            directories, left = left, []
-            paths = [posixpath.join(root, directory).rstrip("/") or "/" for directory in directories]
-            for directory, info in zip(directories, filesystem.get_file_info(paths), strict=True):
+            directories = [directory for directory in left if directory not in seen]
+            seen.update(directories)
+            left = []
+            infos = filesystem.get_file_info([_path(root, directory) for directory in directories])
+            for directory, info in zip(directories, infos, strict=True):
                 if info.type is not fs.FileType.Directory or (settles and _leads_up(info.path, directory)):
                     continue
                 changed_ns = info.mtime_ns or 0
@@ -142,7 +132,7 @@ class Lister:
                     left += settled[1]
                     continue
                 listed_ns = time.time_ns()
-                found, below = _list_one(filesystem, info.path, directory)
+                found, below = self._list_one(filesystem, info.path, directory)
                 left += below
                 if settles and changed_ns < listed_ns - _SETTLED_NS:
                     self._settled[directory] = (changed_ns, tuple(below))
@@ -150,57 +140,71 @@ class Lister:
                     self._settled.pop(directory, None)
                 yield found
 
+    def _list_one(self, filesystem: fs.FileSystem, path: str, directory: str) -> tuple[ListedDirectory, list[str]]:
+        files, below = [], []
+        for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+            if is_hidden(info.base_name):
+                continue
+            if info.type is fs.FileType.Directory:
+                below.append(posixpath.join(directory, info.base_name))
+            elif info.type is fs.FileType.File and self._selection.takes(info.base_name):
+                files.append(ListedFile.told(directory, info))
+        return ListedDirectory(directory, files, not files and not below), below
 
-def list_files(root: Root) -> Iterator[ListedFile]:
-    """All files below a root, in no order; see `Lister`."""
-    return (file for directory in Lister(root).look() for file in directory.files)
-
-
-def names_in(filesystem: fs.FileSystem, directory: str) -> list[str]:
-    """Names of the files directly in a directory, by its whole path."""
-    return [file.name for file in _list_one(filesystem, directory, "")[0].files]
-
-
-def _list_one(filesystem: fs.FileSystem, path: str, directory: str) -> tuple[ListedDirectory, list[str]]:
-    files, below = [], []
-    for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
-        name = info.base_name
-        if _is_hidden(name):
-            continue
-        if info.type is fs.FileType.Directory:
-            below.append(posixpath.join(directory, name))
-        elif info.type is fs.FileType.File:
-            files.append(ListedFile(directory, name, (info.mtime_ns or 0) // 1_000_000, info.size or 0))
-    return ListedDirectory(directory, files, not files and not below), below
-
-
-def _list_all(filesystem: fs.FileSystem, root: str) -> Iterator[ListedDirectory]:
-    """All in one request: what object stores are made for."""
-    files: dict[str, list[ListedFile]] = {}
-    parents = set()
-    skip = len(root) if root != "/" else 0
-    for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True)):
-        relative = info.path[skip:].strip("/")
-        if any(map(_is_hidden, relative.split("/"))):
-            continue
-        directory, name = posixpath.split(relative)
-        if info.type is fs.FileType.Directory:
-            files.setdefault(relative, [])
+    def _list_all(self, filesystem: fs.FileSystem, root: str, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
+        files: dict[str, list[ListedFile]] = {start: []}
+        parents = set()
+        base = _path(root, start)
+        for info in filesystem.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True)):
+            below = info.path[len(base) :].strip("/")
+            if any(map(is_hidden, below.split("/"))):
+                continue
+            relative = posixpath.join(start, below)
+            directory = posixpath.dirname(relative)
             parents.add(directory)
-        elif info.type is fs.FileType.File:
-            file = ListedFile(directory, name, (info.mtime_ns or 0) // 1_000_000, info.size or 0)
-            files.setdefault(directory, []).append(file)
-    for path in list(files):
-        found = files.pop(path)
-        yield ListedDirectory(path, found, not found and path not in parents)
+            if info.type is fs.FileType.Directory:
+                files.setdefault(relative, [])
+            elif info.type is fs.FileType.File and self._selection.takes(info.base_name):
+                files.setdefault(directory, []).append(ListedFile.told(directory, info))
+        for path in list(files):
+            found = files.pop(path)
+            if path not in seen:
+                seen.add(path)
+                yield ListedDirectory(path, found, not found and path not in parents)
+
+    def _single(self, infos: Iterable[fs.FileInfo], root: str, seen: set[str]) -> Iterator[ListedDirectory]:
+        by_directory: dict[str, list[ListedFile]] = {}
+        for info in infos:
+            directory = posixpath.dirname(info.path[len(root) :].strip("/"))
+            if directory not in seen:
+                by_directory.setdefault(directory, []).append(ListedFile.told(directory, info))
+        for directory, files in by_directory.items():
+            yield ListedDirectory(directory, sorted({*files}), False)
 
 
-def _is_hidden(name: str) -> bool:
+def list_files(selection: Selection) -> Iterator[ListedFile]:
+    """All files that are selected, in no order; see `Lister`."""
+    return (file for directory in Lister(selection).look() for file in directory.files)
+
+
+def names_in(selection: Selection, directory: str) -> list[str]:
+    """Names of the files that are selected directly in a directory, by its path below the root; sorted."""
+    filesystem, root = selection.open()
+    selected, path = selection.select(), _path(root, directory)
+    infos = [file for file in selected.files if posixpath.dirname(file.path) == path]
+    if any(not start or f"{directory}/".startswith(f"{start}/") for start in selected.directories):
+        infos += filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    found = {info.base_name for info in infos if info.type is fs.FileType.File and not is_hidden(info.base_name)}
+    return sorted(filter(selection.takes, found))
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or directory of this name is passed over."""
     return name.startswith(("_", "."))
 
 
-def _has_times(directory: fs.FileInfo) -> bool:
-    return directory.mtime_ns is not None
+def _path(root: str, directory: str) -> str:
+    return posixpath.normpath(posixpath.join(root, directory)) if directory not in ("", ".") else root
 
 
 def _leads_up(path: str, directory: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -22,12 +22,21 @@ from streaming_source.api import (
 )
 from streaming_source.api.options import boolean, choice, duration, duration_argument, text
 from streaming_source.connectors.files.backlog import FileOrder
+from streaming_source.connectors.files.cleaning import CleanSource
 from streaming_source.connectors.files.directories import DirectoryEnumerator
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finite import FiniteFileEnumerator
 from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
-from streaming_source.connectors.files.layout import FILE_ORDERS, LAYOUT_OPTIONS, check_layout, layout_arguments
-from streaming_source.connectors.files.listing import Root, list_files
+from streaming_source.connectors.files.hive import PartitionedFormat, partition_schema
+from streaming_source.connectors.files.layout import (
+    CLEAN_SOURCE,
+    FILE_ORDERS,
+    LAYOUT_OPTIONS,
+    check_layout,
+    layout_arguments,
+)
+from streaming_source.connectors.files.listing import ListedFile, list_files
+from streaming_source.connectors.files.selection import Selection, split_paths
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -35,6 +44,8 @@ from streaming_source.connectors.files.split import (
     FileSplitSerializer,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
+from streaming_source.connectors.files.storage import NO_STORAGE_OPTIONS, Root, StorageOptions
+from streaming_source.connectors.files.tolerance import Tolerance
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
 
 __all__ = ["FileSource"]
@@ -54,7 +65,14 @@ def _names(name: str, value: str) -> tuple[str, ...]:
 
 _OPTIONS: Final = OptionSet(
     [
-        Option("path", text, "Directory to read, a path or URI; also the argument of `load`.", None, "required"),
+        Option(
+            "path",
+            text,
+            "Directory to read, a path or URI; also the argument of `load`. Several are separated by commas, or are "
+            "a JSON list; `*`, `?`, `[a-z]` and `{a,b}` stand for parts of names.",
+            None,
+            "required",
+        ),
         Option(
             "splitBy",
             choice("directory", "file"),
@@ -126,6 +144,18 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         With `split_by="file"`, where finished files are written down: a directory, as a path or URI.
     allow_overwrites
         With `split_by="file"`, read a file again as a whole that was rewritten after it was read.
+    path_glob_filter
+        Pattern of the names of files that are there; None for all.
+    recursive_file_lookup
+        Read no columns from the names of directories.
+    ignore_missing_files, ignore_corrupt_files
+        Go on without files that are gone, or cannot be read.
+    clean_source
+        What becomes of files that were read: `off`, `archive` or `delete`.
+    source_archive_dir
+        Where they are moved.
+    storage
+        Arguments of the file system; they show nowhere.
 
     Notes
     -----
@@ -151,6 +181,13 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     max_bytes_per_trigger: int | None = None
     state_location: str | None = None
     allow_overwrites: bool = False
+    path_glob_filter: str | None = None
+    recursive_file_lookup: bool = False
+    ignore_missing_files: bool = False
+    ignore_corrupt_files: bool = False
+    clean_source: CleanSource = "off"
+    source_archive_dir: str | None = None
+    storage: StorageOptions = NO_STORAGE_OPTIONS
 
     def __post_init__(self) -> None:
         if str(self.indexing) == "off":
@@ -162,6 +199,7 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
             ("split_by", ("directory", "file")),
             ("indexing", ("auto", "statistics", "scan")),
             ("file_order", FILE_ORDERS),
+            ("clean_source", CLEAN_SOURCE),
         ):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
@@ -213,7 +251,9 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     @property
     def identity(self) -> str:
         """See `Source`."""
-        place = f"{self.split_by}:{self.root.open()[1]}"
+        # Where a single directory is read, the same as ever.
+        patterns = self.root.patterns()
+        place = f"{self.split_by}:{','.join(patterns)}"
         return place if self.format == ParquetFormat() else f"{place}:{self.format.identity}"
 
     @property
@@ -232,14 +272,48 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         return parse_duration_us(self.max_file_age, name="max_file_age")
 
     @property
-    def root(self) -> Root:
-        """Where the files lie."""
-        return Root(self.path)
+    def root(self) -> Selection:
+        """Which files there are."""
+        return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter)
 
     @property
     def state_root(self) -> Root | None:
         """Where finished files are written down, or None."""
-        return None if self.state_location is None else Root(self.state_location)
+        return (
+            None if self.state_location is None else Root(self.state_location, self._storage_for(self.state_location))
+        )
+
+    @property
+    def archive_root(self) -> Root | None:
+        """Where files are moved that were read, or None."""
+        place = self.source_archive_dir
+        return None if place is None else Root(place, self._storage_for(place))
+
+    def _storage_for(self, place: str) -> StorageOptions:
+        """The storage options, for a place that is not on the local file system."""
+        return NO_STORAGE_OPTIONS if Root(place).is_local else self.storage
+
+    @property
+    def reading(self) -> FileFormat:
+        """How files are read: their format, and columns in the names of directories."""
+        return self.format if self.recursive_file_lookup else PartitionedFormat(self.format, self.root.open()[1])
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """Which files it goes on without."""
+        return Tolerance(self.ignore_missing_files, self.ignore_corrupt_files)
+
+    def for_batch(self) -> FileSource:
+        """See `Source`. Nothing is remembered, and nothing becomes of the files."""
+        return replace(
+            self,
+            file_order="eventTime",
+            max_files_per_trigger=None,
+            max_bytes_per_trigger=None,
+            state_location=None,
+            clean_source="off",
+            source_archive_dir=None,
+        )
 
     def schema(self) -> pa.Schema:
         """The columns of the files, or those of the first one by directory and name; of these the ones to read.
@@ -269,15 +343,33 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         return pa.schema([schema.field(name) for name in self.columns])
 
     def _schema_of_all(self) -> pa.Schema:
-        if self.data_schema is not None:
+        if self.data_schema is not None and self.recursive_file_lookup:
             return self.data_schema
+        first: ListedFile | None = None
+        directories = set()
+        for file in list_files(self.root):
+            first = file if first is None else min(first, file)
+            directories.add(file.directory)
+        told = self.data_schema if self.data_schema is not None else self._schema_of_first(first)
+        if self.recursive_file_lookup:
+            return told
+        types = {field.name: field.type for field in self.data_schema or ()}
+        named = partition_schema(sorted(directories), types)
+        # As in Spark: what a directory says goes before what a file has under the same name.
+        merged = {field.name: field for field in [*told, *named]}
+        return pa.schema(list(merged.values()))
+
+    def _schema_of_first(self, first: ListedFile | None) -> pa.Schema:
         filesystem, root = self.root.open()
-        first = min(list_files(self.root), default=None)
-        if first is None:
-            raise NoDataError(
-                f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
-            )
-        return self.format.schema_of(filesystem, posixpath.join(root, first.relative_path))
+        if first is not None:
+            with self.tolerance.tolerated():
+                return self.format.schema_of(filesystem, posixpath.join(root, first.relative_path))
+            for file in sorted(list_files(self.root)):
+                with self.tolerance.tolerated():
+                    return self.format.schema_of(filesystem, posixpath.join(root, file.relative_path))
+        raise NoDataError(
+            f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
+        )
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
         """See `Source`."""
@@ -309,7 +401,7 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         """See `Source`."""
-        return FileSplitReader(self.root.open()[0], self.format, context.schema)
+        return FileSplitReader(self.root.open()[0], self.reading, context.schema, self.tolerance)
 
     @property
     def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:

@@ -10,6 +10,7 @@ from pyarrow import fs
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
 from streaming_source.connectors.files.formats import FileFormat
 from streaming_source.connectors.files.split import FileSplit
+from streaming_source.connectors.files.tolerance import Tolerance
 
 __all__ = ["FileSplitReader"]
 
@@ -25,12 +26,21 @@ class FileSplitReader(SplitReader[FileSplit]):
         How they are read.
     schema
         Columns to read.
+    tolerance
+        Which files it goes on without.
     """
 
-    def __init__(self, filesystem: fs.FileSystem, file_format: FileFormat, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        filesystem: fs.FileSystem,
+        file_format: FileFormat,
+        schema: pa.Schema,
+        tolerance: Tolerance = Tolerance(),  # noqa: B008 (immutable)
+    ) -> None:
         self._filesystem = filesystem
         self._format = file_format
         self._schema = schema
+        self._tolerance = tolerance
         # In order of their addition; a file is opened when its first block is asked for.
         self._unread: dict[str, Generator[RecordBlock]] = {}
         self._paused: set[str] = set()
@@ -78,7 +88,7 @@ class FileSplitReader(SplitReader[FileSplit]):
                 continue
             position_of_row_0 = part.position - part.start
             start = part.start + read
-            for block in self._format.read_rows(
-                self._filesystem, part.path, start, part.stop, self._schema, part.place
-            ):
-                yield RecordBlock(block.batch, block.positions + position_of_row_0)
+            rows = self._format.read_rows(self._filesystem, part.path, start, part.stop, self._schema, part.place)
+            with self._tolerance.tolerated():
+                for block in rows:
+                    yield RecordBlock(block.batch, block.positions + position_of_row_0)

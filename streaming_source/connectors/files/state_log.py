@@ -15,8 +15,9 @@ from pyarrow import fs
 
 from streaming_source.connectors.files.backlog import FileOrder
 from streaming_source.connectors.files.finished import FinishedFiles, OrderKey, Remembered
-from streaming_source.connectors.files.listing import ListedFile, Root
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import MARK, Marks, marks_of
+from streaming_source.connectors.files.storage import Root
 from streaming_source.exceptions import DataLossError
 
 __all__ = ["LoggedFiles"]

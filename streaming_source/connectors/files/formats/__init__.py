@@ -1,6 +1,6 @@
 """Formats of files: what each can tell ahead of reading, and how its rows are read."""
 
-from streaming_source.connectors.files.formats.base import FileBlocks, FileFormat, Place
+from streaming_source.connectors.files.formats.base import NO_BLOCKS, FileBlocks, FileFormat, Place
 from streaming_source.connectors.files.formats.csv import CsvFormat
 from streaming_source.connectors.files.formats.ipc import ArrowFormat
 from streaming_source.connectors.files.formats.json import JsonFormat
@@ -11,6 +11,7 @@ from streaming_source.connectors.files.formats.text import TextFormat
 
 __all__ = [
     "FORMAT_OPTIONS",
+    "NO_BLOCKS",
     "ArrowFormat",
     "CsvFormat",
     "FileBlocks",

@@ -18,10 +18,11 @@ from alignment.exceptions import AlignmentError
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import RecordBlock
-from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError
+from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, SchemaError
 
 __all__ = [
     "BATCH_ROWS",
+    "NO_BLOCKS",
     "BlockList",
     "FileBlocks",
     "FileFormat",
@@ -74,6 +75,11 @@ class FileBlocks:
     places: tuple[int, ...] | None = None
     one_range: bool = False
     earliest_us: int = NO_TIMESTAMP
+
+
+_NOTHING: Final = np.empty(0, np.int64)
+NO_BLOCKS: Final = FileBlocks(_NOTHING, _NOTHING, _NOTHING, earliest_us=MAX_WATERMARK)
+"""Of a file without rows."""
 
 
 @dataclass(slots=True)
@@ -210,13 +216,13 @@ def opened(filesystem: fs.FileSystem, path: str) -> Iterator[pa.NativeFile]:
 
     Raises
     ------
-    DataLossError
+    FileGoneError
         If it is gone.
     """
     try:
         stream = filesystem.open_input_file(path)
     except FileNotFoundError:
-        raise DataLossError(f"{path} is gone: it was deleted after it had been listed and before it was read") from None
+        raise FileGoneError(f"{path} is gone: it was deleted after it had been listed and before it was read") from None
     with stream:
         yield stream
 
