@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks import channel, fetching, kafka, planning
+from benchmarks import channel, fetching, files, kafka, many_files, planning
 
 
 def main() -> None:
@@ -14,6 +14,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller inputs: under five minutes")
     quick = parser.parse_args().quick
     planning.run(quick=quick)
+    many_files.run(quick=quick)
     fetching.run(quick=quick)
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
         # First of those that start Spark: a JVM takes Spark's Kafka source when it starts, or never. Not in a quick
@@ -21,6 +22,7 @@ def main() -> None:
         if not quick:
             kafka.run(Path(folder))
         channel.run(Path(folder), quick=quick)
+        files.run(Path(folder), quick=quick)
 
 
 if __name__ == "__main__":

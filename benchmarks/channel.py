@@ -33,7 +33,7 @@ def run(folder: Path, *, quick: bool) -> None:
     print(f"\nwriting {rows:,} rows of 24 bytes as Parquet, {SPLITS} splits", flush=True)
     data = folder / "data"
     _write(data, rows)
-    spark = _session()
+    spark = session()
     spark.dataSource.register(_ceiling(rows))
 
     import streaming_source
@@ -167,7 +167,7 @@ def _ceiling(rows: int) -> Any:
     return Ceiling
 
 
-def _session() -> Any:
+def session() -> Any:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 

@@ -6,9 +6,11 @@ from alignment.exceptions import AlignmentError
 
 __all__ = [
     "DataLossError",
+    "FileGoneError",
     "LateRecordError",
     "MalformedDataError",
     "NoDataError",
+    "NoSchemaError",
     "OffsetError",
     "OptionError",
     "PathNotFoundError",
@@ -37,7 +39,11 @@ class SchemaError(SourceError, ValueError):
     """Columns are missing, clash, or have types that do not fit."""
 
 
-class NoDataError(SchemaError):
+class NoSchemaError(SchemaError):
+    """The data does not tell which columns there are: the user has to."""
+
+
+class NoDataError(NoSchemaError):
     """There is no data yet that could tell which columns there are."""
 
 
@@ -47,6 +53,10 @@ class MalformedDataError(SourceError, ValueError):
 
 class DataLossError(SourceError):
     """Records that were planned or were to come are not there any more."""
+
+
+class FileGoneError(DataLossError):
+    """A file was deleted before it was read."""
 
 
 class OffsetError(SourceError, ValueError):

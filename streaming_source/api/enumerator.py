@@ -135,7 +135,8 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """Apply a function to each item, several at once on the worker threads; the results in order.
 
-        For use inside of a `call` of `call_async`. Waits for all; raises the error of the first item that failed.
+        For use inside of a `call` of `call_async`, and for what a plan cannot be made without. Waits for all; raises
+        the error of the first item that failed.
         """
 
     @property
@@ -149,6 +150,19 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     @abstractmethod
     def timestamp_assigner(self) -> TimestampAssigner:
         """Where event times come from: an index is built with it."""
+
+    @property
+    @abstractmethod
+    def event_time_limit_us(self) -> int | None:
+        """Event times from here on are invalid, and move no watermark; None where there is no such limit."""
+
+    @property
+    @abstractmethod
+    def out_of_orderness_us(self) -> int | None:
+        """How far a record may be behind the latest one of its split and still be on time; None if nothing says so.
+
+        So it is with a watermark generator of the user's own, and without any.
+        """
 
     @property
     @abstractmethod

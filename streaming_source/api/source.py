@@ -53,7 +53,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         """Whether the source ends by itself."""
 
     def for_batch(self) -> Source[SplitT, CheckpointT]:
-        """The source that `spark.read` reads, all that there is now; by default this one."""
+        """The source that `spark.read` reads: all that there is now, and no trace is left; by default this one."""
         return self
 
     @abstractmethod

@@ -48,6 +48,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         The columns that the query reads.
     calls, workers
         Where work is done.
+    out_of_orderness_us
+        Bound of the watermark generator; None if it has none.
 
     Attributes
     ----------
@@ -79,8 +81,10 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         schema: pa.Schema,
         calls: AsyncCalls,
         workers: Workers,
+        out_of_orderness_us: int | None = None,
     ) -> None:
         self._parallelism = parallelism
+        self._out_of_orderness_us = out_of_orderness_us
         self._assigner = assigner
         self._schema = schema
         self._index: EventTimeIndex
@@ -177,6 +181,16 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     def timestamp_assigner(self) -> TimestampAssigner:
         """See `SplitEnumeratorContext`."""
         return self._assigner
+
+    @property
+    def event_time_limit_us(self) -> int | None:
+        """See `SplitEnumeratorContext`."""
+        return self._time_limit_us
+
+    @property
+    def out_of_orderness_us(self) -> int | None:
+        """See `SplitEnumeratorContext`."""
+        return self._out_of_orderness_us
 
     @property
     def schema(self) -> pa.Schema:

@@ -123,7 +123,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             )
         self._calls = AsyncCalls(self._workers, self._now_us)
         self._context: CoordinatorContext[SplitT] = CoordinatorContext(
-            self._readers, self._rules.strategy.timestamp_assigner, self._schema, self._calls, self._workers
+            self._readers,
+            self._rules.strategy.timestamp_assigner,
+            self._schema,
+            self._calls,
+            self._workers,
+            self._rules.strategy.out_of_orderness_us,
         )
         if state.checkpoint is None:
             enumerator = self._source.create_enumerator(self._context)

@@ -18,7 +18,7 @@ from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
-from streaming_source.exceptions import NoDataError, OptionError, SchemaError
+from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
 from streaming_source.spark.batch_reader import AlignedBatchReader
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
@@ -133,7 +133,7 @@ class AlignedDataSource:
         for_times = self._strategy.timestamp_assigner.columns
         try:
             data = self._data_schema()
-        except NoDataError:
+        except NoSchemaError:
             # The user says what will come.
             read = {*frame.names} - added | {*(for_times or ())}
             data = pa.schema([field for field in arrow_schema(frame) if field.name in read])

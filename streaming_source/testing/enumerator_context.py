@@ -38,6 +38,8 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         Columns that the query reads.
     assigner
         Where event times come from.
+    out_of_orderness_us
+        Bound of the watermark generator; None if it has none.
 
     Attributes
     ----------
@@ -64,11 +66,16 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     __test__ = False
 
     def __init__(
-        self, parallelism: int = 1, schema: pa.Schema | None = None, assigner: TimestampAssigner | None = None
+        self,
+        parallelism: int = 1,
+        schema: pa.Schema | None = None,
+        assigner: TimestampAssigner | None = None,
+        out_of_orderness_us: int | None = None,
     ) -> None:
         self._parallelism = parallelism
         self._schema = schema or pa.schema([])
         self._assigner = assigner or RecordTimestampAssigner()
+        self._out_of_orderness_us = out_of_orderness_us
         self._metrics = MetricGroup()
         self.readers: dict[int, ReaderInfo] = {}
         self.assigned: dict[int, list[SplitT]] = {}
@@ -156,6 +163,16 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     def timestamp_assigner(self) -> TimestampAssigner:
         """See `SplitEnumeratorContext`."""
         return self._assigner
+
+    @property
+    def event_time_limit_us(self) -> int | None:
+        """See `SplitEnumeratorContext`. There is none."""
+        return None
+
+    @property
+    def out_of_orderness_us(self) -> int | None:
+        """See `SplitEnumeratorContext`."""
+        return self._out_of_orderness_us
 
     @property
     def schema(self) -> pa.Schema:

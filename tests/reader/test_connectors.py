@@ -29,6 +29,7 @@ from streaming_source.api import (
 )
 from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.connectors.files import FileSource
+from streaming_source.connectors.files.formats import ParquetFormat
 from streaming_source.connectors.files.split import FileRange, FileSplit
 from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.reader import AdaptiveFetcherManager, SourceReaderBase, create_fetcher_manager
@@ -72,11 +73,11 @@ def splits(tmp_path: Path) -> list[FileSplit]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming_source.connectors.files.parquet._BATCH_ROWS", 50)
+    monkeypatch.setattr("streaming_source.connectors.files.formats.parquet.BATCH_ROWS", 50)
 
 
 def file_reader() -> FileSplitReader:
-    return FileSplitReader(fs.LocalFileSystem(), SCHEMA)
+    return FileSplitReader(fs.LocalFileSystem(), ParquetFormat(), SCHEMA)
 
 
 def fetched(records: RecordsWithSplitIds[RecordBlock]) -> list[tuple[str, int]]:
@@ -132,7 +133,7 @@ def test_a_file_is_closed_when_its_split_is_left(splits: list[FileSplit], ending
             opened.append(fs.LocalFileSystem().open_input_file(path))
             return opened[-1]
 
-    reader = FileSplitReader(Local(), SCHEMA)  # type: ignore[arg-type]
+    reader = FileSplitReader(Local(), ParquetFormat(), SCHEMA)  # type: ignore[arg-type]
     reader.handle_splits_changes(SplitsAddition(splits[:1]))
     reader.fetch()
     assert [file.closed for file in opened] == [False]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from alignment.planner import SplitTable
 from streaming_source.connectors.files import FileSource
+from streaming_source.connectors.files.finished import Remembered, Segment
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
@@ -24,12 +25,15 @@ NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=
 SPLITS = st.one_of(
     st.builds(FileSplit, NAMES, st.integers(0, 2**62), NAMES, st.integers(0, 2**40)),
     st.builds(
-        lambda name, position, ms: FileSplit(name, position, modified_ms=ms),
+        lambda name, position, ms, size: FileSplit(name, position, modified_ms=ms, size=size),
         NAMES,
         st.integers(0, 2**62),
-        st.integers(1, 2**42),
+        st.integers(0, 2**42),
+        st.none() | st.integers(0, 2**42),
     ),
 )
+KEYS = st.tuples(st.integers(0, 2**42), NAMES)
+SEGMENTS = st.builds(Segment, KEYS, st.binary(max_size=3).map(lambda marks: marks * 12))
 
 
 @st.composite
@@ -45,9 +49,12 @@ def states(draw: st.DrawFn) -> SourceState[FileSplit, FilesCheckpoint]:
         draw(INT64),
     )
     late = np.array(draw(st.lists(st.integers(0, 2**40), min_size=n, max_size=n)), np.int64)
-    finished = tuple(sorted(draw(st.dictionaries(NAMES, st.integers(0, 2**42), max_size=4)).items()))
+    finished = tuple(draw(st.lists(NAMES, max_size=4)))
     maybe = st.none() | st.integers(0, 2**42)
-    checkpoint = FilesCheckpoint(finished, draw(maybe), draw(maybe))
+    segments = tuple(draw(st.lists(SEGMENTS, max_size=3)))
+    log = draw(st.none() | st.tuples(NAMES, st.integers(1, 2**40)))
+    remembered = Remembered(draw(st.none() | KEYS), segments, log)
+    checkpoint = FilesCheckpoint(finished, remembered, draw(maybe), draw(st.none() | INT64))
     return SourceState(draw(st.integers(0, 2**40)), splits, table, late, draw(st.none() | st.just(checkpoint)))
 
 

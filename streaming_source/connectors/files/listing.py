@@ -2,96 +2,218 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import posixpath
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from pyarrow import fs
 
-from streaming_source.exceptions import PathNotFoundError
+from streaming_source.connectors.files.selection import Selected, Selection
 
-__all__ = ["ListedFile", "Listing", "Root", "list_files"]
+__all__ = ["ListedDirectory", "ListedFile", "Lister", "is_hidden", "list_files", "names_in"]
 
+_log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """Where the files of a source lie: a file system and a path in it, from a local path or a URI."""
-
-    uri: str
-
-    def open(self) -> tuple[fs.FileSystem, str]:
-        """The file system and the path. Cheap for local ones.
-
-        Raises
-        ------
-        PathNotFoundError
-            If the URI has a scheme that pyarrow does not know.
-        """
-        try:
-            if "://" in self.uri or self.uri.startswith("file:"):
-                filesystem, path = fs.FileSystem.from_uri(self.uri)
-            else:
-                filesystem, path = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(self.uri))
-        except (ValueError, OSError) as error:
-            raise PathNotFoundError(f"path: cannot be opened as a file system: {error}") from None
-        return filesystem, path.rstrip("/") or "/"
+_LOOKS_BETWEEN_FULL: Final = 60
+_SETTLED_NS: Final = 3_000_000_000
+"""A directory that changed this long before it was listed cannot have changed again at the same time as told."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFile:
-    """One file: its directory below the root (empty for the root itself), its name, and when it was modified."""
+class ListedFile(NamedTuple):
+    """One file: its directory below the root (empty for the root itself), its name, when it was modified, its bytes."""
 
     directory: str
     name: str
     modified_ms: int
+    size: int
+
+    @staticmethod
+    def of(relative_path: str, modified_ms: int, size: int) -> ListedFile:
+        """A file by its path below the root."""
+        return ListedFile(*posixpath.split(relative_path), modified_ms, size)
+
+    @staticmethod
+    def told(directory: str, info: fs.FileInfo) -> ListedFile:
+        """A file of a directory as the file system tells of it."""
+        return ListedFile(directory, info.base_name, (info.mtime_ns or 0) // 1_000_000, info.size or 0)
 
     @property
     def relative_path(self) -> str:
         """Below the root."""
-        return posixpath.join(self.directory, self.name)
+        return f"{self.directory}/{self.name}" if self.directory else self.name
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """All visible files below a root, in order of directory and name; and directories that hold nothing."""
+class ListedDirectory:
+    """What a directory holds that is not hidden.
 
-    files: tuple[ListedFile, ...]
-    empty_directories: tuple[str, ...]
-
-
-def list_files(filesystem: fs.FileSystem, root: str) -> Listing:
-    """List a root recursively. Names that begin with `_` or `.` are hidden, and all below them.
-
-    Raises
-    ------
-    PathNotFoundError
-        If the root is missing or not a directory.
+    Attributes
+    ----------
+    path
+        Below the root; empty for the root itself.
+    files
+        Directly in it, in no order.
+    is_empty
+        Whether it has neither files nor directories.
     """
-    kind = filesystem.get_file_info(root).type
-    if kind is fs.FileType.NotFound:
-        raise PathNotFoundError(f"path {root!r} does not exist; give an existing directory in option path")
-    if kind is not fs.FileType.Directory:
-        raise PathNotFoundError(f"path {root!r} is not a directory; give the directory above it in option path")
-    files, directories, parents = [], set(), {""}
-    for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True)):
-        relative = info.path[len(root) :].lstrip("/") if root != "/" else info.path.lstrip("/")
-        if _is_hidden(relative):
-            continue
-        directory, name = posixpath.split(relative)
-        parents.add(directory)
-        if info.type is fs.FileType.Directory:
-            directories.add(relative)
-        elif info.type is fs.FileType.File:
-            modified_ms = (info.mtime_ns or 0) // 1_000_000
-            files.append(ListedFile(directory, name, modified_ms))
-    files.sort(key=lambda file: (file.directory, file.name))
-    return Listing(tuple(files), tuple(sorted(directories - parents)))
+
+    path: str
+    files: list[ListedFile]
+    is_empty: bool
 
 
-def _is_hidden(relative: str) -> bool:
-    return any(part.startswith(("_", ".")) for part in _parts(relative))
+class Lister:
+    """Lists what a source selects again and again: of what was listed before only directories that may have changed.
+
+    A directory of a local file system is listed again when the time at which it changed is another, and now and then in
+    any case: a file that is written anew in place does not change its directory. On other file systems every directory
+    is. Names that begin with `_` or `.` are hidden, and all below them. A link to a directory above it is not followed.
+
+    Parameters
+    ----------
+    selection
+        What to list.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        # Of directories that have settled: when they changed, and their directories.
+        self._settled: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._looks = 0
+
+    def look(self) -> Iterator[ListedDirectory]:
+        """The directories that may have changed since the last look, in no order.
+
+        Raises
+        ------
+        PathNotFoundError
+            If a path is missing or not a directory.
+        """
+        selected = self._selection.select()
+        if self._looks % _LOOKS_BETWEEN_FULL == 0:
+            self._settled.clear()
+        self._looks += 1
+        return self._look(selected)
+
+    def forget(self) -> None:
+        """Look at everything again the next time."""
+        self._settled.clear()
+
+    def _look(self, selected: Selected) -> Iterator[ListedDirectory]:
+        filesystem, root = self._selection.open()
+        seen: set[str] = set()
+        for directory in selected.directories:
+            info = filesystem.get_file_info(_path(root, directory))
+            # Object stores have no such times, and list all below a directory in one go.
+            found = self._walk(filesystem, root, directory, seen)
+            if info.mtime_ns is None:
+                found = self._list_all(filesystem, root, directory, seen)
+            yield from found
+        yield from self._single(selected.files, root, seen)
+
+    def _walk(self, filesystem: fs.FileSystem, root: str, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
+        settles = filesystem.type_name == "local"
+        left = [start]
+        while left:
+            directories = [directory for directory in left if directory not in seen]
+            seen.update(directories)
+            left = []
+            infos = filesystem.get_file_info([_path(root, directory) for directory in directories])
+            for directory, info in zip(directories, infos, strict=True):
+                if info.type is not fs.FileType.Directory or (settles and _leads_up(info.path, directory)):
+                    continue
+                changed_ns = info.mtime_ns or 0
+                settled = self._settled.get(directory)
+                if settled is not None and settled[0] == changed_ns:
+                    left += settled[1]
+                    continue
+                listed_ns = time.time_ns()
+                found, below = self._list_one(filesystem, info.path, directory)
+                left += below
+                if settles and changed_ns < listed_ns - _SETTLED_NS:
+                    self._settled[directory] = (changed_ns, tuple(below))
+                else:
+                    self._settled.pop(directory, None)
+                yield found
+
+    def _list_one(self, filesystem: fs.FileSystem, path: str, directory: str) -> tuple[ListedDirectory, list[str]]:
+        files, below = [], []
+        for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+            if is_hidden(info.base_name):
+                continue
+            if info.type is fs.FileType.Directory:
+                below.append(posixpath.join(directory, info.base_name))
+            elif info.type is fs.FileType.File and self._selection.takes(info.base_name):
+                files.append(ListedFile.told(directory, info))
+        return ListedDirectory(directory, files, not files and not below), below
+
+    def _list_all(self, filesystem: fs.FileSystem, root: str, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
+        files: dict[str, list[ListedFile]] = {start: []}
+        parents = set()
+        base = _path(root, start)
+        for info in filesystem.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True)):
+            below = info.path[len(base) :].strip("/")
+            if any(map(is_hidden, below.split("/"))):
+                continue
+            relative = posixpath.join(start, below)
+            directory = posixpath.dirname(relative)
+            parents.add(directory)
+            if info.type is fs.FileType.Directory:
+                files.setdefault(relative, [])
+            elif info.type is fs.FileType.File and self._selection.takes(info.base_name):
+                files.setdefault(directory, []).append(ListedFile.told(directory, info))
+        for path in list(files):
+            found = files.pop(path)
+            if path not in seen:
+                seen.add(path)
+                yield ListedDirectory(path, found, not found and path not in parents)
+
+    def _single(self, infos: Iterable[fs.FileInfo], root: str, seen: set[str]) -> Iterator[ListedDirectory]:
+        by_directory: dict[str, list[ListedFile]] = {}
+        for info in infos:
+            directory = posixpath.dirname(info.path[len(root) :].strip("/"))
+            if directory not in seen:
+                by_directory.setdefault(directory, []).append(ListedFile.told(directory, info))
+        for directory, files in by_directory.items():
+            yield ListedDirectory(directory, sorted({*files}), False)
 
 
-def _parts(relative: str) -> Iterable[str]:
-    return relative.split("/")
+def list_files(selection: Selection) -> Iterator[ListedFile]:
+    """All files that are selected, in no order; see `Lister`."""
+    return (file for directory in Lister(selection).look() for file in directory.files)
+
+
+def names_in(selection: Selection, directory: str) -> list[str]:
+    """Names of the files that are selected directly in a directory, by its path below the root; sorted."""
+    filesystem, root = selection.open()
+    selected, path = selection.select(), _path(root, directory)
+    infos = [file for file in selected.files if posixpath.dirname(file.path) == path]
+    if any(not start or f"{directory}/".startswith(f"{start}/") for start in selected.directories):
+        infos += filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    found = {info.base_name for info in infos if info.type is fs.FileType.File and not is_hidden(info.base_name)}
+    return sorted(filter(selection.takes, found))
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or directory of this name is passed over."""
+    return name.startswith(("_", "."))
+
+
+def _path(root: str, directory: str) -> str:
+    return posixpath.normpath(posixpath.join(root, directory)) if directory not in ("", ".") else root
+
+
+def _leads_up(path: str, directory: str) -> bool:
+    """Whether a directory of the local file system is a link to one above it."""
+    if not os.path.islink(path):
+        return False
+    target = os.path.realpath(path)
+    above = os.path.realpath(os.path.dirname(path))
+    leads_up = above == target or above.startswith(target.rstrip("/") + "/")
+    if leads_up:
+        _log.warning("%s is a link to a directory above it, %s: not followed", directory, target)
+    return leads_up

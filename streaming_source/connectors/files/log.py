@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from streaming_source.connectors.files.formats import FileBlocks, Place
 from streaming_source.connectors.files.split import FileRange
 
 __all__ = ["FileLog", "LoggedFile", "cut_ranges"]
@@ -24,9 +25,13 @@ class LoggedFile:
     position
         Of its first row in the split.
     group_rows
-        Rows of each of its row groups.
+        Rows of each of its blocks.
     number
         Of the file in its split, from 1.
+    places
+        Where each of its blocks begins, in words of the format; None where a row is enough to find it.
+    one_range
+        Whether only a reader that begins at the beginning can read it: it is not shared by several.
     """
 
     name: str
@@ -34,11 +39,29 @@ class LoggedFile:
     position: int
     group_rows: tuple[int, ...]
     number: int = 0
+    places: tuple[int, ...] | None = None
+    one_range: bool = False
+
+    @classmethod
+    def of(cls, name: str, path: str, position: int, blocks: FileBlocks, number: int = 0) -> LoggedFile:
+        """A file by what its format says of it."""
+        return cls(name, path, position, tuple(blocks.rows.tolist()), number, blocks.places, blocks.one_range)
 
     @property
     def end(self) -> int:
         """Position after its last row."""
         return self.position + sum(self.group_rows)
+
+    def place_of(self, row: int) -> Place | None:
+        """Where to begin to read a row. O(blocks)."""
+        if self.places is None:
+            return None
+        first = 0
+        for rows, place in zip(self.group_rows, self.places, strict=True):
+            if first + rows > row:
+                return Place(first, place)
+            first += rows
+        return None
 
 
 @dataclass(slots=True)
@@ -76,7 +99,7 @@ def cut_ranges(
 ) -> Sequence[tuple[tuple[FileRange, ...], int]]:
     """The records `[start, stop)` as groups of file ranges of about `rows_per_range` rows, with their row counts.
 
-    Cut between row groups, so that none is decoded twice.
+    Cut between blocks, so that none is decoded twice.
     """
     groups: list[tuple[tuple[FileRange, ...], int]] = []
     current: list[FileRange] = []
@@ -92,14 +115,17 @@ def cut_ranges(
     for file in files:
         begun = first = max(start - file.position, 0)
         end_of_group = 0
+        place = None
         last = min(stop - file.position, sum(file.group_rows))
-        for group_rows in file.group_rows:
+        for number, group_rows in enumerate(file.group_rows):
             end_of_group += group_rows
             if end_of_group <= first or begun >= last:
                 continue
             upto = min(end_of_group, last)
-            if rows + upto - begun >= rows_per_range or upto == last:
-                current.append(FileRange(file.path, begun, upto, file.position + begun))
+            if file.places is not None and end_of_group - group_rows <= begun:
+                place = Place(end_of_group - group_rows, file.places[number])
+            if upto == last or (rows + upto - begun >= rows_per_range and not file.one_range):
+                current.append(FileRange(file.path, begun, upto, file.position + begun, place))
                 rows += upto - begun
                 begun = upto
                 if rows >= rows_per_range:

@@ -1,10 +1,10 @@
-"""A source over files of Parquet."""
+"""A source over files."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -21,9 +21,22 @@ from streaming_source.api import (
     SplitEnumeratorContext,
 )
 from streaming_source.api.options import boolean, choice, duration, duration_argument, text
+from streaming_source.connectors.files.backlog import FileOrder
+from streaming_source.connectors.files.cleaning import CleanSource
+from streaming_source.connectors.files.directories import DirectoryEnumerator
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.listing import Root, list_files
-from streaming_source.connectors.files.parquet import schema_of
+from streaming_source.connectors.files.finite import FiniteFileEnumerator
+from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
+from streaming_source.connectors.files.hive import PartitionedFormat, partition_schema
+from streaming_source.connectors.files.layout import (
+    CLEAN_SOURCE,
+    FILE_ORDERS,
+    LAYOUT_OPTIONS,
+    check_layout,
+    layout_arguments,
+)
+from streaming_source.connectors.files.listing import ListedFile, list_files
+from streaming_source.connectors.files.selection import Selection, split_paths
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -31,7 +44,9 @@ from streaming_source.connectors.files.split import (
     FileSplitSerializer,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
-from streaming_source.exceptions import NoDataError, OffsetError, OptionError
+from streaming_source.connectors.files.storage import NO_STORAGE_OPTIONS, Root, StorageOptions
+from streaming_source.connectors.files.tolerance import Tolerance
+from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
 
 __all__ = ["FileSource"]
 
@@ -39,10 +54,25 @@ _SECOND_US: Final = 1_000_000
 _WEEK_US: Final = 7 * 24 * 3600 * _SECOND_US
 _SHORTEST_US: Final = 1000
 
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    found = tuple(part.strip() for part in value.split(","))
+    if not all(found) or len({*found}) < len(found):
+        raise OptionError(f"option {name} = {value!r}: must be different names separated by commas, as in a,b")
+    return found
+
+
 _OPTIONS: Final = OptionSet(
     [
-        Option("path", text, "Directory to read, a path or URI; also the argument of `load`.", None, "required"),
-        Option("fileFormat", choice("parquet"), "Format of the files.", "parquet", "parquet"),
+        Option(
+            "path",
+            text,
+            "Directory to read, a path or URI; also the argument of `load`. Several are separated by commas, or are "
+            "a JSON list; `*`, `?`, `[a-z]` and `{a,b}` stand for parts of names.",
+            None,
+            "required",
+        ),
         Option(
             "splitBy",
             choice("directory", "file"),
@@ -53,27 +83,36 @@ _OPTIONS: Final = OptionSet(
         Option("bounded", boolean, "End after the files that are present at the start.", False, "false"),
         Option("discoveryInterval", duration(_SHORTEST_US), "How often to look for new files.", _SECOND_US, "1 second"),
         Option(
+            "columns",
+            _names,
+            "Columns to read from disk, separated by commas; the others are not there for the query.",
+            None,
+            "all",
+        ),
+        Option(
             "indexing",
-            choice("auto", "statistics", "scan"),
-            "Event times ahead of reading: from the files' statistics, by reading the time column, or whichever goes.",
+            choice("auto", "statistics", "scan", "off"),
+            "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or "
+            "whichever goes (`auto`). `off` is refused: what is read next is chosen by event time.",
             "auto",
             "auto",
         ),
         Option(
             "maxFileAge",
             duration(_SHORTEST_US),
-            "With splitBy=file: finished files this much older than the newest are forgotten, and what is then found "
-            "to be as old is ignored.",
+            "With splitBy=file in the order of event times: finished files this much older than the newest are "
+            "forgotten, and what is then found to be as old is ignored.",
             _WEEK_US,
             "7 days",
         ),
+        *LAYOUT_OPTIONS,
     ]
 )
 
 
 @dataclass(frozen=True)
 class FileSource(Source[FileSplit, FilesCheckpoint]):
-    """Parquet files below a directory.
+    """Files below a directory, all of one format.
 
     Attributes
     ----------
@@ -90,6 +129,33 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         `auto`, `statistics` or `scan`: where event times come from ahead of reading.
     max_file_age
         With `split_by="file"`, how long finished files are remembered, by modification time; at least a millisecond.
+    format
+        Of the files, with its options.
+    data_schema
+        Columns of the files, where the format needs to be told; None to look into the first file.
+    columns
+        Names of the columns to read; None for all.
+    file_order
+        With `split_by="file"`, in which order files are begun: `eventTime`, `name`, `modificationTime`. With the latter
+        two later files bring later records, within the bound on out-of-orderness.
+    max_files_per_trigger, max_bytes_per_trigger
+        With `split_by="file"`, how many files, and about how many bytes of files, begin in one micro-batch.
+    state_location
+        With `split_by="file"`, where finished files are written down: a directory, as a path or URI.
+    allow_overwrites
+        With `split_by="file"`, read a file again as a whole that was rewritten after it was read.
+    path_glob_filter
+        Pattern of the names of files that are there; None for all.
+    recursive_file_lookup
+        Read no columns from the names of directories.
+    ignore_missing_files, ignore_corrupt_files
+        Go on without files that are gone, or cannot be read.
+    clean_source
+        What becomes of files that were read: `off`, `archive` or `delete`.
+    source_archive_dir
+        Where they are moved.
+    storage
+        Arguments of the file system; they show nowhere.
 
     Notes
     -----
@@ -107,18 +173,51 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     discovery_interval: timedelta | str = "1 second"
     indexing: Literal["auto", "statistics", "scan"] = "auto"
     max_file_age: timedelta | str = "7 days"
+    format: FileFormat = field(default_factory=ParquetFormat)
+    data_schema: pa.Schema | None = None
+    columns: tuple[str, ...] | None = None
+    file_order: FileOrder = "eventTime"
+    max_files_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    state_location: str | None = None
+    allow_overwrites: bool = False
+    path_glob_filter: str | None = None
+    recursive_file_lookup: bool = False
+    ignore_missing_files: bool = False
+    ignore_corrupt_files: bool = False
+    clean_source: CleanSource = "off"
+    source_archive_dir: str | None = None
+    storage: StorageOptions = NO_STORAGE_OPTIONS
 
     def __post_init__(self) -> None:
-        for name, known in (("split_by", ("directory", "file")), ("indexing", ("auto", "statistics", "scan"))):
+        if str(self.indexing) == "off":
+            raise OptionError(
+                "indexing = 'off': which records a micro-batch has is decided by their event times, ahead of reading; "
+                "use auto, which takes them from statistics where there are any and else reads the time column alone"
+            )
+        for name, known in (
+            ("split_by", ("directory", "file")),
+            ("indexing", ("auto", "statistics", "scan")),
+            ("file_order", FILE_ORDERS),
+            ("clean_source", CLEAN_SOURCE),
+        ):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
+        if self.indexing == "statistics" and not self.format.has_statistics:
+            raise OptionError(
+                f"indexing = 'statistics': files of format {self.format.name} have no statistics of event times that "
+                "can be read; use auto or scan"
+            )
+        if self.data_schema is not None:
+            object.__setattr__(self, "format", self.format.told(self.data_schema))
         for name in ("discovery_interval", "max_file_age"):
             object.__setattr__(self, name, duration_argument(name, getattr(self, name), _SHORTEST_US))
+        check_layout(self)
 
     @staticmethod
     def options() -> OptionSet:
         """The options of `readStream.format("aligned_files")` beside those of every format."""
-        return _OPTIONS
+        return _OPTIONS | FORMAT_OPTIONS
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> FileSource:
@@ -138,6 +237,10 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
             timedelta(microseconds=values["discoveryInterval"]),
             values["indexing"],
             timedelta(microseconds=values["maxFileAge"]),
+            format_of(values),
+            values["dataSchema"],
+            values["columns"],
+            **layout_arguments(values),
         )
 
     @property
@@ -148,7 +251,10 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     @property
     def identity(self) -> str:
         """See `Source`."""
-        return f"{self.split_by}:{self.root.open()[1]}"
+        # Where a single directory is read, the same as ever.
+        patterns = self.root.patterns()
+        place = f"{self.split_by}:{','.join(patterns)}"
+        return place if self.format == ParquetFormat() else f"{place}:{self.format.identity}"
 
     @property
     def boundedness(self) -> Boundedness:
@@ -166,12 +272,51 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         return parse_duration_us(self.max_file_age, name="max_file_age")
 
     @property
-    def root(self) -> Root:
-        """Where the files lie."""
-        return Root(self.path)
+    def root(self) -> Selection:
+        """Which files there are."""
+        return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter)
+
+    @property
+    def state_root(self) -> Root | None:
+        """Where finished files are written down, or None."""
+        return (
+            None if self.state_location is None else Root(self.state_location, self._storage_for(self.state_location))
+        )
+
+    @property
+    def archive_root(self) -> Root | None:
+        """Where files are moved that were read, or None."""
+        place = self.source_archive_dir
+        return None if place is None else Root(place, self._storage_for(place))
+
+    def _storage_for(self, place: str) -> StorageOptions:
+        """The storage options, for a place that is not on the local file system."""
+        return NO_STORAGE_OPTIONS if Root(place).is_local else self.storage
+
+    @property
+    def reading(self) -> FileFormat:
+        """How files are read: their format, and columns in the names of directories."""
+        return self.format if self.recursive_file_lookup else PartitionedFormat(self.format, self.root.open()[1])
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """Which files it goes on without."""
+        return Tolerance(self.ignore_missing_files, self.ignore_corrupt_files)
+
+    def for_batch(self) -> FileSource:
+        """See `Source`. Nothing is remembered, and nothing becomes of the files."""
+        return replace(
+            self,
+            file_order="eventTime",
+            max_files_per_trigger=None,
+            max_bytes_per_trigger=None,
+            state_location=None,
+            clean_source="off",
+            source_archive_dir=None,
+        )
 
     def schema(self) -> pa.Schema:
-        """Columns of the first file, by directory and name.
+        """The columns of the files, or those of the first one by directory and name; of these the ones to read.
 
         Raises
         ------
@@ -179,18 +324,56 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
             If there is no such directory.
         NoDataError
             If it holds no file yet.
+        NoSchemaError
+            If files of this format do not tell their columns.
+        SchemaError
+            If one of `columns` is not among them.
         """
-        filesystem, root = self.root.open()
-        files = list_files(filesystem, root).files
-        if not files:
-            raise NoDataError(
-                f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
+        if self.columns is None:
+            return self._schema_of_all()
+        try:
+            schema = self._schema_of_all()
+        except NoSchemaError as error:
+            raise OptionError(f"columns = {','.join(self.columns)} cannot be looked up: {error}") from None
+        missing = [name for name in self.columns if schema.get_field_index(name) < 0]
+        if missing:
+            raise SchemaError(
+                f"columns: {', '.join(map(repr, missing))} not in the data, which has {', '.join(schema.names)}"
             )
-        return schema_of(filesystem, posixpath.join(root, files[0].relative_path))
+        return pa.schema([schema.field(name) for name in self.columns])
+
+    def _schema_of_all(self) -> pa.Schema:
+        if self.data_schema is not None and self.recursive_file_lookup:
+            return self.data_schema
+        first: ListedFile | None = None
+        directories = set()
+        for file in list_files(self.root):
+            first = file if first is None else min(first, file)
+            directories.add(file.directory)
+        told = self.data_schema if self.data_schema is not None else self._schema_of_first(first)
+        if self.recursive_file_lookup:
+            return told
+        types = {field.name: field.type for field in self.data_schema or ()}
+        named = partition_schema(sorted(directories), types)
+        # As in Spark: what a directory says goes before what a file has under the same name.
+        merged = {field.name: field for field in [*told, *named]}
+        return pa.schema(list(merged.values()))
+
+    def _schema_of_first(self, first: ListedFile | None) -> pa.Schema:
+        filesystem, root = self.root.open()
+        if first is not None:
+            with self.tolerance.tolerated():
+                return self.format.schema_of(filesystem, posixpath.join(root, first.relative_path))
+            for file in sorted(list_files(self.root)):
+                with self.tolerance.tolerated():
+                    return self.format.schema_of(filesystem, posixpath.join(root, file.relative_path))
+        raise NoDataError(
+            f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
+        )
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
         """See `Source`."""
-        return FileSplitEnumerator(self, context, FilesCheckpoint())
+        return self._enumerator(context, FilesCheckpoint())
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
@@ -208,11 +391,17 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
                 "start, and closed its windows with them; without it later files would never be read. Set bounded = "
                 "true again, or use a new checkpointLocation"
             )
-        return FileSplitEnumerator(self, context, checkpoint)
+        return self._enumerator(context, checkpoint)
+
+    def _enumerator(
+        self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
+    ) -> FileSplitEnumerator:
+        kind = FiniteFileEnumerator if self.split_by == "file" else DirectoryEnumerator
+        return kind(self, context, checkpoint)
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         """See `Source`."""
-        return FileSplitReader(self.root.open()[0], context.schema)
+        return FileSplitReader(self.root.open()[0], self.reading, context.schema, self.tolerance)
 
     @property
     def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
+from streaming_source.connectors.files.finished import Remembered, Segment
+from streaming_source.connectors.files.formats import Place
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["FileRange", "FileSplit", "FileSplitSerializer", "FilesCheckpoint", "FilesCheckpointSerializer"]
@@ -13,12 +18,16 @@ __all__ = ["FileRange", "FileSplit", "FileSplitSerializer", "FilesCheckpoint", "
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Rows `[start, stop)` of one file; `position` is that of the first of them in its split."""
+    """Rows `[start, stop)` of one file; `position` is that of the first of them in its split.
+
+    `place` is where a reader begins, at or before the first of them; None for the beginning of the file.
+    """
 
     path: str
     start: int
     stop: int
     position: int
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,7 @@ class FileSplit(SourceSplit):
     Attributes
     ----------
     split_id
-        Path of the directory or file below the source's root.
+        Path of the directory or file below the source's root; with `@modified_ms` for a file that was rewritten.
     position
         Number of the next record.
     file, row
@@ -37,8 +46,8 @@ class FileSplit(SourceSplit):
         the origin and for a single file.
     files
         For a directory, how many files up to and with `file` there were: more of them later are news, not read ones.
-    modified_ms
-        For a single file, when it was last modified.
+    modified_ms, size
+        For a single file, when it was last modified, and its bytes; None for a directory.
     ranges
         For a reader only: what to read.
     """
@@ -48,12 +57,25 @@ class FileSplit(SourceSplit):
     file: str = ""
     row: int | None = 0
     files: int = 0
-    modified_ms: int = 0
+    modified_ms: int | None = None
+    size: int | None = None
     ranges: tuple[FileRange, ...] = ()
+
+    @staticmethod
+    def of_file(file: ListedFile, *, is_rewritten: bool = False) -> FileSplit:
+        """A single file before its first record; its id tells a file that was rewritten from the one before it."""
+        path = file.relative_path
+        split_id = f"{path}@{file.modified_ms}" if is_rewritten else path
+        return FileSplit(split_id, modified_ms=file.modified_ms, size=file.size)
+
+    @property
+    def path(self) -> str:
+        """Of the directory or file below the source's root."""
+        return self.split_id.removesuffix(f"@{self.modified_ms}")
 
     def origin(self) -> FileSplit:
         """See `SourceSplit`."""
-        return FileSplit(self.split_id, modified_ms=self.modified_ms)
+        return FileSplit(self.split_id, modified_ms=self.modified_ms, size=self.size)
 
     def to_read(self, ranges: tuple[FileRange, ...]) -> FileSplit:
         """The split with what a reader shall read of it."""
@@ -61,7 +83,7 @@ class FileSplit(SourceSplit):
 
 
 class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
-    """For a directory `[split id, position, file, row, files]`, for a file `[split id, position, modified ms]`."""
+    """Of a directory `[split id, position, file, row, files]`, of a file `[split id, position, modified_ms, size]`."""
 
     @property
     def version(self) -> int:
@@ -70,7 +92,8 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
 
     def serialize(self, value: FileSplit) -> bytes:
         """See `SimpleVersionedSerializer`."""
-        place = [value.modified_ms] if value.modified_ms else [value.file, value.row, value.files]
+        is_directory = value.modified_ms is None
+        place = [value.file, value.row, value.files] if is_directory else [value.modified_ms, value.size]
         return json.dumps([value.split_id, value.position, *place], separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> FileSplit:
@@ -78,8 +101,9 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
         _check_version(version, self.version, "splits")
         try:
             split_id, position, *place = json.loads(data)
-            if len(place) == 1:
-                split = FileSplit(split_id, position, modified_ms=place[0])
+            if len(place) <= 2:
+                modified_ms, size = [*place, None][:2]
+                split = FileSplit(split_id, position, modified_ms=modified_ms, size=size)
             else:
                 file, row, files = place
                 split = FileSplit(split_id, position, file, row, files)
@@ -91,7 +115,7 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
 
 def _check_types(split: FileSplit) -> None:
     names: tuple[object, ...] = (split.split_id, split.file)
-    numbers: tuple[object, ...] = (split.position, split.row or 0, split.files, split.modified_ms)
+    numbers: tuple[object, ...] = (split.position, split.row or 0, split.files, split.modified_ms or 0, split.size or 0)
     if not all(isinstance(name, str) for name in names) or not all(isinstance(number, int) for number in numbers):
         raise TypeError("a name is no text, or a number no number")
 
@@ -103,21 +127,27 @@ class FilesCheckpoint:
     Attributes
     ----------
     finished
-        Modification time in milliseconds of each finished split, by its id.
-    forgotten_ms
-        Files last modified at or before this are not looked at any more, unless they are in work; None while nothing
-        was forgotten.
+        Ids of finished splits, sorted, where splits are directories.
+    remembered
+        The finished ones, where splits are files.
     until_ms
         Of a bounded source: files modified after this were not there at its start; None before that.
+    latest_us
+        Where files are read in the order of their names or modification times: latest event time in those that were
+        begun; None before any.
     """
 
-    finished: tuple[tuple[str, int], ...] = ()
-    forgotten_ms: int | None = None
+    finished: tuple[str, ...] = ()
+    remembered: Remembered = field(default_factory=Remembered)
     until_ms: int | None = None
+    latest_us: int | None = None
 
 
 class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
-    """`{"finished": {id: ms}, "forgotten": ms, "until": ms}`."""
+    """`{"finished": [id], "forgotten": key, "remembered": [[key, marks in base 64]], "log": [id, state], ...}`.
+
+    What says nothing is left out.
+    """
 
     @property
     def version(self) -> int:
@@ -126,17 +156,32 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
 
     def serialize(self, value: FilesCheckpoint) -> bytes:
         """See `SimpleVersionedSerializer`."""
-        state = {"finished": dict(value.finished), "forgotten": value.forgotten_ms, "until": value.until_ms}
-        return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
+        state = {
+            "finished": value.finished or None,
+            "forgotten": value.remembered.forgotten,
+            "remembered": [[s.upto, b64encode(s.marks).decode()] for s in value.remembered.segments] or None,
+            "log": value.remembered.log,
+            "until": value.until_ms,
+            "latest": value.latest_us,
+        }
+        known = {name: entry for name, entry in state.items() if entry is not None}
+        return json.dumps(known, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> FilesCheckpoint:
         """See `SimpleVersionedSerializer`."""
         _check_version(version, self.version, "enumerator")
         try:
             state = json.loads(data)
-            return FilesCheckpoint(tuple(sorted(state["finished"].items())), state["forgotten"], state["until"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            segments = tuple(Segment((ms, path), b64decode(marks)) for (ms, path), marks in state.get("remembered", ()))
+            remembered = Remembered(_pair(state.get("forgotten")), segments, _pair(state.get("log")))
+            finished = tuple(state.get("finished", ()))
+            return FilesCheckpoint(finished, remembered, state.get("until"), state.get("latest"))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} has no finished files: {error!r}") from error
+
+
+def _pair(value: list[Any] | None) -> tuple[Any, Any] | None:
+    return None if value is None else (value[0], value[1])
 
 
 def _check_version(version: int, known: int, what: str) -> None:

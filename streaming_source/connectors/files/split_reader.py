@@ -8,8 +8,9 @@ import pyarrow as pa
 from pyarrow import fs
 
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
-from streaming_source.connectors.files.parquet import read_rows
+from streaming_source.connectors.files.formats import FileFormat
 from streaming_source.connectors.files.split import FileSplit
+from streaming_source.connectors.files.tolerance import Tolerance
 
 __all__ = ["FileSplitReader"]
 
@@ -21,13 +22,25 @@ class FileSplitReader(SplitReader[FileSplit]):
     ----------
     filesystem
         Where the files lie.
+    file_format
+        How they are read.
     schema
         Columns to read.
+    tolerance
+        Which files it goes on without.
     """
 
-    def __init__(self, filesystem: fs.FileSystem, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        filesystem: fs.FileSystem,
+        file_format: FileFormat,
+        schema: pa.Schema,
+        tolerance: Tolerance = Tolerance(),  # noqa: B008 (immutable)
+    ) -> None:
         self._filesystem = filesystem
+        self._format = file_format
         self._schema = schema
+        self._tolerance = tolerance
         # In order of their addition; a file is opened when its first block is asked for.
         self._unread: dict[str, Generator[RecordBlock]] = {}
         self._paused: set[str] = set()
@@ -73,7 +86,9 @@ class FileSplitReader(SplitReader[FileSplit]):
             read = min(max(split.position - part.position, 0), part.stop - part.start)
             if read == part.stop - part.start:
                 continue
-            position = part.position + read
-            for batch in read_rows(self._filesystem, part.path, part.start + read, part.stop, self._schema):
-                yield RecordBlock(batch, position)
-                position += batch.num_rows
+            position_of_row_0 = part.position - part.start
+            start = part.start + read
+            rows = self._format.read_rows(self._filesystem, part.path, start, part.stop, self._schema, part.place)
+            with self._tolerance.tolerated():
+                for block in rows:
+                    yield RecordBlock(block.batch, block.positions + position_of_row_0)

@@ -1,0 +1,177 @@
+"""Files that are known and wait for their turn."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.connectors.files.formats import FileBlocks
+from streaming_source.connectors.files.listing import ListedFile
+
+__all__ = ["Backlog", "FileOrder", "WaitingFile"]
+
+FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
+
+_KEY: Final = struct.Struct(">Q")
+_REST: Final = struct.Struct("<qqi")
+_HEAD: Final = struct.Struct("<qB?")
+_TO_UNSIGNED: Final = 2**63
+_MAX_RUNS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingFile:
+    """A file that is known, and the event times in it, where its turn depends on them.
+
+    Attributes
+    ----------
+    file
+        As it was listed.
+    blocks
+        None where nobody has looked into it yet.
+    """
+
+    file: ListedFile
+    blocks: FileBlocks | None = None
+
+    def pack(self, order: FileOrder) -> bytes:
+        """The file in a few bytes, of which the first ones sort as its turn does: key, path, a zero, the rest."""
+        key = b""
+        if order == "modificationTime":
+            key = _KEY.pack(self.file.modified_ms + _TO_UNSIGNED)
+        elif order == "eventTime":
+            assert self.blocks is not None, "its turn depends on its event times"
+            key = _KEY.pack(self.blocks.earliest_us + _TO_UNSIGNED)
+        path = self.file.relative_path.encode()
+        packed = b"" if self.blocks is None else _pack_blocks(self.blocks)
+        length = -1 if self.blocks is None else len(packed)
+        return b"".join((key, path, b"\0", _REST.pack(self.file.modified_ms, self.file.size, length), packed))
+
+    @staticmethod
+    def unpack(data: bytes, order: FileOrder) -> WaitingFile:
+        """What `pack` made bytes of."""
+        begin = 0 if order == "name" else _KEY.size
+        end = data.index(b"\0", begin)
+        path = data[begin:end].decode()
+        modified_ms, size, length = _REST.unpack_from(data, end + 1)
+        packed = end + 1 + _REST.size
+        blocks = None if length < 0 else _unpack_blocks(data[packed : packed + length])
+        return WaitingFile(ListedFile.of(path, modified_ms, size), blocks)
+
+    @staticmethod
+    def unpack_modified_ms(data: bytes, order: FileOrder) -> int:
+        """When the file of packed bytes was modified."""
+        return int(_REST.unpack_from(data, data.index(b"\0", 0 if order == "name" else _KEY.size) + 1)[0])
+
+
+class Backlog:
+    """Waiting files in the order of their turns, packed: about 100 bytes a file beside its path.
+
+    Files whose order is by event time and that have no valid one come first: they hold nothing back, and are not held.
+
+    Parameters
+    ----------
+    order
+        `eventTime`: by the earliest event time in each; `name`: by path below the root; `modificationTime`: by that,
+        and then by path.
+
+    Notes
+    -----
+    Kept as sorted runs whose next file is last. With n files waiting, adding k costs O(k log k) and now and then the
+    merging of runs, O(n); taking one costs O(1).
+    """
+
+    def __init__(self, order: FileOrder) -> None:
+        self._order = order
+        self._runs: list[list[bytes]] = []
+        self._timeless: deque[bytes] = deque()
+        self._timeless_key = _KEY.pack(MAX_WATERMARK + _TO_UNSIGNED) if order == "eventTime" else None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs)) + len(self._timeless)
+
+    def add(self, packed: Iterable[bytes]) -> None:
+        """Let files wait, as `WaitingFile.pack` makes them with the order of this."""
+        run = sorted(packed, reverse=True)
+        if self._timeless_key is not None:
+            timeless = [entry for entry in run if entry.startswith(self._timeless_key)]
+            self._timeless.extend(reversed(timeless))
+            del run[: len(timeless)]
+        if run:
+            self._runs.append(run)
+        if len(self._runs) > _MAX_RUNS:
+            # Timsort finds the runs again.
+            merged: list[bytes] = []
+            for run in self._runs:
+                merged += run
+            self._runs.clear()
+            merged.sort(reverse=True)
+            self._runs.append(merged)
+
+    def pop(self) -> WaitingFile:
+        """Take the next file.
+
+        Raises
+        ------
+        IndexError
+            If none waits.
+        """
+        if self._timeless:
+            return WaitingFile.unpack(self._timeless.popleft(), self._order)
+        run = self._first_run()
+        entry = run.pop()
+        if not run:
+            self._runs.remove(run)
+        return WaitingFile.unpack(entry, self._order)
+
+    def peek(self) -> WaitingFile | None:
+        """The file whose turn is next, or None."""
+        if self._timeless:
+            return WaitingFile.unpack(self._timeless[0], self._order)
+        return WaitingFile.unpack(self._first_run()[-1], self._order) if self._runs else None
+
+    @property
+    def earliest_us(self) -> int:
+        """With `eventTime`: no waiting file has a valid event time before this; `MAX_WATERMARK` if none has any."""
+        assert self._order == "eventTime"
+        if not self._runs:
+            return MAX_WATERMARK
+        return int(_KEY.unpack_from(self._first_run()[-1])[0]) - _TO_UNSIGNED
+
+    def take(self, path: str) -> WaitingFile | None:
+        """Take a file out of turn, if it waits. O(n)."""
+        wanted = path.encode() + b"\0"
+        begin = 0 if self._order == "name" else _KEY.size
+        for entries in (self._timeless, *self._runs):
+            for place, entry in enumerate(entries):
+                if entry.startswith(wanted, begin):
+                    del entries[place]
+                    self._runs = [run for run in self._runs if run]
+                    return WaitingFile.unpack(entry, self._order)
+        return None
+
+    def _first_run(self) -> list[bytes]:
+        if not self._runs:
+            raise IndexError("no file waits")
+        return min(self._runs, key=lambda run: run[-1])
+
+
+def _pack_blocks(blocks: FileBlocks) -> bytes:
+    columns = [blocks.rows, blocks.min_us, blocks.max_us]
+    if blocks.places is not None:
+        columns.append(np.array(blocks.places, np.int64))
+    head = _HEAD.pack(blocks.earliest_us, len(columns), blocks.one_range)
+    return head + np.stack(columns).astype("<i8").tobytes()
+
+
+def _unpack_blocks(data: bytes) -> FileBlocks:
+    earliest_us, n_columns, one_range = _HEAD.unpack_from(data)
+    columns = np.frombuffer(data, "<i8", offset=_HEAD.size).reshape(n_columns, -1).astype(np.int64)
+    places = tuple(columns[3].tolist()) if n_columns > 3 else None
+    return FileBlocks(columns[0], columns[1], columns[2], places, one_range, earliest_us)

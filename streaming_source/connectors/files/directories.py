@@ -1,0 +1,157 @@
+"""Directories as splits: each is a log, its files in the order of their names."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from streaming_source.api import SplitEnumeratorContext
+from streaming_source.connectors.files.discovery import DirectoryDiscovery, Found, FoundFile
+from streaming_source.connectors.files.enumerator import FileSplitEnumerator
+from streaming_source.connectors.files.listing import names_in
+from streaming_source.connectors.files.log import FileLog, LoggedFile
+from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
+
+if TYPE_CHECKING:
+    from streaming_source.connectors.files.source import FileSource
+
+__all__ = ["DirectoryEnumerator"]
+
+
+class DirectoryEnumerator(FileSplitEnumerator):
+    """Gives each directory to a reader as soon as it is found, and tells its files as they come.
+
+    Parameters
+    ----------
+    source, context, checkpoint
+        See `FileSplitEnumerator`.
+    """
+
+    def __init__(
+        self, source: FileSource, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
+    ) -> None:
+        super().__init__(source, context, checkpoint)
+        self._finished = set(checkpoint.finished)
+        self._newest_ms = 0
+        self._looked = False
+        # Of each split the position that the next state has, and the files that are not read to their ends by then.
+        self._positions: dict[str, int] = {}
+        self._unread: dict[str, deque[tuple[str, int]]] = {}
+
+    # ---- discovery -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """See `SplitEnumerator`."""
+        restored = self._restored.items()
+        discovery = DirectoryDiscovery(
+            self._source.root,
+            self._describe_or_nothing,
+            self._context.map_on_workers,
+            self._until_ms,
+            reached={split_id: split.file for split_id, split in restored},
+            read={split_id: split.files - (split.row is not None) for split_id, split in restored},
+            fully_read=frozenset(split_id for split_id, split in restored if split.row is None),
+            finished=frozenset(self._finished),
+        )
+        period = None if self._source.bounded else self._source.discovery_interval_us / 1e6
+        self._context.call_async(discovery.look, self._on_found, period_seconds=period)
+
+    def _on_found(self, found: Found | None, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        assert found is not None
+        for split_id in found.empty_splits:
+            self._begin(split_id)
+        for file in found.files:
+            self._add_file(file)
+        if not self._looked:
+            self._looked = True
+            self._check_restored()
+        if self._source.bounded:
+            if self._until_ms is None:
+                self._until_ms = self._newest_ms
+            for split_id in {*self._logs, *self._restored}:
+                self._context.complete_split(split_id)
+            self._no_more_splits()
+
+    def _check_restored(self) -> None:
+        """What was begun before a restart must be there still, when the first look is over."""
+        for split_id, split in self._restored.items():
+            log = self._logs.get(split_id)
+            is_there = log is not None and bool(log.files) and log.files[0].name == split.file
+            if split.file and split.row is not None and not is_there:
+                raise self._gone(split)
+
+    def _add_file(self, found: FoundFile) -> None:
+        split_id, file, blocks = found.split_id, found.file, found.blocks
+        self._newest_ms = max(self._newest_ms, file.modified_ms)
+        log = self._begin(split_id)
+        restored = self._restored.get(split_id, FileSplit(split_id))
+        # The file that a restart begins in: what was read of it is not told again.
+        read = (restored.row or 0) if file.name == restored.file else 0
+        position = log.files[-1].end if log.files else restored.position - read
+        number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
+        logged = LoggedFile.of(file.name, self._path(file.relative_path), position, blocks, number)
+        self._add_log(split_id, logged, blocks, read)
+        if self._cleaner.is_on:
+            self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
+
+    def _begin(self, split_id: str) -> FileLog:
+        log = self._logs.get(split_id)
+        if log is None:
+            log = self._logs[split_id] = FileLog()
+            if split_id not in self._restored:
+                self._context.assign_split(FileSplit(split_id), self._reader_of(split_id))
+        return log
+
+    # ---- what the planner asks -----------------------------------------------------------------------------------
+
+    def split_at(self, split_id: str, position: int) -> FileSplit:
+        """See `SplitEnumerator`."""
+        self._positions[split_id] = position
+        log = self._logs.get(split_id)
+        file = log.locate(position) if log else None
+        if file is None:
+            return self._restored.get(split_id, FileSplit(split_id))
+        row = position - file.position if position < file.end else None
+        return FileSplit(split_id, position, file.name, row, file.number)
+
+    def finish_split(self, split_id: str) -> None:
+        """See `SplitEnumerator`."""
+        super().finish_split(split_id)
+        self._finished.add(split_id)
+
+    def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
+        """See `SplitEnumerator`."""
+        self._left.clear()
+        for split_id, files in self._unread.items():
+            while files and files[0][1] <= self._positions.get(split_id, 0):
+                self._cleaner.add(checkpoint_id, files.popleft()[0])
+        return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _names_between(self, start: FileSplit, end: FileSplit) -> list[str]:
+        """Names of the files that two states of a directory lie in, and of those between."""
+        names = names_in(self._source.root, end.split_id)
+        from_first = [name for name in names if name > start.file or (name == start.file and start.row is not None)]
+        return [name for name in from_first if name <= end.file]
+
+    def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
+        """The files between two states of a split, from the file system."""
+        log = FileLog()
+        position = start.position - (start.row or 0)
+        for name in self._names_between(start, end):
+            path = self._path(end.split_id, name)
+            log.append(LoggedFile.of(name, path, position, self._describe_or_nothing(path)))
+            position = log.files[-1].end
+        last = log.locate(end.position) if log.files else None
+        as_planned = (
+            last is not None
+            and last.name == end.file
+            and end.position == (last.end if end.row is None else last.position + end.row)
+            and (start.row is None or start.file in ("", log.files[0].name))
+        )
+        if not as_planned or not log.covers(start.position, end.position):
+            raise self._changed(start, end)
+        return log

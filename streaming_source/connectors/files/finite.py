@@ -1,0 +1,395 @@
+"""Files as splits: each is finite, and they are begun in an order, so many at a time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from pyarrow import fs
+
+from alignment.durations import saturating_add
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source.api import SplitEnumeratorContext
+from streaming_source.connectors.files.backlog import Backlog, WaitingFile
+from streaming_source.connectors.files.enumerator import FileSplitEnumerator
+from streaming_source.connectors.files.finished import FinishedFiles, OrderKey, RecentFiles, order_key
+from streaming_source.connectors.files.finite_discovery import FileDiscovery, FoundFiles, warn_ignored
+from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
+from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.log import FileLog, LoggedFile
+from streaming_source.connectors.files.marks import marks_of
+from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
+from streaming_source.connectors.files.state_log import LoggedFiles
+from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
+
+if TYPE_CHECKING:
+    from streaming_source.connectors.files.source import FileSource
+
+__all__ = ["FiniteFileEnumerator"]
+
+RECENT_FILES: Final = 1024
+"""How many finished files an offset remembers where files are read in the order of names or modification times."""
+
+FILES_IN_WORK: Final = 500
+"""Files in work at once; more only where nothing could be read without them."""
+
+BYTES_IN_WORK: Final = 40 * 1024
+"""What the splits in work may add to an offset: where paths are long there are fewer of them."""
+
+_BYTES_BESIDE_PATH: Final = 72
+_HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
+
+
+class FiniteFileEnumerator(FileSplitEnumerator):
+    """Begins file after file in the order that the source says; the others wait behind the horizon.
+
+    Parameters
+    ----------
+    source, context, checkpoint
+        See `FileSplitEnumerator`.
+
+    Raises
+    ------
+    OptionError
+        If files are to be begun in an order of which nothing says how far later ones may be behind.
+
+    Notes
+    -----
+    By event time the horizon is the earliest one in the files that wait. In the order of names or modification times it
+    is what the user declares: the latest event time in the files that were begun, less the out-of-orderness.
+    """
+
+    def __init__(
+        self, source: FileSource, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
+    ) -> None:
+        super().__init__(source, context, checkpoint)
+        self._order = source.file_order
+        if self._order != "eventTime" and context.out_of_orderness_us is None:
+            raise OptionError(
+                f"fileOrder = {self._order!r} says that later files are behind earlier ones by maxOutOfOrderness at "
+                "most: it needs a built-in watermark generator, or use fileOrder = eventTime"
+            )
+        self._backlog = Backlog(self._order)
+        self._waiting_ms = _Lowest(width=max(source.max_file_age_us // 64_000, 1000))
+        # Of the splits in work.
+        self._files: dict[str, ListedFile] = {}
+        self._bytes_in_work = 0
+        self._left_out: set[str] = set()
+        self._just_finished: list[ListedFile] = []
+        self._rewritten: set[str] = set()
+        # Since the last state.
+        self._begun_files = self._begun_bytes = 0
+        # Number of the last state that was made here.
+        self._state: int | None = None
+        self._latest_us = MIN_WATERMARK if checkpoint.latest_us is None else checkpoint.latest_us
+        self._newest_ms = 0
+        if source.state_root is None:
+            max_age_ms = source.max_file_age_us // 1000
+            self._finished: FinishedFiles = RecentFiles(
+                self._order, max_age_ms, checkpoint.remembered, max_files=RECENT_FILES
+            )
+        else:
+            self._finished = LoggedFiles(source.state_root, self._order, checkpoint.remembered)
+
+    # ---- discovery -----------------------------------------------------------------------------------------------
+
+    def restore_splits(self, splits: Sequence[FileSplit]) -> None:
+        """See `SplitEnumerator`."""
+        super().restore_splits(splits)
+        for split in splits:
+            self._take_in(split.split_id, _file_of(split))
+
+    def start(self) -> None:
+        """See `SplitEnumerator`."""
+        begun = list(self._restored.values())
+        finished = marks_of(self._just_finished)
+        self._just_finished.clear()
+        if begun:
+            self._context.call_async(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
+        discovery = FileDiscovery(
+            self._source.root,
+            self._order,
+            self._describe_all,
+            lambda: np.concatenate([self._finished.load(), finished]),
+            marks_of(self._files.values()),
+            self._finished,
+            self._until_ms,
+        )
+        period = None if self._source.bounded else self._source.discovery_interval_us / 1e6
+        self._context.call_async(discovery.look, self._on_found, period_seconds=period)
+
+    def _on_begun(self, found: list[FileBlocks] | None, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        assert found is not None
+        for split, blocks in zip(list(self._restored.values()), found, strict=True):
+            self._tell(split.split_id, blocks, read=split.position)
+
+    def _on_found(self, found: FoundFiles | None, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        assert found is not None
+        self._newest_ms = max(self._newest_ms, found.newest_ms)
+        self._left_out.update(found.left_out)
+        for file in found.rewritten:
+            self._take_rewritten(file)
+        # Their micro-batches were committed, and nobody heard of it before the restart.
+        self._cleaner.clean(found.finished)
+        waiting = found.waiting
+        if found.forgotten != self._finished.forgotten:
+            waiting = self._without_forgotten(waiting)
+        self._wait(waiting)
+        if self._source.bounded:
+            if self._until_ms is None:
+                self._until_ms = self._newest_ms
+            self._end_if_all_begun()
+        self._tell_horizon()
+
+    def _wait(self, packed: list[bytes]) -> None:
+        self._backlog.add(packed)
+        if self._order == "eventTime":
+            for entry in packed:
+                self._waiting_ms.add(WaitingFile.unpack_modified_ms(entry, self._order))
+
+    def _without_forgotten(self, packed: list[bytes]) -> list[bytes]:
+        """Leave out what was forgotten while it was looked for: a restart could not tell it from what is read."""
+        kept, ignored = [], []
+        for entry in packed:
+            file = WaitingFile.unpack(entry, self._order).file
+            if self._finished.is_forgotten(file):
+                ignored.append(file.relative_path)
+            else:
+                kept.append(entry)
+        if ignored:
+            warn_ignored(ignored, self._order)
+        return kept
+
+    def _take_rewritten(self, waiting: WaitingFile) -> None:
+        path = waiting.file.relative_path
+        before = self._backlog.take(path)
+        if before is not None:
+            # Nothing of it was read: it is what it is now.
+            self._waiting_ms.remove(before.file.modified_ms)
+        elif path in self._left_out:
+            self._left_out.discard(path)
+        elif any(file.relative_path == path for file in self._files.values()):
+            raise self._rewritten_while_read(path)
+        elif self._source.allow_overwrites:
+            self._rewritten.add(path)
+        else:
+            raise MalformedDataError(
+                f"{self._path(path)} was rewritten after it was read: its size or modification time is another. Give "
+                "new content a new name, or set allowOverwrites = true to read such files again as a whole"
+            )
+        self._wait([waiting.pack(self._order)])
+
+    # ---- turns ---------------------------------------------------------------------------------------------------
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        """See `SupportsEventTimeIndex`."""
+        begun = 0
+        # Files that are left out are none that can be read.
+        while not begun and (next_ones := list(self._next(is_blocked=nearest_us > self._horizon_us()))):
+            blocks = [file.blocks for file in next_ones]
+            if self._order != "eventTime":
+                blocks = self._describe_all([file.file for file in next_ones])
+            for waiting, of_file in zip(next_ones, blocks, strict=True):
+                if of_file is None:
+                    self._left_out.add(waiting.file.relative_path)
+                else:
+                    self._begin(waiting.file, of_file)
+                    begun += 1
+        self._end_if_all_begun()
+        self._tell_horizon()
+        return begun > 0
+
+    def _next(self, *, is_blocked: bool) -> Iterator[WaitingFile]:
+        """Take files whose turn it is.
+
+        Where nothing can be read without more of them these are some even if there is no room: one if that is not to be
+        in this micro-batch, and else so many that not every one that follows takes a micro-batch of its own.
+        """
+        taken = 0
+        beyond = 1 if is_blocked else 0
+        if is_blocked and self._may_begin():
+            beyond = max(1, len(self._files) // 8)
+        while len(self._backlog) and ((self._has_room(taken) and self._may_begin()) or taken < beyond):
+            waiting = self._backlog.pop()
+            if self._order == "eventTime":
+                self._waiting_ms.remove(waiting.file.modified_ms)
+            taken += 1
+            self._begun_files += 1
+            self._begun_bytes += waiting.file.size
+            yield waiting
+
+    def _has_room(self, taken: int) -> bool:
+        in_work = len(self._files) + taken
+        return in_work < FILES_IN_WORK and self._bytes_in_work + taken * _BYTES_BESIDE_PATH < BYTES_IN_WORK
+
+    def _may_begin(self) -> bool:
+        """Whether the user lets more files begin in this micro-batch."""
+        files, size = self._source.max_files_per_trigger, self._source.max_bytes_per_trigger
+        return (files is None or self._begun_files < files) and (size is None or self._begun_bytes < size)
+
+    def _begin(self, file: ListedFile, blocks: FileBlocks) -> None:
+        split = FileSplit.of_file(file, is_rewritten=file.relative_path in self._rewritten)
+        self._take_in(split.split_id, file)
+        self._context.assign_split(split, self._reader_of(split.split_id))
+        self._tell(split.split_id, blocks, read=0)
+
+    def _tell(self, split_id: str, blocks: FileBlocks, *, read: int) -> None:
+        file = self._files[split_id]
+        logged = LoggedFile.of(file.name, self._path(file.relative_path), 0, blocks)
+        self._add_log(split_id, logged, blocks, read)
+        self._context.complete_split(split_id)
+        self._latest_us = max(self._latest_us, self._latest_of(blocks))
+
+    def _latest_of(self, blocks: FileBlocks) -> int:
+        """The latest event time of a file that is surely valid."""
+        limit_us = self._context.event_time_limit_us
+        latest = blocks.max_us if limit_us is None else blocks.max_us[blocks.max_us < limit_us]
+        return int(latest.max(initial=NO_TIMESTAMP))
+
+    def _horizon_us(self) -> int:
+        if not len(self._backlog):
+            return MAX_WATERMARK
+        if self._order == "eventTime":
+            return min(self._backlog.earliest_us, _HOLDS_NOTHING_US)
+        assert self._context.out_of_orderness_us is not None
+        return saturating_add(self._latest_us, -self._context.out_of_orderness_us)
+
+    def _tell_horizon(self) -> None:
+        self._context.set_horizon(self._horizon_us() if len(self._backlog) else None)
+
+    def _end_if_all_begun(self) -> None:
+        if self._source.bounded and self._until_ms is not None and not len(self._backlog):
+            self._no_more_splits()
+
+    # ---- what the planner asks -----------------------------------------------------------------------------------
+
+    def split_at(self, split_id: str, position: int) -> FileSplit:
+        """See `SplitEnumerator`."""
+        file = self._files[split_id]
+        return FileSplit(split_id, position, modified_ms=file.modified_ms, size=file.size)
+
+    def finish_split(self, split_id: str) -> None:
+        """See `SplitEnumerator`."""
+        super().finish_split(split_id)
+        file = self._files.pop(split_id)
+        self._bytes_in_work -= _bytes_of(split_id)
+        self._finished.add(file)
+        if self._state is None:
+            self._just_finished.append(file)
+        else:
+            self._cleaner.add(self._state, file.relative_path)
+
+    def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
+        """See `SplitEnumerator`."""
+        self._left.clear()
+        self._state = checkpoint_id
+        self._begun_files = self._begun_bytes = 0
+        remembered = self._finished.save(checkpoint_id, self._lowest_waiting(), self._newest_ms)
+        latest_us = None if self._order == "eventTime" or self._latest_us == MIN_WATERMARK else self._latest_us
+        return FilesCheckpoint(remembered=remembered, until_ms=self._until_ms, latest_us=latest_us)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _take_in(self, split_id: str, file: ListedFile) -> None:
+        self._files[split_id] = file
+        self._bytes_in_work += _bytes_of(split_id)
+
+    def _lowest_waiting(self) -> OrderKey | None:
+        if self._order == "eventTime":
+            lowest_ms = self._waiting_ms.lowest
+            return None if lowest_ms is None else (lowest_ms, "")
+        first = self._backlog.peek()
+        return None if first is None else order_key(first.file, self._order)
+
+    def _describe_all(self, files: list[ListedFile]) -> list[FileBlocks | None]:
+        paths = [self._path(file.relative_path) for file in files]
+        return list(self._context.map_on_workers(self._describe_new, paths))
+
+    def _describe_new(self, path: str) -> FileBlocks | None:
+        blocks = self._describe(path)
+        limit_us = self._context.event_time_limit_us
+        if limit_us is not None and blocks is not None and blocks.earliest_us >= limit_us:
+            return replace(blocks, earliest_us=MAX_WATERMARK)
+        return blocks
+
+    def _describe_begun(self, split: FileSplit) -> FileBlocks:
+        """What is there of a file that was in work before a restart."""
+        path = self._path(split.path)
+        info = self._filesystem.get_file_info(path)
+        if info.type is fs.FileType.NotFound:
+            error = self._gone(split)
+            if self._source.tolerance.allows(error):
+                return NO_BLOCKS
+            raise error
+        if _is_rewritten(split, info):
+            raise self._rewritten_while_read(split.path)
+        return self._describe_or_nothing(path)
+
+    def _rewritten_while_read(self, path: str) -> DataLossError:
+        return DataLossError(
+            f"{self._path(path)} was rewritten while it was read: its size or modification time is another, and what "
+            "was read of it may be there no more. Restore it, or start with a new checkpointLocation"
+        )
+
+    def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
+        """The file of a split, from the file system."""
+        path = self._path(end.path)
+        log = FileLog()
+        if _is_rewritten(end, self._filesystem.get_file_info(path)):
+            raise self._changed(start, end)
+        blocks = self._describe(path)
+        if blocks is None:
+            return log
+        log.append(LoggedFile.of("", path, 0, blocks))
+        if not log.covers(start.position, end.position):
+            raise self._changed(start, end)
+        return log
+
+
+class _Lowest:
+    """The lowest of many numbers that come and go, to within a width: O(log n) a change."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._counts: Counter[int] = Counter()
+        self._heap: list[int] = []
+
+    def add(self, number: int) -> None:
+        floor = number // self._width
+        if floor not in self._counts:
+            heapq.heappush(self._heap, floor)
+        self._counts[floor] += 1
+
+    def remove(self, number: int) -> None:
+        self._counts[number // self._width] -= 1
+        while self._heap and not self._counts[self._heap[0]]:
+            del self._counts[heapq.heappop(self._heap)]
+
+    @property
+    def lowest(self) -> int | None:
+        """No number is below this; None if there is none."""
+        return self._heap[0] * self._width if self._heap else None
+
+
+def _file_of(split: FileSplit) -> ListedFile:
+    return ListedFile.of(split.path, split.modified_ms or 0, -1 if split.size is None else split.size)
+
+
+def _bytes_of(split_id: str) -> int:
+    return len(split_id.encode()) + _BYTES_BESIDE_PATH
+
+
+def _is_rewritten(split: FileSplit, info: fs.FileInfo) -> bool:
+    """Whether a file is another than the one of a split; not of one that is gone, or of which too little is known."""
+    if info.type is not fs.FileType.File or not split.modified_ms:
+        return False
+    return (info.mtime_ns or 0) // 1_000_000 != split.modified_ms or split.size not in (None, info.size)

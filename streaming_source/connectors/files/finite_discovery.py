@@ -1,0 +1,173 @@
+"""Looking for new files that are splits of their own, off the planner's thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from streaming_source.connectors.files.backlog import FileOrder, WaitingFile
+from streaming_source.connectors.files.finished import FinishedFiles, OrderKey
+from streaming_source.connectors.files.formats import FileBlocks
+from streaming_source.connectors.files.listing import ListedFile, Lister
+from streaming_source.connectors.files.marks import Known, Marks, MarkSet, marks_of
+from streaming_source.connectors.files.selection import Selection
+
+__all__ = ["FileDiscovery", "FoundFiles", "warn_ignored"]
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 4096
+
+_TOO_LATE: Final[dict[FileOrder, str]] = {
+    "eventTime": "modified longer ago than maxFileAge allows",
+    "name": "by name far before files that were begun",
+    "modificationTime": "modified long before files that were begun",
+}
+
+
+@dataclass(slots=True)
+class FoundFiles:
+    """What one look found.
+
+    Attributes
+    ----------
+    waiting
+        New files, packed: see `backlog.WaitingFile`.
+    rewritten
+        Files that were known, and are others now.
+    left_out
+        Paths of new files that the source goes on without.
+    finished
+        At the first look, paths of files that are finished and still there.
+    newest_ms
+        When the newest of all files there was modified, new or not; 0 if there is none.
+    forgotten
+        Files up to this key were left out.
+    """
+
+    waiting: list[bytes] = field(default_factory=list)
+    rewritten: list[WaitingFile] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    newest_ms: int = 0
+    forgotten: OrderKey | None = None
+
+
+@dataclass(slots=True)
+class FileDiscovery:
+    """Each file is a split.
+
+    Attributes
+    ----------
+    selection
+        Where.
+    order
+        In which files are begun. By event time each is looked into as soon as it is found.
+    describe
+        Looks into files, several at once; None in place of one that is to be left out.
+    load
+        The files that are finished at the start.
+    in_work
+        Those that are in work then.
+    finished
+        Tells which files are forgotten.
+    until_ms
+        Files modified after this are not there; None for no such limit.
+    """
+
+    selection: Selection
+    order: FileOrder
+    describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
+    load: Callable[[], Marks]
+    in_work: Marks
+    finished: FinishedFiles
+    until_ms: int | None = None
+    _known: MarkSet | None = None
+    _lister: Lister = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lister = Lister(self.selection)
+
+    def look(self) -> FoundFiles:
+        """List, and look into what is new. Called by one thread at a time; remembers what it has told."""
+        try:
+            return self._look()
+        except BaseException:
+            # What failed is new again at the next look, wherever it is.
+            self._lister.forget()
+            raise
+
+    def _look(self) -> FoundFiles:
+        is_first = self._known is None
+        known, finished = self._known, MarkSet()
+        if known is None:
+            known, ended = MarkSet(), self.load()
+            finished.add(ended)
+            known.add(ended)
+            known.add(self.in_work)
+        found, marks = FoundFiles(forgotten=self.finished.forgotten), []
+        ignored: list[str] = []
+        for files in self._portions(found):
+            of_files = marks_of(files)
+            known_as = known.match(of_files)
+            if is_first and len(finished):
+                there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
+                found.finished += [files[i].relative_path for i in there.tolist()]
+            interesting = np.flatnonzero(known_as != Known.SAME)
+            marks.append(of_files[interesting])
+            new = [(files[i], known_as[i] == Known.REWRITTEN) for i in interesting.tolist()]
+            ignored += [file.relative_path for file, _ in new if self.finished.is_forgotten(file)]
+            self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
+        # Only now, when all was looked into: what failed is new again at the next look.
+        for portion in marks:
+            known.add(portion)
+        self._known = known
+        self._tell(ignored, is_first=is_first)
+        return found
+
+    def _portions(self, found: FoundFiles) -> Iterator[list[ListedFile]]:
+        portion: list[ListedFile] = []
+        for directory in self._lister.look():
+            for file in directory.files:
+                if self.until_ms is None or file.modified_ms <= self.until_ms:
+                    found.newest_ms = max(found.newest_ms, file.modified_ms)
+                    portion.append(file)
+                if len(portion) == _AT_ONCE:
+                    yield portion
+                    portion = []
+        if portion:
+            yield portion
+
+    def _take(self, new: list[tuple[ListedFile, bool]], found: FoundFiles) -> None:
+        described: list[FileBlocks | None] = [None] * len(new)
+        if self.order == "eventTime":
+            described = self.describe([file for file, _ in new])
+        for (file, is_rewritten), blocks in zip(new, described, strict=True):
+            if self.order == "eventTime" and blocks is None:
+                found.left_out.append(file.relative_path)
+                continue
+            waiting = WaitingFile(file, blocks)
+            if is_rewritten:
+                found.rewritten.append(waiting)
+            else:
+                found.waiting.append(waiting.pack(self.order))
+
+    def _tell(self, ignored: list[str], *, is_first: bool) -> None:
+        if ignored and is_first:
+            # As a rule these are what it says; none of them can be told from a file that came in the meantime.
+            _log.info("%d files are taken for read and forgotten", len(ignored))
+        elif ignored:
+            warn_ignored(ignored, self.order)
+
+
+def warn_ignored(paths: list[str], order: FileOrder) -> None:
+    """Say that files came too late."""
+    _log.warning(
+        "ignored: %s, %s, so not to be told from what was read and forgotten",
+        ", ".join(paths[:10]) + (f" and {len(paths) - 10} more" if len(paths) > 10 else ""),
+        _TOO_LATE[order],
+    )

@@ -1,0 +1,322 @@
+"""What a format of files has to offer: blocks of event times ahead of reading, and rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import fs
+
+from alignment.columns import top_level_column
+from alignment.exceptions import AlignmentError
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.api import RecordBlock
+from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, SchemaError
+
+__all__ = [
+    "BATCH_ROWS",
+    "NO_BLOCKS",
+    "BlockList",
+    "FileBlocks",
+    "FileFormat",
+    "Place",
+    "check_columns",
+    "check_distinct",
+    "check_names",
+    "malformed_as",
+    "opened",
+    "readable",
+    "replaced",
+    "time_columns",
+    "times_of",
+]
+
+BATCH_ROWS: Final = 65_536
+"""Rows of a batch that is read, at most."""
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class Place(NamedTuple):
+    """Where in a file a reader can begin: the row that begins there, and what the format calls the place."""
+
+    row: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlocks:
+    """The parts of a file that have rows, in their order: row groups, stripes, batches, or runs of lines.
+
+    Attributes
+    ----------
+    rows, min_us, max_us
+        `int64[k]`, as `alignment.EventTimeIndex.append` takes them.
+    places
+        What the format needs to begin at each block (a byte offset, say); None where the number of the row is enough,
+        or where a file can be read from its beginning only.
+    one_range
+        Whether the file can be read from its beginning only: then one reader reads it.
+    earliest_us
+        No valid event time in the file is before this; `MAX_WATERMARK` if there is none, `NO_TIMESTAMP` if that is not
+        known. `min_us` does not tell where a record has no valid event time.
+    """
+
+    rows: Int64Array
+    min_us: Int64Array
+    max_us: Int64Array
+    places: tuple[int, ...] | None = None
+    one_range: bool = False
+    earliest_us: int = NO_TIMESTAMP
+
+
+_NOTHING: Final = np.empty(0, np.int64)
+NO_BLOCKS: Final = FileBlocks(_NOTHING, _NOTHING, _NOTHING, earliest_us=MAX_WATERMARK)
+"""Of a file without rows."""
+
+
+@dataclass(slots=True)
+class BlockList:
+    """Blocks as they are found: four numbers each."""
+
+    _blocks: list[tuple[int, int, int, int]] = field(default_factory=list)
+    _earliest_us: int = MAX_WATERMARK
+
+    def add(self, times: Int64Array, place: int = 0) -> None:
+        """Add a block by the event times of its rows, `NO_TIMESTAMP` where there is none; one without rows is left out.
+
+        O(rows).
+        """
+        if times.size:
+            # NO_TIMESTAMP is the smallest int64: it is the minimum where a row has no time, the maximum where none has.
+            earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
+            self.add_bounds(times.size, int(times.min()), int(times.max()), earliest, place)
+
+    def add_bounds(self, rows: int, min_us: int, max_us: int, earliest_us: int, place: int = 0) -> None:
+        """Add a block by its bounds, and that of its valid event times; `MAX_WATERMARK` if it has none."""
+        self._blocks.append((rows, min_us, max_us, place))
+        self._earliest_us = min(self._earliest_us, earliest_us)
+
+    def blocks(self, *, with_places: bool = False, one_range: bool = False) -> FileBlocks:
+        """All of them."""
+        rows, low, high, places = np.array(self._blocks, np.int64).reshape(-1, 4).T
+        begins = tuple(places.tolist()) if with_places else None
+        return FileBlocks(rows, low, high, begins, one_range, self._earliest_us)
+
+
+class FileFormat(ABC):
+    """How files are read: a picklable, hashable value that holds the format's options.
+
+    Rows are numbered from 0 in each file. What is a row, and what its number is, depends on the file and the format
+    alone, never on the columns that are read: the planner reads the time column only, the readers all of them.
+    """
+
+    name: ClassVar[str]
+    """As option `fileFormat` has it."""
+
+    has_statistics: ClassVar[bool] = False
+    """Whether files can tell bounds of their event times without the time column being read."""
+
+    @property
+    def identity(self) -> str:
+        """What tells which rows a file has: offsets of one identity mean nothing under another."""
+        return self.name
+
+    def told(self, schema: pa.Schema) -> FileFormat:
+        """The format of files that are said to have these columns, all of them and in this order."""
+        return self
+
+    @abstractmethod
+    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        """Columns of a file, without metadata.
+
+        Raises
+        ------
+        NoSchemaError
+            If files of this format do not tell, and nothing was said about inferring.
+        MalformedDataError, SchemaError
+            If the file is not of this format, or two of its columns have one name.
+        """
+
+    @abstractmethod
+    def describe(
+        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, assigner: TimestampAssigner, indexing: str
+    ) -> FileBlocks:
+        """The blocks of a file: from statistics where it has them, else by reading its time column.
+
+        Called on the planner's worker threads. Holds no more of the file than a block at a time.
+
+        Parameters
+        ----------
+        schema
+            The columns that the query reads.
+        indexing
+            `auto`, `statistics` (there must be some), or `scan` (do not trust them).
+
+        Raises
+        ------
+        MalformedDataError, SchemaError
+            If the file is not of this format, lacks a column of `schema`, has it in another type, or has no
+            statistics where they are asked for.
+        """
+
+    @abstractmethod
+    def event_times(
+        self,
+        filesystem: fs.FileSystem,
+        path: str,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        assigner: TimestampAssigner,
+        place: Place | None = None,
+    ) -> Int64Array:
+        """Event times of the rows `[start, stop)`, `int64[stop - start]`; `NO_TIMESTAMP` where there is none.
+
+        Parameters
+        ----------
+        place
+            Of the block in which `start` is, as `describe` told it; None for the beginning of the file.
+        """
+
+    @abstractmethod
+    def read_rows(
+        self,
+        filesystem: fs.FileSystem,
+        path: str,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        place: Place | None = None,
+    ) -> Iterator[RecordBlock]:
+        """The rows `[start, stop)` with the columns of `schema`, in blocks whose positions are numbers of rows.
+
+        Raises
+        ------
+        DataLossError
+            If the file is gone, or has fewer rows.
+        MalformedDataError
+            If it cannot be read.
+        """
+
+
+# ---- what formats share ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def opened(filesystem: fs.FileSystem, path: str) -> Iterator[pa.NativeFile]:
+    """A file while it is read.
+
+    Raises
+    ------
+    FileGoneError
+        If it is gone.
+    """
+    try:
+        stream = filesystem.open_input_file(path)
+    except FileNotFoundError:
+        raise FileGoneError(f"{path} is gone: it was deleted after it had been listed and before it was read") from None
+    with stream:
+        yield stream
+
+
+@contextmanager
+def malformed_as(what: str) -> Iterator[None]:
+    """Whatever a decoder raises inside is a `MalformedDataError` that begins with `what`."""
+    try:
+        yield
+    except AlignmentError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise MalformedDataError(f"{what}: {error}") from error
+
+
+@contextmanager
+def readable(path: str, format_name: str) -> Iterator[None]:
+    """What fails in opening a file is said with its path, and what may be the cause."""
+    try:
+        yield
+    except AlignmentError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise MalformedDataError(
+            f"{path} is not a readable {format_name} file: {error}. If it is still being written, write it under "
+            "a name that begins with _ or . and rename it when it is complete"
+        ) from error
+
+
+def check_names(schema: pa.Schema) -> None:
+    """Look at the names of columns once: names in no UTF-8 are found where they are first asked for.
+
+    Raises
+    ------
+    UnicodeDecodeError
+        If there are some.
+    """
+    _ = schema.names
+
+
+def check_distinct(path: str, names: Sequence[str]) -> None:
+    """Refuse columns of one name.
+
+    Raises
+    ------
+    SchemaError
+        Names the file and the columns.
+    """
+    if len({*names}) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise SchemaError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}; rename them")
+
+
+def check_columns(path: str, found: pa.Schema, wanted: pa.Schema) -> None:
+    """Compare the columns of a file that knows its types with those that the query reads.
+
+    Raises
+    ------
+    SchemaError
+        If one is missing or has another type.
+    """
+    for column in wanted:
+        place = found.get_field_index(column.name)
+        if place < 0:
+            raise SchemaError(f"{path} has no column {column.name!r}; it has {', '.join(found.names)}")
+        if found.field(place).type != column.type:
+            raise SchemaError(
+                f"{path} has column {column.name!r} as {found.field(place).type}; the query reads it as {column.type}"
+            )
+
+
+def time_columns(names: Collection[str], assigner: TimestampAssigner) -> list[str]:
+    """Which of the columns of the data an assigner reads, in their order; all where it does not say."""
+    if assigner.columns is None:
+        return list(names)
+    wanted = {top_level_column(column, names) for column in assigner.columns}
+    return [name for name in names if name in wanted]
+
+
+def replaced(path: str, rows: int, start: int, stop: int) -> DataLossError:
+    """The error of a file that has fewer rows than were planned."""
+    return DataLossError(f"{path} has {rows} rows, but rows {start} to {stop} were planned: it was replaced")
+
+
+def times_of(path: str, batches: Sequence[pa.RecordBatch], assigner: TimestampAssigner) -> Int64Array:
+    """Event times of batches, one after another.
+
+    Raises
+    ------
+    MalformedDataError
+        If a column is not what its type says: text that is no UTF-8.
+    """
+    try:
+        parts = [assigner.extract(batch, None).values for batch in batches]
+    except pa.ArrowException as error:
+        raise MalformedDataError(f"{path}: its event times cannot be read: {error}") from error
+    return np.concatenate([np.empty(0, np.int64), *parts])

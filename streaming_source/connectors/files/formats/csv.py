@@ -1,0 +1,222 @@
+"""CSV."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv, fs
+
+from streaming_source.connectors.files.formats.base import check_distinct, malformed_as
+from streaming_source.connectors.files.formats.lines import LineFile, line_ends
+from streaming_source.connectors.files.formats.records import RecordFormat
+from streaming_source.connectors.files.formats.texts import inferred
+from streaming_source.exceptions import OptionError, SchemaError
+
+__all__ = ["CsvFormat"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvFormat(RecordFormat):
+    r"""CSV as in RFC 4180, with the usual options.
+
+    Attributes
+    ----------
+    header
+        The first record of each file names its columns, and the schema's are looked up among them. Without, the
+        schema's are all columns in their order.
+    sep, quote, escape
+        One character each; `quote` may be empty for none. Within quotes a quote is doubled, or follows the escape.
+    null_value
+        Text that means null, beside an empty field without quotes.
+    names
+        Of all columns where there is no header.
+
+    Notes
+    -----
+    Lines end with ``\n`` or ``\r\n``; empty ones are no records.
+    """
+
+    header: bool = False
+    sep: str = ","
+    quote: str = '"'
+    escape: str = ""
+    null_value: str = ""
+    names: tuple[str, ...] | None = None
+
+    name: ClassVar[str] = "csv"
+
+    def __post_init__(self) -> None:
+        RecordFormat.__post_init__(self)  # a class with slots is made anew: `super()` would look for the old one
+        for option, may_be_empty in (("sep", False), ("quote", True), ("escape", True)):
+            value = getattr(self, option)
+            fits = (not value and may_be_empty) or (len(value) == 1 and value.isascii() and value not in "\r\n")
+            if not fits:
+                raise OptionError(f"{option} = {value!r}: must be a single ASCII character that ends no line")
+        given = [value for value in (self.sep, self.quote, self.escape) if value]
+        if len({*given}) < len(given):
+            raise OptionError(f"sep, quote and escape = {given}: must differ from each other")
+
+    @property
+    def identity(self) -> str:
+        """See `FileFormat`."""
+        # Only where a record may go on does it depend on more than line ends where it does.
+        whole = f":multiLine{[self.sep, self.quote, self.escape]}" if self.multi_line else ""
+        return f"{self.name}{whole}{':header' if self.header else ''}"
+
+    def told(self, schema: pa.Schema) -> CsvFormat:
+        """See `FileFormat`."""
+        if self.header or self.names is not None:
+            return self
+        return replace(self, names=tuple(field.name for field in self._without_corrupt(schema)))
+
+    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        """See `FileFormat`."""
+        if not self.infer_schema:
+            raise self._needs_schema()
+        with self._opened(filesystem, path) as file:
+            names = self._begun(file, pa.schema([]))
+            _, data = next(file.runs(), (0, b""))
+        if not names:
+            raise self._nothing_to_infer_from(path)
+        with malformed_as(f"{path}: its columns cannot be inferred, name them with option dataSchema"):
+            if not self._count(data):
+                return pa.schema([(name, pa.string()) for name in names])
+            found = self._table(data, names, csv.ConvertOptions(**self._nulls()), skip_malformed=True).schema
+        return pa.schema([(field.name, inferred(field.type)) for field in found])
+
+    # ---- LineFormat ----------------------------------------------------------------------------------------------
+
+    def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
+        wanted = [field.name for field in self._without_corrupt(schema)]
+        if self.header:
+            names, _ = self._names_in_first(file)
+            # A file without even a header has no record that would miss a column.
+            names = names or tuple(wanted)
+        elif self.names is not None:
+            names = self.names
+        elif self.infer_schema:
+            first, read = self._names_in_first(file)
+            names = tuple(f"_c{number}" for number in range(len(first)))
+            file.put_back(read)
+        else:
+            names = tuple(wanted)
+        check_distinct(file.path, names)
+        missing = [name for name in wanted if name not in names]
+        if missing and names:
+            raise SchemaError(f"{file.path} has no column {missing[0]!r}; it has {', '.join(names)}")
+        return names
+
+    def _count(self, data: bytes) -> int:
+        if self.multi_line:
+            return len(self._split(data))
+        ends = line_ends(data)
+        may_be_empty = np.diff(ends, prepend=-1) <= len(b"\r\n")
+        return len(self._split(data)) if may_be_empty.any() else len(ends)
+
+    def _end_of_records(self, data: bytes) -> int:
+        if not self.multi_line:
+            return data.rfind(b"\n") + 1
+        return self._ends(data)[-1]
+
+    def _split(self, data: bytes) -> list[bytes]:
+        if not self.multi_line:
+            records = [line + b"\n" for line in data.removesuffix(b"\n").split(b"\n")]
+        else:
+            records = [data[begin:end] for begin, end in pairwise([*self._ends(data), len(data)])]
+        return [record for record in records if record.strip(b"\r\n")]
+
+    def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
+        if not data.isascii():
+            data.decode("utf-8")
+        if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
+            raise ValueError("a carriage return stands alone")
+        types = {field.name: field.type for field in fields}
+        # Any one will do to see how the records are taken apart, as bytes, which everything can be.
+        convert = csv.ConvertOptions(column_types=types or {names[0]: pa.binary()}, **self._nulls())
+        convert.include_columns = list(types) or [names[0]]
+        goes_on = any(mark and mark.encode() in data for mark in (self.quote, self.escape))
+        if goes_on:
+            # pyarrow takes the end of the data for the end of a quote: one more record shows that it was open.
+            data = data.removesuffix(b"\n") + f"\n{self.sep * (len(names) - 1)}\n".encode()
+            if len(names) == 1:
+                # Which is an empty line here, as no other one may be.
+                data = b"".join(self._split(data)) + b"\n"
+        rows = count + goes_on
+        table = self._table(data, names, convert, empty_lines=goes_on and len(names) == 1)
+        if table.num_rows != rows:
+            raise ValueError(
+                f"{rows} records are read as {table.num_rows}: a quote or line does not end where it should"
+            )
+        return table.combine_chunks().to_batches()[0].slice(0, count)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _names_in_first(self, file: LineFile) -> tuple[tuple[str, ...], bytes]:
+        """The fields of the next record, as names; and what was read for it. None at the end of the file."""
+        read = b""
+        while record := file.take_record():
+            read += record
+            if record.strip(b"\r\n"):
+                with malformed_as(f"{file.path}: its first record cannot be read"):
+                    options = csv.ReadOptions(use_threads=False, block_size=len(record) + 2)
+                    parse = self._parse_options()
+                    line = record.removesuffix(b"\n") + b"\n"
+                    found = csv.read_csv(pa.BufferReader(line), options, parse).column_names
+                return tuple(name or f"_c{number}" for number, name in enumerate(found)), read
+        return (), read
+
+    def _table(
+        self,
+        data: bytes,
+        names: tuple[str, ...],
+        convert: csv.ConvertOptions,
+        *,
+        skip_malformed: bool = False,
+        empty_lines: bool = False,
+    ) -> pa.Table:
+        # One block: a record that goes on over several lines must not be cut.
+        read = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(names))
+        parse = self._parse_options()
+        parse.ignore_empty_lines = not empty_lines
+        if skip_malformed:
+            parse.invalid_row_handler = lambda _: "skip"
+        return csv.read_csv(pa.BufferReader(data), read, parse, convert)
+
+    def _parse_options(self) -> csv.ParseOptions:
+        return csv.ParseOptions(
+            delimiter=self.sep,
+            quote_char=self.quote or False,
+            double_quote=bool(self.quote),
+            escape_char=self.escape or False,
+            newlines_in_values=True,
+        )
+
+    def _nulls(self) -> dict[str, object]:
+        nulls = ["", self.null_value] if self.null_value else [""]
+        return {"null_values": nulls, "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+
+    def _ends(self, data: bytes) -> list[int]:
+        """0, and where the whole records end that begin there one after another."""
+        match = _record_pattern(self.sep, self.quote, self.escape).match
+        ends = [0]
+        while record := match(data, ends[-1]):
+            ends.append(record.end())
+        return ends
+
+
+@cache
+def _record_pattern(sep: str, quote: str, escape: str) -> re.Pattern[bytes]:
+    """A record with its end of line, which a quoted field may have in it. Each byte is looked at once."""
+    s, q, e = re.escape(sep), re.escape(quote), re.escape(escape)
+    escaped = f"|{e}." if escape else ""
+    field = f"(?:[^{s}\n{e}]++{escaped})*+"
+    if quote:
+        field = f"(?:{q}(?:[^{q}{e}]++|{q}{q}{escaped})*+(?:{q}|\\Z))?+{field}"
+    return re.compile(f"{field}(?:{s}{field})*+\n".encode(), re.DOTALL)

@@ -1,0 +1,124 @@
+"""JSON: an object a line, or a document a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+from pyarrow import json as arrow_json
+
+from streaming_source.connectors.files.formats.base import malformed_as
+from streaming_source.connectors.files.formats.lines import LineFile, line_ends
+from streaming_source.connectors.files.formats.records import RecordFormat
+from streaming_source.connectors.files.formats.texts import inferred
+
+__all__ = ["JsonFormat"]
+
+_RETURN: Final = ord("\r")
+_OPENING: Final = ord("{")
+_CLOSING: Final = ord("}")
+# With no column at all pyarrow is not asked anything.
+_NOTHING: Final = pa.field("\0", pa.null())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonFormat(RecordFormat):
+    r"""JSON lines: each line an object; with `multi_line` each file an object, or an array of objects.
+
+    Notes
+    -----
+    Fields are looked up by name; what a record lacks is null, what it has beside is left out. Types are strict: a
+    number is no text. Lines end with ``\n`` or ``\r\n``; blank ones are no records. With `multi_line` a file is read
+    whole, and is one malformed record if it is no JSON.
+    """
+
+    name: ClassVar[str] = "json"
+
+    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        """See `FileFormat`."""
+        if not self.infer_schema:
+            raise self._needs_schema()
+        with self._opened(filesystem, path) as file:
+            _, data = next(file.runs(), (0, b""))
+        whole = self._split(data)
+        if self._attempt(data, len(whole), (), ()) is None:
+            whole = [record for record in whole if self._attempt(record, 1, (), ()) is not None]
+        if not whole:
+            raise self._nothing_to_infer_from(path)
+        with malformed_as(f"{path}: its columns cannot be inferred, name them with option dataSchema"):
+            found = _table(b"".join(whole), None).schema
+        return pa.schema([(field.name, inferred(field.type)) for field in found])
+
+    # ---- LineFormat ----------------------------------------------------------------------------------------------
+
+    def _stream(self, stream: pa.NativeFile) -> tuple[pa.NativeFile, bool]:
+        if not self.multi_line:
+            return stream, True
+        return pa.BufferReader(b"".join(_lines_of(stream.read()))), False
+
+    def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
+        return tuple(field.name for field in self._without_corrupt(schema))
+
+    def _count(self, data: bytes) -> int:
+        objects = _objects(data)
+        return len(self._split(data)) if objects is None else objects
+
+    def _split(self, data: bytes) -> list[bytes]:
+        return [line + b"\n" for line in data.split(b"\n") if line.strip()]
+
+    def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
+        if not data.isascii():
+            data.decode("utf-8")
+        # pyarrow takes objects one after another, whatever the lines. Where each line begins and ends as an object does
+        # none goes on in the next one, and where there are as many objects as lines, each line is one. Nor is anything
+        # else at the beginning: pyarrow does not survive a null there.
+        if _objects(data) is None and not all(_is_like_an_object(line) for line in self._split(data)):
+            raise ValueError("a line is no JSON object")
+        table = _table(data, pa.schema(fields or [_NOTHING]))
+        if table.num_rows != count:
+            raise ValueError(f"{count} lines hold {table.num_rows} JSON values")
+        return table.combine_chunks().to_batches()[0]
+
+
+def _table(data: bytes, schema: pa.Schema | None) -> pa.Table:
+    # One block; pyarrow finds no records in a last line without an end.
+    read = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    behavior = "infer" if schema is None else "ignore"
+    parse = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=behavior)
+    return arrow_json.read_json(pa.BufferReader(data), read, parse)
+
+
+def _objects(data: bytes) -> int | None:
+    """How many lines there are, if each begins and ends as an object does; None if one does not, or is blank."""
+    characters = np.frombuffer(data, np.uint8)
+    ends = line_ends(data)
+    starts = np.append(0, ends[:-1] + 1)
+    if not (characters[starts] == _OPENING).all():
+        return None
+    last = ends - 1
+    last = last - (characters[last] == _RETURN)
+    return len(ends) if (characters[last] == _CLOSING).all() else None
+
+
+def _is_like_an_object(line: bytes) -> bool:
+    line = line.strip(b" \t\r\n")
+    return line.startswith(b"{") and line.endswith(b"}")
+
+
+def _lines_of(document: bytes) -> Iterator[bytes]:
+    """The records of a document, one a line. What is no JSON is one line, and stays no JSON."""
+    if not document.strip():
+        return
+    try:
+        # Control characters in text, line ends among them, are let pass: in one line they are written as they should.
+        content = json.loads(document.decode("utf-8-sig"), strict=False)
+    except (ValueError, RecursionError):
+        yield document.replace(b"\n", b" ") + b"\n"
+        return
+    for record in content if isinstance(content, list) else [content]:
+        yield json.dumps(record).encode() + b"\n"

@@ -1,0 +1,342 @@
+"""Files of lines: cut into runs of whole records, which begin at a byte that a reader can go to."""
+
+from __future__ import annotations
+
+import codecs
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import fs
+
+from alignment.timestamps import TimestampAssigner
+from streaming_source.api import RecordBlock
+from streaming_source.connectors.files.formats.base import (
+    BlockList,
+    FileBlocks,
+    FileFormat,
+    Place,
+    malformed_as,
+    opened,
+    replaced,
+    time_columns,
+)
+from streaming_source.connectors.files.formats.compression import COMPRESSIONS, codec_of
+from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
+
+__all__ = ["LineFile", "LineFormat", "Records", "Run", "line_ends"]
+
+_BLOCK_BYTES: Final = 4 * 1024 * 1024
+_PEEK_BYTES: Final = 64 * 1024
+_LONGEST_RECORD: Final = 64 * 1024 * 1024
+_BYTE_ORDER_MARK: Final = codecs.BOM_UTF8
+_NEWLINE: Final = ord("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive records as they stand in a file: `count` of them from row `row` on."""
+
+    row: int
+    count: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Some records of a file in the columns that were asked for.
+
+    Attributes
+    ----------
+    batch
+        Those that are handed on.
+    numbers
+        `int64[n]`: the place of each among all records; None where all are handed on.
+    """
+
+    batch: pa.RecordBatch
+    numbers: npt.NDArray[np.int64] | None = None
+
+
+def line_ends(data: bytes) -> npt.NDArray[np.int64]:
+    r"""Where each line of some bytes ends: at a ``\n``, or with the bytes."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+    return ends if data.endswith(b"\n") else np.append(ends, len(data))
+
+
+class LineFile:
+    """An open file, run of records by run of records.
+
+    Parameters
+    ----------
+    path
+        For errors.
+    stream
+        Its bytes, in UTF-8 and not compressed.
+    end_of_records
+        `bytes -> where the last whole record in them ends`, 0 for no whole one.
+    block_bytes
+        Bytes of a run, unless a single record is longer.
+    seeks
+        Whether the stream can go to a byte.
+    """
+
+    def __init__(
+        self, path: str, stream: pa.NativeFile, end_of_records: Callable[[bytes], int], block_bytes: int, *, seeks: bool
+    ) -> None:
+        self.path = path
+        self.seeks = seeks
+        self._stream = stream
+        self._end_of_records = end_of_records
+        self._block_bytes = block_bytes
+        self._offset = 0
+        # Read, but not handed out.
+        self._ahead = b""
+        self._fill(len(_BYTE_ORDER_MARK))
+        if self._ahead == _BYTE_ORDER_MARK:
+            self._offset, self._ahead = len(_BYTE_ORDER_MARK), b""
+
+    def go_to(self, offset: int) -> None:
+        """Go on at this byte, if the stream can."""
+        if self.seeks and offset != self._offset:
+            self._stream.seek(offset)
+            self._offset, self._ahead = offset, b""
+
+    def take_record(self) -> bytes | None:
+        """The next record alone: a header. None at the end."""
+        # A few bytes do: whoever goes on elsewhere needs no more of the beginning.
+        taken = self._whole_records(_PEEK_BYTES)
+        if taken:
+            end = self._first_end(taken)
+            self._ahead = taken[end:] + self._ahead
+            taken = taken[:end]
+        self._offset += len(taken)
+        return taken or None
+
+    def put_back(self, data: bytes) -> None:
+        """Have what was taken last read again."""
+        self._ahead = data + self._ahead
+        self._offset -= len(data)
+
+    def runs(self) -> Iterator[tuple[int, bytes]]:
+        """`(offset, bytes)` of all further records, each run whole records; the last line may have no end.
+
+        Where a run ends depends on where it begins and on nothing else.
+
+        Raises
+        ------
+        MalformedDataError
+            If a record is longer than can be held.
+        """
+        while run := self._whole_records(self._block_bytes):
+            yield self._offset, run
+            self._offset += len(run)
+
+    def _first_end(self, records: bytes) -> int:
+        end = 0
+        while end < len(records):
+            end = records.find(b"\n", end) + 1 or len(records)
+            if self._end_of_records(records[:end]) == end:
+                break
+        return end
+
+    def _whole_records(self, size: int) -> bytes:
+        """Whole records of at most `size` bytes, or one that is longer; empty at the end."""
+        wanted = size
+        while True:
+            ended = self._fill(wanted)
+            end = len(self._ahead) if ended else self._end_of_records(self._ahead[:wanted])
+            if end or ended:
+                taken, self._ahead = self._ahead[:end], self._ahead[end:]
+                return taken
+            if wanted > _LONGEST_RECORD:
+                raise MalformedDataError(
+                    f"{self.path}: the record at byte {self._offset} has no end within {_LONGEST_RECORD >> 20} MiB"
+                )
+            wanted += size
+
+    def _fill(self, size: int) -> bool:
+        """Read until so many bytes are ahead; whether the stream ended before, and there is nothing beyond them."""
+        while len(self._ahead) < size:
+            with malformed_as(f"{self.path}: cannot be read after byte {self._offset + len(self._ahead)}"):
+                more: bytes = self._stream.read(size - len(self._ahead))
+            if not more:
+                return True
+            self._ahead += more
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFormat(FileFormat, ABC):
+    """Blocks are runs of records of some MiB; their time column is read to describe them.
+
+    Attributes
+    ----------
+    compression
+        See `COMPRESSIONS`.
+    encoding
+        Of the text, as Python calls it.
+    block_bytes
+        Size of a block.
+
+    Notes
+    -----
+    A file in UTF-8 that is not compressed can be begun at any block. Any other is read from its beginning.
+    """
+
+    compression: str = "auto"
+    encoding: str = "UTF-8"
+    block_bytes: int = _BLOCK_BYTES
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise OptionError(f"compression = {self.compression!r}: must be one of {', '.join(COMPRESSIONS)}")
+        try:
+            codecs.lookup(self.encoding)
+        except (LookupError, ValueError):
+            raise OptionError(
+                f"encoding = {self.encoding!r}: Python knows no such encoding; UTF-8, ISO-8859-1 and UTF-16 are some"
+            ) from None
+
+    # ---- what a format says --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
+        """Read what comes before the records; the names of all columns of the file.
+
+        Raises
+        ------
+        SchemaError
+            If one of `schema` is not among them.
+        """
+
+    @abstractmethod
+    def _count(self, data: bytes) -> int:
+        """How many records these whole records are."""
+
+    @abstractmethod
+    def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
+        """All records of a run with the columns of `schema`, for the planner."""
+
+    def _records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> Records:
+        """Those that a reader hands on; by default all."""
+        return Records(self._all_records(path, run, names, schema))
+
+    def _end_of_records(self, data: bytes) -> int:
+        """Where the last whole record ends."""
+        return data.rfind(b"\n") + 1
+
+    def _stream(self, stream: pa.NativeFile) -> tuple[pa.NativeFile, bool]:
+        """What is read in place of a stream, and whether it begins at the same bytes."""
+        return stream, True
+
+    # ---- FileFormat ----------------------------------------------------------------------------------------------
+
+    def describe(
+        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, assigner: TimestampAssigner, indexing: str
+    ) -> FileBlocks:
+        """See `FileFormat`."""
+        found = BlockList()
+        row = 0
+        with self._opened(filesystem, path) as file:
+            names = self._begun(file, schema)
+            columns = _times_alone(schema, assigner)
+            for offset, data in file.runs():
+                if count := self._count(data):
+                    batch = self._all_records(path, Run(row, count, data), names, columns)
+                    found.add(assigner.extract(batch, None).values, offset)
+                    row += count
+            return found.blocks(with_places=file.seeks, one_range=not file.seeks)
+
+    def event_times(
+        self,
+        filesystem: fs.FileSystem,
+        path: str,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        assigner: TimestampAssigner,
+        place: Place | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """See `FileFormat`. Reads on from the block's first byte, where the file can be begun there."""
+        parts = [np.empty(0, np.int64)]
+        with self._opened(filesystem, path) as file:
+            names = self._begun(file, schema)
+            columns = _times_alone(schema, assigner)
+            for run in self._runs(file, start, stop, place):
+                times = assigner.extract(self._all_records(path, run, names, columns), None).values
+                parts.append(times[max(start - run.row, 0) : stop - run.row])
+        return np.concatenate(parts)
+
+    def read_rows(
+        self,
+        filesystem: fs.FileSystem,
+        path: str,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        place: Place | None = None,
+    ) -> Iterator[RecordBlock]:
+        """See `FileFormat`."""
+        with self._opened(filesystem, path) as file:
+            names = self._begun(file, schema)
+            for run in self._runs(file, start, stop, place):
+                yield from _within(self._records(path, run, names, schema), run.row, start, stop)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self, filesystem: fs.FileSystem, path: str) -> Iterator[LineFile]:
+        with opened(filesystem, path) as raw:
+            codec = codec_of(path, self.compression)
+            stream = raw if codec is None else pa.CompressedInputStream(raw, codec)
+            utf_8 = codecs.lookup(self.encoding).name == "utf-8"
+            if not utf_8:
+                stream = pa.transcoding_input_stream(stream, self.encoding, "utf-8")
+            with malformed_as(f"{path}: cannot be read"):
+                stream, same_bytes = self._stream(stream)
+            seeks = codec is None and utf_8 and same_bytes
+            try:
+                yield LineFile(path, stream, self._end_of_records, self.block_bytes, seeks=seeks)
+            except pa.ArrowNotImplementedError as error:
+                raise SchemaError(f"{path}: a column has a type that {self.name} cannot be read as: {error}") from None
+
+    def _runs(self, file: LineFile, start: int, stop: int, place: Place | None) -> Iterator[Run]:
+        """The runs that have records of `[start, stop)`."""
+        row = 0
+        if place is not None and file.seeks:
+            row = place.row
+            file.go_to(place.at)
+        for _, data in file.runs():
+            count = self._count(data)
+            if count and row + count > start:
+                yield Run(row, count, data)
+            row += count
+            if row >= stop:
+                return
+        if row < stop:
+            raise replaced(file.path, row, start, stop)
+
+
+def _times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
+    return pa.schema([schema.field(name) for name in time_columns(schema.names, assigner)])
+
+
+def _within(records: Records, row: int, start: int, stop: int) -> Iterator[RecordBlock]:
+    """Those of the rows `[start, stop)`, with their numbers; `row` is that of the first."""
+    batch, numbers = records.batch, records.numbers
+    if numbers is None:
+        begin, end = max(start - row, 0), min(stop - row, batch.num_rows)
+        if begin < end:
+            yield RecordBlock(batch.slice(begin, end - begin), row + begin)
+        return
+    begin, end = np.searchsorted(numbers + row, [start, stop]).tolist()
+    if begin < end:
+        yield RecordBlock(batch.slice(begin, end - begin), numbers[begin:end] + row)

@@ -1,0 +1,189 @@
+"""Parquet files: what their footers say of event times, and their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from alignment.columns import top_level_column
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.api import RecordBlock
+from streaming_source.connectors.files.formats.base import (
+    BATCH_ROWS,
+    BlockList,
+    FileBlocks,
+    FileFormat,
+    Place,
+    check_columns,
+    check_distinct,
+    check_names,
+    malformed_as,
+    opened,
+    readable,
+    replaced,
+    times_of,
+)
+from streaming_source.exceptions import MalformedDataError
+
+__all__ = ["ParquetFormat"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFormat(FileFormat):
+    """Parquet: blocks are row groups, and their statistics bound the event times."""
+
+    name: ClassVar[str] = "parquet"
+    has_statistics: ClassVar[bool] = True
+
+    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        """See `FileFormat`."""
+        with _opened(filesystem, path) as file:
+            schema = file.schema_arrow.remove_metadata()
+        check_distinct(path, schema.names)
+        return schema
+
+    def describe(
+        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, assigner: TimestampAssigner, indexing: str
+    ) -> FileBlocks:
+        """See `FileFormat`."""
+        found = BlockList()
+        with _opened(filesystem, path) as file:
+            check_columns(path, file.schema_arrow, schema)
+            column = _statistics_column(file, assigner) if indexing != "scan" else None
+            for group, _, rows in _groups(file):
+                bounds = _bounds(file, group, column, assigner)
+                if bounds is not None:
+                    found.add_bounds(rows, *bounds)
+                elif indexing == "statistics":
+                    raise MalformedDataError(
+                        f"{path}: row group {group} has no statistics of the event time; "
+                        "option indexing = auto reads the column where they are missing"
+                    )
+                else:
+                    found.add(_times_of_group(path, file, group, schema, assigner))
+        return found.blocks()
+
+    def event_times(
+        self,
+        filesystem: fs.FileSystem,
+        path: str,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        assigner: TimestampAssigner,
+        place: Place | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """See `FileFormat`. Reads only the columns that the assigner needs, of the row groups in question."""
+        parts = [np.empty(0, np.int64)]
+        with _opened(filesystem, path) as file:
+            for group, first, rows in _groups(file):
+                if first < stop and first + rows > start:
+                    times = _times_of_group(path, file, group, schema, assigner)
+                    parts.append(times[max(start - first, 0) : stop - first])
+        return np.concatenate(parts)
+
+    def read_rows(
+        self,
+        filesystem: fs.FileSystem,
+        path: str,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        place: Place | None = None,
+    ) -> Iterator[RecordBlock]:
+        """See `FileFormat`."""
+        with _opened(filesystem, path) as file:
+            check_columns(path, file.schema_arrow, schema)
+            if file.metadata.num_rows < stop:
+                raise replaced(path, file.metadata.num_rows, start, stop)
+            groups = [(n, first) for n, first, rows in _groups(file) if first < stop and first + rows > start]
+            row = groups[0][1] if groups else start
+            numbers = [group for group, _ in groups]
+            batches = file.iter_batches(BATCH_ROWS, row_groups=numbers, columns=schema.names)
+            while row < stop:
+                with malformed_as(f"{path}: cannot be read as Parquet after row {row}"):
+                    batch = next(batches, None)
+                if batch is None:
+                    raise MalformedDataError(f"{path}: ends after row {row}, but its footer tells of more rows")
+                begin, end = max(start - row, 0), min(stop - row, batch.num_rows)
+                if begin < end:
+                    yield RecordBlock(batch.slice(begin, end - begin).select(schema.names), row + begin)
+                row += batch.num_rows
+
+
+@contextmanager
+def _opened(filesystem: fs.FileSystem, path: str) -> Iterator[pq.ParquetFile]:
+    with opened(filesystem, path) as stream:
+        with readable(path, "Parquet"):
+            file = pq.ParquetFile(stream, pre_buffer=True)
+            check_names(file.schema_arrow)
+        yield file
+
+
+def _groups(file: pq.ParquetFile) -> Iterator[tuple[int, int, int]]:
+    """`(row group, first row, rows)` of those that have rows."""
+    first = 0
+    for group in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        if rows:
+            yield group, first, rows
+        first += rows
+
+
+def _statistics_column(file: pq.ParquetFile, assigner: TimestampAssigner) -> int | None:
+    name = assigner.statistics_column
+    columns = file.metadata.schema
+    return next((i for i in range(len(columns)) if name is not None and columns.column(i).path == name), None)
+
+
+def _bounds(
+    file: pq.ParquetFile, group: int, column: int | None, assigner: TimestampAssigner
+) -> tuple[int, int, int] | None:
+    """Smallest, largest, and smallest valid event time of a row group by its statistics; None if they do not tell."""
+    if column is None:
+        return None
+    chunk = file.metadata.row_group(group).column(column)
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_null_count:
+        return None
+    if statistics.null_count == chunk.num_values:
+        return NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK
+    if not statistics.has_min_max:
+        return None
+    data_type = _leaf_type(file.schema_arrow, assigner.statistics_column or "")
+    try:
+        low = assigner.from_statistics(data_type, statistics.min)
+        high = assigner.from_statistics(data_type, statistics.max)
+    except (ValueError, OverflowError):
+        # Python's datetime, in which pyarrow gives them, has neither nanoseconds nor years beyond 9999.
+        return None
+    if low is None or high is None:
+        return None
+    return NO_TIMESTAMP if statistics.null_count else low, high, low
+
+
+def _leaf_type(schema: pa.Schema, dotted: str) -> pa.DataType:
+    column = top_level_column(dotted, schema.names)
+    data_type = schema.field(column).type
+    for part in dotted.removeprefix(column).split(".")[1:]:
+        data_type = data_type.field(part).type
+    return data_type
+
+
+def _times_of_group(
+    path: str, file: pq.ParquetFile, group: int, schema: pa.Schema, assigner: TimestampAssigner
+) -> npt.NDArray[np.int64]:
+    wanted = assigner.columns
+    names = schema.names if wanted is None else list(wanted)
+    with malformed_as(f"{path}: row group {group} cannot be read as Parquet"):
+        table = file.read_row_group(group, columns=names)
+    return times_of(path, table.to_batches(), assigner)

@@ -1,0 +1,247 @@
+"""Formats whose records may be malformed: what becomes of those, and how they are found."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streaming_source.connectors.files.formats.lines import LineFormat, Records, Run
+from streaming_source.connectors.files.formats.texts import raw_field, typed
+from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
+
+__all__ = ["CORRUPT_RECORD", "MODES", "RecordFormat"]
+
+_log = logging.getLogger(__name__)
+
+MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+CORRUPT_RECORD: Final = "_corrupt_record"
+_SHOWN: Final = 200
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFormat(LineFormat, ABC):
+    """CSV and JSON.
+
+    Attributes
+    ----------
+    mode
+        Of a malformed record: `PERMISSIVE` keeps it, null where it cannot be read, and its text in the column for
+        corrupt records if the schema has that; `DROPMALFORMED` leaves it out, which is logged; `FAILFAST` raises.
+    corrupt_column
+        Name of the column for corrupt records.
+    multi_line
+        A record may go on over several lines.
+    infer_schema
+        Take columns and types from the first file, where no schema is given.
+
+    Notes
+    -----
+    A malformed record is a row as any other and has its number, whatever the mode. A field that cannot be read as its
+    column's type is null, and the others of its record are kept; so a record has the same event time whichever columns
+    are read. A record that cannot be taken apart is null in all columns.
+    """
+
+    mode: str = "PERMISSIVE"
+    corrupt_column: str = CORRUPT_RECORD
+    multi_line: bool = False
+    infer_schema: bool = False
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        LineFormat.__post_init__(self)  # a class with slots is made anew: `super()` would look for the old one
+        if self.mode not in MODES:
+            raise OptionError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
+
+    @property
+    def identity(self) -> str:
+        """See `FileFormat`."""
+        return f"{self.name}{':multiLine' if self.multi_line else ''}"
+
+    # ---- what a format says --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _split(self, data: bytes) -> list[bytes]:
+        """Whole records one by one, each with its end of line."""
+
+    @abstractmethod
+    def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
+        """The columns `fields` of records, or any batch of as many rows if there are none.
+
+        Raises
+        ------
+        pa.ArrowInvalid, ValueError
+            If one of the records is not to be read so, or there are not `count` of them.
+        """
+
+    # ---- LineFormat ----------------------------------------------------------------------------------------------
+
+    def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
+        batch, malformed = self._read(run, names, schema)
+        if malformed is not None and self.mode == "FAILFAST":
+            raise self._failure(path, run, malformed, names, schema)
+        return batch
+
+    def _records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> Records:
+        batch, malformed = self._read(run, names, schema)
+        if malformed is None:
+            return Records(batch)
+        if self.mode == "FAILFAST":
+            raise self._failure(path, run, malformed, names, schema)
+        if self.mode == "PERMISSIVE":
+            return Records(batch)
+        _log.warning(
+            "%s: dropped %d malformed of the records %d to %d, the first of them is record %d",
+            path,
+            malformed.sum(),
+            run.row,
+            run.row + run.count - 1,
+            run.row + int(np.argmax(malformed)),
+        )
+        return Records(batch.filter(pa.array(~malformed)), np.flatnonzero(~malformed))
+
+    # ---- for formats ---------------------------------------------------------------------------------------------
+
+    def _needs_schema(self) -> NoSchemaError:
+        return NoSchemaError(
+            f"fileFormat = {self.name}: its files do not tell the types of their columns. Name them with option "
+            "dataSchema, as in t timestamp, n bigint, or take them from the first file with inferSchema = true"
+        )
+
+    def _nothing_to_infer_from(self, path: str) -> NoDataError:
+        return NoDataError(
+            f"{path} has no record yet whose columns could be inferred; name them with option dataSchema"
+        )
+
+    def _without_corrupt(self, schema: pa.Schema) -> list[pa.Field]:
+        """The columns that are in the files.
+
+        Raises
+        ------
+        SchemaError
+            If the column for corrupt records is no text.
+        """
+        place = schema.get_field_index(self.corrupt_column)
+        if place >= 0 and schema.field(place).type != pa.string():
+            raise SchemaError(
+                f"column {self.corrupt_column!r} is {schema.field(place).type}: it takes the text of malformed records "
+                "and must be string; name another one with columnNameOfCorruptRecord"
+            )
+        return [field for field in schema if field.name != self.corrupt_column]
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _read(self, run: Run, names: tuple[str, ...], schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
+        """All records, and which of them are malformed; None for none."""
+        fields = self._without_corrupt(schema)
+        raw = [raw_field(field) for field in fields]
+        columns = {}
+        malformed = np.zeros(run.count, np.bool_)
+        batch = self._attempt(run.data, run.count, names, raw)
+        if batch is None:
+            batch, malformed = self._salvaged(run, names, raw)
+        for place, field in enumerate(fields):
+            columns[field.name], unreadable = typed(batch.column(place), field.type)
+            if unreadable is not None:
+                malformed |= unreadable
+        found = malformed if malformed.any() else None
+        if self.corrupt_column in schema.names:
+            columns[self.corrupt_column] = self._texts(run, found)
+        if not columns:
+            return batch.select([]), found
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema), found
+
+    def _attempt(
+        self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]
+    ) -> pa.RecordBatch | None:
+        try:
+            return self._parsed(data, count, names, fields)
+        except (pa.ArrowInvalid, ValueError):
+            return None
+
+    def _salvaged(
+        self, run: Run, names: tuple[str, ...], fields: Sequence[pa.Field]
+    ) -> tuple[pa.RecordBatch, BoolArray]:
+        """What can be read of records some of which are malformed, and which are."""
+        records = self._split(run.data)
+
+        def parse(chosen: Sequence[bytes], columns: Sequence[pa.Field]) -> pa.RecordBatch | None:
+            return self._attempt(b"".join(chosen), len(chosen), names, columns)
+
+        whole = np.ones(len(records), np.bool_)
+        _, broken = _halved(records, lambda chosen: parse(chosen, ()))
+        whole[broken] = False
+        rest = [record for record, is_whole in zip(records, whole.tolist(), strict=True) if is_whole]
+        rows = pa.array(np.cumsum(whole) - 1, pa.int64(), mask=~whole)
+        malformed = ~whole
+        columns = []
+        for field in fields:
+            parts, unreadable = _halved(rest, lambda chosen, column=field: parse(chosen, [column]))  # type: ignore[misc]
+            read = [pa.nulls(1, field.type) if part is None else part.column(0) for part in parts]
+            columns.append(pa.concat_arrays([pa.nulls(0, field.type), *read]).take(rows))
+            malformed[np.flatnonzero(whole)[unreadable]] = True
+        if not columns:
+            return pa.RecordBatch.from_arrays([pa.nulls(len(records))], ["nothing"]), malformed
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), malformed
+
+    def _texts(self, run: Run, malformed: BoolArray | None) -> pa.Array:
+        if malformed is None:
+            return pa.nulls(run.count, pa.string())
+        records = self._split(run.data)
+        texts: list[str | None] = [None] * run.count
+        for number in np.flatnonzero(malformed).tolist():
+            texts[number] = _text(records[number])
+        return pa.array(texts, pa.string())
+
+    def _failure(
+        self, path: str, run: Run, malformed: BoolArray, names: tuple[str, ...], schema: pa.Schema
+    ) -> MalformedDataError:
+        number = int(np.argmax(malformed))
+        record = self._split(run.data)[number]
+        reason = "a time in it is not ISO-8601, or out of range"
+        try:
+            self._parsed(record, 1, names, [raw_field(field) for field in self._without_corrupt(schema)])
+        except (pa.ArrowInvalid, ValueError) as error:
+            reason = str(error)
+        text = _text(record)
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        return MalformedDataError(
+            f"{path}, record {run.row + number} is malformed: {reason}: {shown!r}. Option mode = PERMISSIVE keeps such "
+            "records, null where they cannot be read, DROPMALFORMED leaves them out"
+        )
+
+
+def _text(record: bytes) -> str:
+    return record.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace")
+
+
+def _halved(
+    records: Sequence[bytes], parse: Callable[[Sequence[bytes]], pa.RecordBatch | None]
+) -> tuple[list[pa.RecordBatch | None], list[int]]:
+    """Parse records together where all of them can be, else each half by itself.
+
+    What was parsed, None for a record that cannot be; and the numbers of those. O(m log n) parses for `m` such records.
+    """
+    parts: list[pa.RecordBatch | None] = []
+    unreadable: list[int] = []
+    rest = [(0, len(records))] if records else []
+    while rest:
+        begin, end = rest.pop()
+        part = parse(records[begin:end])
+        if part is None and end - begin > 1:
+            middle = (begin + end) // 2
+            rest += [(middle, end), (begin, middle)]
+            continue
+        if part is None:
+            unreadable.append(begin)
+        parts.append(part)
+    return parts, unreadable

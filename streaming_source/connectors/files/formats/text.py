@@ -1,0 +1,52 @@
+"""Text: each line is a record of one column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+
+from streaming_source.connectors.files.formats.lines import LineFile, LineFormat, Run, line_ends
+from streaming_source.exceptions import SchemaError
+
+__all__ = ["TextFormat"]
+
+_SCHEMA: Final = pa.schema([("value", pa.string())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFormat(LineFormat):
+    """Lines as they are, in the column `value`, also empty ones. What is no UTF-8 in them is replaced by U+FFFD."""
+
+    name: ClassVar[str] = "text"
+
+    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        """See `FileFormat`. The file is not looked at."""
+        return _SCHEMA
+
+    def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
+        for field in schema:
+            if field.name != "value" or field.type != pa.string():
+                raise SchemaError(
+                    f"column {field.name!r} of type {field.type} is asked for, but text has one column, 'value', of "
+                    "type string"
+                )
+        return ("value",)
+
+    def _count(self, data: bytes) -> int:
+        return len(line_ends(data))
+
+    def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
+        data = run.data.removesuffix(b"\n")
+        if not data.isascii():
+            data = data.decode("utf-8", "replace").encode()
+        lines = pc.split_pattern(pa.array([data], pa.binary()), b"\n").flatten()
+        if b"\r" in data:
+            lines = pc.replace_substring_regex(lines.cast(pa.string()), r"\r\z", "")
+        columns = [lines.cast(pa.string()) for _ in schema]
+        if not columns:
+            return pa.RecordBatch.from_arrays([lines], ["value"]).select([])
+        return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,248 @@
+"""Columns in the names of directories, `day=2024-01-31/region=eu`: their values and types."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import partial
+from typing import ClassVar, Final
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import fs
+
+from alignment.columns import top_level_column
+from alignment.timestamps import EventTimes, TimestampAssigner
+from streaming_source.api import RecordBlock
+from streaming_source.connectors.files.formats import FileBlocks, FileFormat, Place
+from streaming_source.exceptions import SchemaError
+
+__all__ = ["PartitionedFormat", "partition_schema", "values_in"]
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+def values_in(directory: str) -> dict[str, str | None]:
+    """Columns and their values, as text, in the names of a path of directories; None for a null."""
+    pairs = (part.split("=", 1) for part in directory.split("/") if "=" in part.lstrip("="))
+    return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
+
+
+def partition_schema(directories: Iterable[str], told: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The columns that directories have in their names, in the narrowest type that holds all their values.
+
+    Parameters
+    ----------
+    directories
+        Of files, below the root.
+    told
+        Types that are given.
+
+    Raises
+    ------
+    SchemaError
+        If some have other columns than others.
+    """
+    names: tuple[str, ...] | None = None
+    values: dict[str, set[str]] = {}
+    for directory in directories:
+        found = values_in(directory)
+        if names is not None and tuple(found) != names:
+            raise SchemaError(
+                f"directories have columns {', '.join(names) or '(none)'} and, in {directory!r}, "
+                f"{', '.join(found) or '(none)'} in their names: let all files lie in directories of the same columns, "
+                "or set recursiveFileLookup = true to read no columns from names"
+            )
+        names = tuple(found)
+        for name, value in found.items():
+            values.setdefault(name, set()).update(() if value is None else (value,))
+    return pa.schema([(name, told.get(name) or _narrowest(values[name])) for name in names or ()])
+
+
+@dataclass(frozen=True)
+class PartitionedFormat(FileFormat):
+    """A format whose records have, beside their own, the columns that the names of their directories give.
+
+    Attributes
+    ----------
+    of_files
+        The format of the files.
+    root
+        Names below this are looked at.
+    """
+
+    name: ClassVar[str] = "partitioned"
+
+    of_files: FileFormat
+    root: str
+
+    @property
+    def identity(self) -> str:
+        """See `FileFormat`."""
+        return self.of_files.identity
+
+    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        """See `FileFormat`. Columns of the file alone."""
+        return self.of_files.schema_of(filesystem, path)
+
+    def describe(
+        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, assigner: TimestampAssigner, indexing: str
+    ) -> FileBlocks:
+        """See `FileFormat`."""
+        named = self._named(path, schema)
+        if not named:
+            return self.of_files.describe(filesystem, path, schema, assigner, indexing)
+        own = self._own(filesystem, path, schema, named)
+        return self.of_files.describe(filesystem, path, own, _WithNamed.of(assigner, schema, own, named), indexing)
+
+    def event_times(
+        self,
+        filesystem: fs.FileSystem,
+        path: str,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        assigner: TimestampAssigner,
+        place: Place | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """See `FileFormat`."""
+        named = self._named(path, schema)
+        if named:
+            own = self._own(filesystem, path, schema, named)
+            schema, assigner = own, _WithNamed.of(assigner, schema, own, named)
+        return self.of_files.event_times(filesystem, path, start, stop, schema, assigner, place)
+
+    def read_rows(
+        self,
+        filesystem: fs.FileSystem,
+        path: str,
+        start: int,
+        stop: int,
+        schema: pa.Schema,
+        place: Place | None = None,
+    ) -> Iterator[RecordBlock]:
+        """See `FileFormat`."""
+        named = self._named(path, schema)
+        if not named:
+            yield from self.of_files.read_rows(filesystem, path, start, stop, schema, place)
+            return
+        own = self._own(filesystem, path, schema, named)
+        for block in self.of_files.read_rows(filesystem, path, start, stop, own, place):
+            yield RecordBlock(_with_named(block.batch, schema, named), block.positions)
+
+    def _named(self, path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
+        """Those of the wanted columns that are in the names of a file's directories."""
+        directory = posixpath.dirname(path[len(self.root) :].strip("/")) if path.startswith(self.root) else ""
+        found = values_in(directory)
+        return {
+            name: _scalar(path, name, found[name], schema.field(name).type) for name in schema.names if name in found
+        }
+
+    def _own(
+        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, named: Mapping[str, pa.Scalar]
+    ) -> pa.Schema:
+        """The columns to read from the file itself: one at least, or nobody would know how many rows there are."""
+        own = [field for field in schema if field.name not in named]
+        if not own:
+            own = [field for field in self.of_files.schema_of(filesystem, path) if field.name not in named][:1]
+        return pa.schema(own)
+
+
+class _WithNamed(TimestampAssigner):
+    """An assigner over batches that lack the columns in the names of their file's directories."""
+
+    def __init__(
+        self, inner: TimestampAssigner, schema: pa.Schema, own: pa.Schema, named: Mapping[str, pa.Scalar]
+    ) -> None:
+        self._inner = inner
+        self._own = own
+        self._named = named
+        wanted = inner.columns
+        tops = schema.names if wanted is None else [top_level_column(column, schema.names) for column in wanted]
+        # All that the assigner may ask for.
+        self._schema = pa.schema([field for field in schema if field.name in tops])
+
+    @staticmethod
+    def of(
+        inner: TimestampAssigner, schema: pa.Schema, own: pa.Schema, named: Mapping[str, pa.Scalar]
+    ) -> TimestampAssigner:
+        """The assigner itself where it needs none of these columns."""
+        made = _WithNamed(inner, schema, own, named)
+        return made if any(name in named for name in made._schema.names) else inner
+
+    def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
+        return self._inner.extract(_with_named(batch, self._schema, self._named), source_timestamps)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for name in self._schema.names if name not in self._named) or (self._own.names[0],)
+
+
+def _with_named(batch: pa.RecordBatch, schema: pa.Schema, named: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
+    columns = [
+        pa.repeat(named[name], batch.num_rows) if name in named else batch.column(batch.schema.get_field_index(name))
+        for name in schema.names
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _scalar(path: str, name: str, value: str | None, data_type: pa.DataType) -> pa.Scalar:
+    try:
+        return pa.scalar(value, pa.string()).cast(data_type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(
+            f"{path}: the directory {name}={value} cannot be read as {data_type}: {error}. Give the type of {name!r} "
+            "in dataSchema"
+        ) from None
+
+
+def _narrowest(values: Iterable[str]) -> pa.DataType:
+    """As Spark infers them: int, bigint, double, date, timestamp, or text."""
+    texts = list(values)
+    for data_type, parse in _KINDS:
+        try:
+            for text in texts:
+                parse(text)
+        except ValueError:
+            continue
+        if texts:
+            return data_type
+    return pa.string()
+
+
+def _whole(text: str, bits: int) -> int:
+    number = int(text)
+    if text != text.strip() or "_" in text or not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+        raise ValueError(text)
+    return number
+
+
+def _date(text: str) -> date:
+    if len(text) != len("2024-01-31"):
+        raise ValueError(text)
+    return date.fromisoformat(text)
+
+
+def _timestamp(text: str) -> datetime:
+    if len(text) < len("2024-01-31 00:00"):
+        raise ValueError(text)
+    return datetime.fromisoformat(text)
+
+
+def _real(text: str) -> float:
+    if not text[-1:].isdigit() or "_" in text:
+        raise ValueError(text)
+    return float(text)
+
+
+_KINDS: Final[Sequence[tuple[pa.DataType, Callable[[str], object]]]] = (
+    (pa.int32(), partial(_whole, bits=32)),
+    (pa.int64(), partial(_whole, bits=64)),
+    (pa.float64(), _real),
+    (pa.date32(), _date),
+    (pa.timestamp("us"), _timestamp),
+)

@@ -1,0 +1,197 @@
+"""Which files a source has: paths, patterns in them, and a pattern of names."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from pyarrow import fs
+
+from streaming_source.connectors.files.storage import NO_STORAGE_OPTIONS, Root, StorageOptions, without_secrets
+from streaming_source.exceptions import OptionError, PathNotFoundError
+
+__all__ = ["Selected", "Selection", "split_paths"]
+
+_WILD: Final = re.compile(r"[*?\[{]")
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """What a path or pattern has come to mean, below the root.
+
+    Attributes
+    ----------
+    directories
+        All below each of these.
+    files
+        Single files.
+    """
+
+    directories: tuple[str, ...]
+    files: tuple[fs.FileInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Paths of one file system, and which names below them count.
+
+    Attributes
+    ----------
+    paths
+        Directories, or patterns of directories and files: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of one name.
+    storage
+        Arguments of the file system.
+    name_pattern
+        Files whose names do not match are not there; None for no such pattern.
+    """
+
+    paths: tuple[str, ...]
+    storage: StorageOptions = NO_STORAGE_OPTIONS
+    name_pattern: str | None = None
+
+    def open(self) -> tuple[fs.FileSystem, str]:
+        """The file system, and the root: the path, or the nearest directory that holds all of them.
+
+        Raises
+        ------
+        PathNotFoundError
+            If a URI has a scheme that pyarrow does not know.
+        OptionError
+            If the paths are not of one file system.
+        """
+        filesystem, fixed, _ = self._parsed()[0]
+        places = [path for _, path, _ in self._parsed()]
+        return filesystem, fixed if len(places) == 1 else posixpath.commonpath(places)
+
+    def patterns(self) -> tuple[str, ...]:
+        """The paths without the file system that they are in, sorted: what tells this selection from others."""
+        return tuple(sorted(posixpath.join(fixed, *pattern) for _, fixed, pattern in self._parsed()))
+
+    def select(self) -> Selected:
+        """What is there now.
+
+        Raises
+        ------
+        PathNotFoundError
+            If a path that is no pattern is missing, or no directory.
+        """
+        _, root = self.open()
+        directories: list[str] = []
+        files: list[fs.FileInfo] = []
+        for filesystem, fixed, pattern in self._parsed():
+            info = filesystem.get_file_info(fixed)
+            if not pattern or info.type is not fs.FileType.NotFound:
+                _check_directory(info, fixed)
+            for found in _matching(filesystem, fixed, pattern) if pattern else [info]:
+                if found.type is fs.FileType.Directory:
+                    directories.append(_below(found.path, root))
+                elif self.takes(found.base_name):
+                    files.append(found)
+        return Selected(tuple(directories), tuple(files))
+
+    def takes(self, name: str) -> bool:
+        """Whether a file of this name counts, if it is not hidden."""
+        return self.name_pattern is None or any(fnmatchcase(name, one) for one in _without_braces(self.name_pattern))
+
+    def _parsed(self) -> list[tuple[fs.FileSystem, str, list[str]]]:
+        """Of each path its file system, the part before the first pattern, and the patterns of names after that."""
+        parsed = []
+        for path in self.paths:
+            for one in _without_braces(path):
+                fixed, pattern = _fixed_part(one, self.storage)
+                filesystem, place = Root(fixed, self.storage).open()
+                if not pattern or not _exists_literally(filesystem, place, pattern):
+                    parsed.append((filesystem, place, pattern))
+                else:
+                    parsed.append((filesystem, posixpath.join(place, *pattern), []))
+        first = parsed[0][0]
+        for filesystem, place, _ in parsed[1:]:
+            if not filesystem.equals(first):
+                raise OptionError(
+                    f"path: {parsed[0][1]} and {place} are of different file systems; read them as two sources"
+                )
+        return parsed
+
+
+def split_paths(name: str, value: str) -> tuple[str, ...]:
+    """Paths separated by commas, or a JSON list of them where one holds a comma.
+
+    Raises
+    ------
+    OptionError
+        If there is none, or the list is not one of texts.
+    """
+    text = value.strip()
+    if text.startswith("["):
+        try:
+            paths = json.loads(text)
+        except ValueError:
+            paths = None
+        # A pattern may begin so as well.
+        if isinstance(paths, list):
+            if not paths or not all(isinstance(path, str) and path.strip() for path in paths):
+                raise OptionError(f"option {name} = {without_secrets(value)!r}: must be a JSON list of paths, of text")
+            return tuple(paths)
+    parts = tuple(part for part in re.split(r",(?![^{]*\})", value) if part.strip())
+    if not parts:
+        raise OptionError(f"option {name} is empty; give it a value or leave it out")
+    return parts
+
+
+def _fixed_part(path: str, storage: StorageOptions) -> tuple[str, list[str]]:
+    """The part of a path that has no pattern, and the names after it."""
+    head, names = path, []
+    if not _WILD.search(path):
+        return path, []
+    scheme, separator, rest = path.partition("://")
+    head = rest if separator else path
+    kept = head.split("/")
+    wild = next(i for i, name in enumerate(kept) if _WILD.search(name))
+    names = [name for name in kept[wild:] if name]
+    fixed = "/".join(kept[:wild])
+    if separator:
+        if not fixed:
+            raise OptionError(f"path {without_secrets(path)!r}: a bucket or host cannot be a pattern")
+        return f"{scheme}://{fixed}", names
+    return fixed or ("/" if path.startswith("/") else "."), names
+
+
+def _exists_literally(filesystem: fs.FileSystem, place: str, names: list[str]) -> bool:
+    info = filesystem.get_file_info(posixpath.join(place, *names))
+    return bool(info.type is fs.FileType.Directory)
+
+
+def _matching(filesystem: fs.FileSystem, place: str, names: list[str]) -> Iterator[fs.FileInfo]:
+    for info in filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True)):
+        hidden = info.base_name.startswith(("_", ".")) and not names[0].startswith(("_", "."))
+        if hidden or not fnmatchcase(info.base_name, names[0]):
+            continue
+        if len(names) == 1:
+            yield info
+        elif info.type is fs.FileType.Directory:
+            yield from _matching(filesystem, info.path, names[1:])
+
+
+def _without_braces(pattern: str) -> list[str]:
+    """A pattern with `{a,b}` as patterns without."""
+    found = re.search(r"\{([^{}]*)\}", pattern)
+    if found is None:
+        return [pattern]
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [one for choice in found[1].split(",") for one in _without_braces(before + choice + after)]
+
+
+def _check_directory(info: fs.FileInfo, path: str) -> None:
+    if info.type is fs.FileType.NotFound:
+        raise PathNotFoundError(f"path {path!r} does not exist; give an existing directory in option path")
+    if info.type is not fs.FileType.Directory:
+        raise PathNotFoundError(f"path {path!r} is not a directory; give the directory above it in option path")
+
+
+def _below(path: str, root: str) -> str:
+    return "" if path == root else path[len(root) :].strip("/") if root != "/" else path.strip("/")

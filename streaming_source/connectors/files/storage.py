@@ -1,0 +1,181 @@
+"""Where files lie: a file system, and a path in it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+from streaming_source.exceptions import OptionError, PathNotFoundError
+
+__all__ = ["NO_STORAGE_OPTIONS", "Root", "StorageOptions", "without_secrets"]
+
+_BOOLEANS: Final = frozenset(
+    [
+        "allow_bucket_creation",
+        "allow_bucket_deletion",
+        "allow_delayed_open",
+        "anonymous",
+        "background_writes",
+        "check_directory_existence_before_creation",
+        "force_virtual_addressing",
+    ]
+)
+_NUMBERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "buffer_size": int,
+    "connect_timeout": float,
+    "default_block_size": int,
+    "load_frequency": int,
+    "port": int,
+    "replication": int,
+    "request_timeout": float,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Arguments of a file system: keys, endpoints, regions. They show nowhere.
+
+    Attributes
+    ----------
+    values
+        Names and values, as text.
+    """
+
+    values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @staticmethod
+    def of(values: Mapping[str, str]) -> StorageOptions:
+        """From a mapping, in any order."""
+        return StorageOptions(tuple(sorted((name, str(value)) for name, value in values.items())))
+
+    def arguments(self) -> dict[str, Any]:
+        """As the classes of `pyarrow.fs` take them.
+
+        Raises
+        ------
+        OptionError
+            If one has the wrong kind of value. The value itself is not told.
+        """
+        return {name: _value(name, value) for name, value in self.values}
+
+
+NO_STORAGE_OPTIONS: Final = StorageOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A place: a local path, or a URI of any file system that pyarrow opens.
+
+    Attributes
+    ----------
+    uri
+        The path or URI.
+    storage
+        Arguments of the file system.
+    """
+
+    uri: str
+    storage: StorageOptions = NO_STORAGE_OPTIONS
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is a path of the local file system."""
+        return "://" not in self.uri and not self.uri.startswith("file:")
+
+    def open(self) -> tuple[fs.FileSystem, str]:
+        """The file system and the path in it, without a slash at its end. Connections are kept in the process.
+
+        Raises
+        ------
+        PathNotFoundError
+            If the URI has a scheme that pyarrow does not know.
+        OptionError
+            If the file system does not take a storage option.
+        """
+        if self.is_local:
+            if self.storage.values:
+                names = ", ".join(f"storage.{name}" for name, _ in self.storage.values)
+                raise OptionError(f"{names}: the local file system takes no storage options, and path is local")
+            return fs.LocalFileSystem(), _trimmed(os.path.abspath(os.path.expanduser(self.uri)))
+        return _opened(self)
+
+
+def without_secrets(text: str, *uris: str) -> str:
+    """A message in which no user, password or query of a URI shows."""
+    for uri in uris:
+        parts = urlsplit(uri)
+        hidden = [parts.query, parts.netloc.rpartition("@")[0]]
+        for secret in filter(None, hidden):
+            text = text.replace(secret, "***")
+    return re.sub(r"(\w+://)[^/@\s]+@", r"\1***@", text)
+
+
+@lru_cache(maxsize=64)
+def _opened(root: Root) -> tuple[fs.FileSystem, str]:
+    scheme = root.uri.partition(":")[0].lower()
+    try:
+        if not root.storage.values or scheme == "file":
+            filesystem, path = fs.FileSystem.from_uri(root.uri)
+            return filesystem, _trimmed(path)
+        return _with_options(scheme, root)
+    except (ValueError, OSError, NotImplementedError, ImportError) as error:
+        if isinstance(error, OptionError):
+            raise
+        told = without_secrets(str(error), root.uri)
+        raise PathNotFoundError(f"path: cannot be opened as a file system: {told}") from None
+
+
+def _with_options(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
+    parts = urlsplit(root.uri)
+    path = _trimmed(f"{parts.netloc.rpartition('@')[2]}{parts.path}")
+    arguments = root.storage.arguments()
+    kinds: dict[str, str] = {"s3": "S3FileSystem", "s3a": "S3FileSystem", "gs": "GcsFileSystem", "gcs": "GcsFileSystem"}
+    if scheme in kinds:
+        return _made(scheme, getattr(fs, kinds[scheme]), arguments), path
+    if scheme in ("abfs", "abfss"):
+        container, _, host = parts.netloc.partition("@")
+        arguments.setdefault("account_name", host.partition(".")[0])
+        return _made(scheme, fs.AzureFileSystem, arguments), _trimmed(f"{container}{parts.path}")
+    if scheme in ("hdfs", "viewfs"):
+        arguments.setdefault("host", parts.hostname or "default")
+        arguments.setdefault("port", parts.port or 0)
+        return _made(scheme, fs.HadoopFileSystem, arguments), _trimmed(parts.path)
+    raise ValueError(f"storage options are not known for the scheme {scheme!r}: known are s3, gs, abfs, hdfs")
+
+
+def _made(scheme: str, kind: Callable[..., fs.FileSystem], arguments: dict[str, Any]) -> fs.FileSystem:
+    try:
+        return kind(**arguments)
+    except TypeError as error:
+        # It names the argument, and none of the values.
+        unknown = next((name for name in arguments if f"'{name}'" in str(error)), None)
+        if unknown is None:
+            raise OptionError(f"storage options of {scheme} do not fit: {', '.join(sorted(arguments))}") from None
+        raise OptionError(
+            f"option storage.{unknown} is not known to {kind.__name__} of pyarrow, which opens {scheme}: it takes the "
+            "arguments of that class, as in storage.access_key, not those of Hadoop (fs.s3a.*)"
+        ) from None
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _BOOLEANS:
+        if text.lower() not in ("true", "false"):
+            raise OptionError(f"option storage.{name}: must be true or false")
+        return text.lower() == "true"
+    if name in _NUMBERS:
+        try:
+            return _NUMBERS[name](text)
+        except ValueError:
+            raise OptionError(f"option storage.{name}: must be a number") from None
+    return text
+
+
+def _trimmed(path: str) -> str:
+    return path.rstrip("/") or "/"

@@ -1,0 +1,279 @@
+"""Options of formats: which format takes which, what they do, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+
+from streaming_source.connectors.files import CsvFormat, FileSource, JsonFormat, OrcFormat, ParquetFormat
+from streaming_source.connectors.files.formats.ddl import schema_of_ddl
+from streaming_source.exceptions import MalformedDataError, NoDataError, OptionError, SchemaError
+from tests.streaming_source.reading import data_source, micros, put, read_all, read_batch, stamps
+
+FRAME = StructType().add("t", TimestampType()).add("n", LongType()).add("event_time", TimestampType())
+
+
+def put_text(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def source(**options: Any) -> FileSource:
+    return FileSource.from_options(FileSource.options().parse({"path": "/data", **options}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"header": "true"}, "option header is not one of fileFormat = parquet, but of csv; leave it out"),
+        ({"fileFormat": "json", "sep": ";"}, "option sep is not one of fileFormat = json, but of csv"),
+        ({"fileFormat": "orc", "compression": "gzip"}, "option compression is not .* orc, but of text, json, csv"),
+        ({"fileFormat": "text", "mode": "FAILFAST"}, "option mode is not one of fileFormat = text, but of json, csv"),
+        ({"fileFormat": "csv", "sep": ",,"}, "option sep = ',,': must be a single ASCII character"),
+        ({"fileFormat": "csv", "sep": "é"}, "option sep = 'é': must be a single ASCII character"),
+        ({"fileFormat": "csv", "sep": "\n"}, r"option sep = '\\n': must be a single ASCII character that ends no line"),
+        ({"fileFormat": "csv", "sep": '"'}, "option sep, quote and escape .* must differ"),
+        ({"fileFormat": "csv", "encoding": "utf-9"}, "option encoding = 'utf-9': Python knows no such encoding"),
+        ({"fileFormat": "csv", "mode": "lenient"}, "option mode = 'lenient': must be one of PERMISSIVE, DROPMALFORMED"),
+        ({"fileFormat": "json", "compression": "snappy"}, "option compression = 'snappy': must be one of auto, none"),
+        ({"indexing": "off"}, "indexing = 'off': which records .* decided by their event times, ahead of reading"),
+        ({"fileFormat": "csv", "indexing": "statistics"}, "indexing = 'statistics': files of format csv have no stat"),
+        ({"columns": "a,,b"}, "option columns = 'a,,b': must be different names separated by commas"),
+        ({"columns": "a,a"}, "option columns = 'a,a': must be different names"),
+    ],
+)
+def test_what_a_format_does_not_take_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        source(**options)
+
+
+def test_options_make_the_format() -> None:
+    made = source(
+        fileFormat="CSV",
+        HEADER="true",
+        sep=r"\t",
+        quote="",
+        escape="\\",
+        nullValue="NA",
+        mode="failfast",
+        multiLine="true",
+        inferSchema="true",
+        encoding="latin-1",
+        compression="GZIP",
+        columnNameOfCorruptRecord="bad",
+    )
+    assert made.format == CsvFormat(
+        header=True,
+        sep="\t",
+        quote="",
+        escape="\\",
+        null_value="NA",
+        mode="FAILFAST",
+        multi_line=True,
+        infer_schema=True,
+        encoding="latin-1",
+        compression="gzip",
+        corrupt_column="bad",
+    )
+    assert source(fileFormat="orc").format == OrcFormat()
+    assert source().format == ParquetFormat()
+
+
+def test_a_source_of_other_rows_has_another_identity() -> None:
+    one = {FileSource("/data").identity, source().identity, source(fileFormat="parquet").identity}
+    others = [
+        source(fileFormat="csv"),
+        source(fileFormat="csv", header="true"),
+        source(fileFormat="csv", multiLine="true"),
+        source(fileFormat="csv", multiLine="true", quote="'"),
+        source(fileFormat="json"),
+        source(fileFormat="orc"),
+        source(splitBy="file"),
+    ]
+    assert len(one) == 1
+    assert len(one | {other.identity for other in others}) == 1 + len(others)
+    # What says only how rows are read changes none of their numbers.
+    assert source(fileFormat="csv", mode="FAILFAST", nullValue="-").identity == source(fileFormat="csv").identity
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_a_stream_of_lines_needs_a_schema_or_leave_to_infer_one(name: str, tmp_path: Path) -> None:
+    put_text(tmp_path / "a" / "f", "2024-01-01,1\n" if name == "csv" else '{"t": "2024-01-01", "n": 1}\n')
+    options = {"fileFormat": name, "eventTimeColumn": "t"}
+    with pytest.raises(
+        SchemaError, match=f"fileFormat = {name}: .* with option dataSchema, .* with inferSchema = true"
+    ):
+        data_source(tmp_path, **options).schema()
+    assert read_all(tmp_path, FRAME, **options).column("n").to_pylist() == [1]
+    with pytest.raises(OptionError, match=r"columns = t cannot be looked up: fileFormat = "):
+        read_all(tmp_path, FRAME, columns="t", **options)
+
+
+def test_csv_with_a_header_is_inferred_by_name(tmp_path: Path) -> None:
+    put_text(tmp_path / "a" / "f.csv", "t,n,x,e\n2024-01-01 00:00:00,1,1.5,\n2024-01-02T00:00:00Z,2,z,\n1,2\n")
+    options = {"fileFormat": "csv", "header": "true", "inferSchema": "true"}
+    put_text(tmp_path / "a" / "g.csv", "n,t\n3,2024-01-03\n")
+    schema = FileSource(str(tmp_path), format=CsvFormat(header=True, infer_schema=True)).schema()
+    assert schema == pa.schema([("t", pa.string()), ("n", pa.int64()), ("x", pa.string()), ("e", pa.string())])
+    read = read_all(tmp_path, eventTimeColumn="t", columns="n,t", invalidTimestamp="null", **options)
+    assert read.column("n").to_pylist() == [1, 2, None, 3]
+    assert read.column_names == ["n", "t", "event_time"]
+
+
+def test_csv_without_a_header_is_inferred_by_number(tmp_path: Path) -> None:
+    put_text(tmp_path / "a" / "f.csv", "\n2024-01-01 00:00:00,1,\n2024-01-02,2,\n")
+    options = {"fileFormat": "csv", "inferSchema": "true", "eventTimeColumn": "_c0"}
+    read = read_all(tmp_path, **options)
+    assert read.column_names == ["_c0", "_c1", "_c2", "event_time"]
+    assert read.column("_c1").to_pylist() == [1, 2]
+    assert read_all(tmp_path, columns="_c0,_c1", **options).column("_c1").to_pylist() == [1, 2]
+
+
+def test_json_is_inferred_with_its_structs(tmp_path: Path) -> None:
+    records = [{"t": "2024-01-01T00:00:00", "in": {"at": "2024-01-01", "l": [None]}}, {"u": None, "in": {"x": True}}]
+    put_text(tmp_path / "a" / "f.json", "\n".join(["null", *map(json.dumps, records)]))
+    schema = FileSource(str(tmp_path), format=JsonFormat(infer_schema=True)).schema()
+    time = pa.timestamp("us", "UTC")
+    inner = pa.struct([("at", time), ("l", pa.list_(pa.string())), ("x", pa.bool_())])
+    assert schema == pa.schema([("t", time), ("in", inner), ("u", pa.string())])
+    options = {"fileFormat": "json", "inferSchema": "true", "invalidTimestamp": "drop"}
+    assert len(read_all(tmp_path, eventTimeColumn="in.at", **options)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file_format", "text"),
+    [
+        (CsvFormat(infer_schema=True), ""),
+        (CsvFormat(infer_schema=True, header=True), "\n"),
+        (JsonFormat(infer_schema=True), "5\n"),
+    ],
+)
+def test_there_must_be_a_record_to_infer_from(file_format: CsvFormat, text: str, tmp_path: Path) -> None:
+    put_text(tmp_path / "a" / "f", text)
+    with pytest.raises(NoDataError, match="has no record yet whose columns could be inferred; name them"):
+        FileSource(str(tmp_path), format=file_format).schema()
+
+
+def test_what_cannot_be_inferred_is_told(tmp_path: Path) -> None:
+    put_text(tmp_path / "a" / "f", '{"a": 1}\n{"a": "x"}\n')
+    with pytest.raises(MalformedDataError, match=r"columns cannot be inferred, name them .*: .* to string"):
+        FileSource(str(tmp_path), format=JsonFormat(infer_schema=True)).schema()
+
+
+def test_the_schema_of_a_source_in_python_is_that_of_all_columns_in_their_order(tmp_path: Path) -> None:
+    put_text(tmp_path / "a" / "f.csv", "x;1;2024-01-01\n")
+    schema = pa.schema([("s", pa.string()), ("n", pa.int32()), ("t", pa.timestamp("us"))])
+    made = FileSource(str(tmp_path), format=CsvFormat(sep=";"), data_schema=schema, columns=("n", "t"))
+    assert made.schema() == pa.schema([schema.field("n"), schema.field("t")])
+    assert made.format == CsvFormat(sep=";", names=("s", "n", "t"))
+    blocks = list(made.format.read_rows(made.root.open()[0], f"{tmp_path}/a/f.csv", 0, 1, made.schema()))
+    assert blocks[0].batch.column("n").to_pylist() == [1]
+    assert made != FileSource(str(tmp_path), format=CsvFormat(sep=";"), data_schema=schema)
+    assert hash(made) == hash(
+        FileSource(str(tmp_path), format=CsvFormat(sep=";"), data_schema=schema, columns=("n", "t"))
+    )
+    with pytest.raises(SchemaError, match="columns: 'x' not in the data, which has s, n, t"):
+        FileSource(str(tmp_path), data_schema=schema, columns=("x",)).schema()
+
+
+def test_columns_are_read_alone(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0, 1), "n": [1, 2], "odd": pa.array([1, 2], pa.uint16())})
+    # The column of a type that Spark has not is no trouble where it is not read.
+    for read in (read_all, read_batch):
+        table = read(tmp_path, eventTimeColumn="t", columns=" n , t ")
+        assert table.column_names == ["n", "t", "event_time"]
+        assert table.column("n").to_pylist() == [1, 2]
+
+
+def test_nulls_quotes_and_escapes_of_csv(tmp_path: Path) -> None:
+    put_text(
+        tmp_path / "a" / "f.csv",
+        r"""2024-01-01|NA|'a''b|'|
+2024-01-02|2|''|x
+2024-01-03||a\|b|'c\'d'
+""",
+    )
+    frame = StructType().add("t", TimestampType()).add("n", LongType())
+    frame = frame.add("s", StringType()).add("u", StringType()).add("event_time", TimestampType())
+    options = {"fileFormat": "csv", "sep": "|", "quote": "'", "escape": "\\", "nullValue": "NA"}
+    for multi_line in ("false", "true"):
+        table = read_all(tmp_path, frame, eventTimeColumn="t", multiLine=multi_line, mode="FAILFAST", **options)
+        assert table.column("n").to_pylist() == [None, 2, None]
+        assert table.column("s").to_pylist() == ["a'b|", "", "a|b"]
+        assert table.column("u").to_pylist() == [None, "x", "c'd"]
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_times_are_iso_8601_with_and_without_a_zone(name: str, tmp_path: Path) -> None:
+    texts = ["1970-01-01", "1970-01-01 00:00:01", "1970-01-01T00:00:02.5Z", "1970-01-01T01:00:03+01:00"]
+    lines = [text if name == "csv" else json.dumps({"t": text}) for text in texts]
+    put_text(tmp_path / "a" / "f", "\n".join(lines))
+    frame = StructType().add("t", TimestampType()).add("event_time", TimestampType())
+    table = read_all(tmp_path, frame, fileFormat=name, eventTimeColumn="t")
+    assert micros(table) == micros(table, "t") == [0, 1_000_000, 2_500_000, 3_000_000]
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_dates_and_times_of_all_units_are_read(name: str, tmp_path: Path) -> None:
+    text = "2024-02-29T12:34:56.789012Z"
+    put_text(tmp_path / "f", text if name == "csv" else json.dumps({"a": text}))
+    file_format = CsvFormat() if name == "csv" else JsonFormat()
+    expected = pa.scalar(1_709_210_096_789_012, pa.timestamp("us"))
+    for data_type in (pa.timestamp("s"), pa.timestamp("ms", "UTC"), pa.timestamp("ns"), pa.date32(), pa.date64()):
+        schema = pa.schema([("a", data_type)])
+        made = FileSource(str(tmp_path), format=file_format, data_schema=schema)
+        block = next(iter(file_format.read_rows(made.root.open()[0], f"{tmp_path}/f", 0, 1, schema)))
+        read = block.batch.column(0)
+        assert read.type == data_type
+        assert read[0] == pa.array([expected]).cast(data_type, safe=False)[0]
+
+
+def test_a_schema_may_be_given_as_an_option_and_is_that_of_all_columns(tmp_path: Path) -> None:
+    put_text(tmp_path / "a" / "f.csv", "2024-01-01,1,x\nbroken\n")
+    ddl = "t TIMESTAMP, `the n`: bigint, s string, _corrupt_record string"
+    options = {"fileFormat": "csv", "eventTimeColumn": "t", "dataSchema": ddl, "invalidTimestamp": "null"}
+    table = read_all(tmp_path, columns="the n,t,_corrupt_record", **options)
+    assert table.column_names == ["the n", "t", "_corrupt_record", "event_time"]
+    assert table.column("the n").to_pylist() == [1, None]
+    assert table.column("_corrupt_record").to_pylist() == [None, "broken"]
+
+
+def test_types_are_written_as_in_spark() -> None:
+    text = "a decimal, b decimal(5), c NUMERIC( 7 , 2 ), d array<struct<x: int, `y``z` double>>, e date, f boolean"
+    inner = pa.struct([("x", pa.int32()), ("y`z", pa.float64())])
+    assert schema_of_ddl("dataSchema", text) == pa.schema(
+        [
+            ("a", pa.decimal128(10, 0)),
+            ("b", pa.decimal128(5, 0)),
+            ("c", pa.decimal128(7, 2)),
+            ("d", pa.list_(inner)),
+            ("e", pa.date32()),
+            ("f", pa.bool_()),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the name of a column is expected where 'its end' stands"),
+        ("t", "a type is expected where 'its end' stands"),
+        ("t timestmp, n int", r"a type \(did you mean timestamp\?\) is expected where 'timestmp, n int' stands"),
+        ("t timestamp n int", "a comma or the end is expected where 'n int' stands"),
+        ("t timestamp,", "the name of a column is expected where 'its end' stands"),
+        ("t array<int", "'>' is expected where 'its end' stands"),
+        ("t decimal(50, 2)", "a decimal of at most 38 digits"),
+        ("t decimal(x)", "a whole number is expected where 'x\\)' stands"),
+        ("t int; n int", "a name or a type is expected where '; n int' stands"),
+        ("t int, t string", "more than one column of the name t"),
+    ],
+)
+def test_types_that_are_not_understood_are_pointed_at(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=f"option dataSchema = .*{message}"):
+        schema_of_ddl("dataSchema", text)

@@ -1,0 +1,215 @@
+"""One behaviour of all formats: the rows of plain Python, their numbers and event times, from any cut to any other."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pyarrow import fs
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+
+from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
+from streaming_source.connectors.files import FileFormat
+from streaming_source.connectors.files.formats import FileBlocks, Place
+from tests.files.samples import SAMPLES, Row, Sample, understood
+from tests.streaming_source.reading import Reading, stream_reader
+
+LOCAL = fs.LocalFileSystem()
+NO_ROWS: list[Row] = []
+
+every_format = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)
+
+times = st.none() | st.integers(0, 2_000_000_000_000_000)
+numbers = st.none() | st.integers(-(2**63), 2**63 - 1)
+texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+rows_of_files = st.lists(st.tuples(times, numbers, texts), max_size=25)
+
+
+def fit(rows: Sequence[Row], sample: Sample) -> list[Row]:
+    """Without what the format cannot write: line ends where a line is a record, and in text."""
+    if sample.line_ends_in_text:
+        return list(rows)
+    drop = str.maketrans("", "", "\n\r") if "text" in sample.id else str.maketrans("", "", "\n")
+    return [(t, n, (s.translate(drop) or None) if s else None) for t, n, s in rows]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def rows_read(
+    file_format: FileFormat, path: Path, start: int, stop: int, schema: pa.Schema, place: Place | None = None
+) -> list[tuple[int, tuple[Any, ...]]]:
+    """`(number, row)`, times as microseconds."""
+    found = []
+    for block in file_format.read_rows(LOCAL, str(path), start, stop, schema, place):
+        assert block.batch.schema.equals(schema)
+        columns = []
+        for column in block.batch.columns:
+            is_time = pa.types.is_timestamp(column.type)
+            columns.append(
+                (column.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64()) if is_time else column).to_pylist()
+            )
+        first = block.positions if isinstance(block.positions, int) else None
+        at = range(first, first + len(block.batch)) if first is not None else list(block.positions)  # type: ignore[call-overload]
+        found += list(zip(at, zip(*columns, strict=True), strict=True))
+    return found
+
+
+def time_of(row: tuple[Any, ...], sample: Sample) -> int:
+    time = row[0]
+    if sample.time == "value":
+        try:
+            time = understood(time)
+        except ValueError:
+            time = None
+    return NO_TIMESTAMP if time is None else time
+
+
+def places_of(blocks: FileBlocks) -> list[Place | None]:
+    firsts = (np.cumsum(blocks.rows) - blocks.rows).tolist()
+    return [None if blocks.places is None else Place(first, blocks.places[i]) for i, first in enumerate(firsts)]
+
+
+@every_format
+@given(
+    rows=rows_of_files,
+    block_rows=st.integers(1, 9),
+    block_bytes=st.integers(1, 200),
+    cut=st.tuples(st.integers(0, 25), st.integers(0, 25)),
+)
+@example(rows=NO_ROWS, block_rows=1, block_bytes=1, cut=(0, 0))
+@example(rows=[(0, 1, 'a"b,c;d\r e')] * 3, block_rows=2, block_bytes=30, cut=(1, 3))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_rows_numbers_and_event_times_are_those_of_plain_python(
+    sample: Sample, folder: Path, rows: list[Row], block_rows: int, block_bytes: int, cut: tuple[int, int]
+) -> None:
+    path = folder / f"f{sample.ending}"
+    sample.write(path, fit(rows, sample), block_rows)
+    naive = sample.read(path)
+    assert len(naive) == len(rows)
+    file_format = sample.reads_as(block_bytes)
+    assigner = FieldTimestampAssigner(sample.time)
+
+    blocks = file_format.describe(LOCAL, str(path), sample.schema, assigner, "auto")
+    expected = np.array([time_of(row, sample) for row in naive], np.int64)
+    parts = np.split(expected, np.cumsum(blocks.rows)[:-1]) if blocks.rows.size else []
+    assert blocks.rows.sum() == len(naive)
+    assert blocks.min_us.tolist() == [part.min() for part in parts]
+    assert blocks.max_us.tolist() == [part.max() for part in parts]
+    assert blocks.one_range == (not sample.ranges)
+
+    start, stop = (min(c, len(naive)) for c in sorted(cut))
+    chosen = list(enumerate(naive))[start:stop]
+    assert rows_read(file_format, path, start, stop, sample.schema) == chosen
+    found = file_format.event_times(LOCAL, str(path), start, stop, sample.schema, assigner)
+    assert found.tolist() == expected[start:stop].tolist()
+    # The same from the block in which the cut is.
+    places = [p for p in places_of(blocks) if p is not None and p.row <= start]
+    if places:
+        assert rows_read(file_format, path, start, stop, sample.schema, places[-1]) == chosen
+        found = file_format.event_times(LOCAL, str(path), start, stop, sample.schema, assigner, places[-1])
+        assert found.tolist() == expected[start:stop].tolist()
+
+
+@every_format
+def test_a_reader_of_some_columns_gives_the_rows_the_same_numbers(sample: Sample, folder: Path) -> None:
+    rows = [(i * 1_000_000, i, f"x{i}") for i in range(50)]
+    path = folder / f"f{sample.ending}"
+    sample.write(path, rows, 7)
+    some = pa.schema([sample.schema.field(sample.time)])
+    if sample.id.startswith("csv without header"):
+        some = sample.schema
+    naive = sample.read(path)
+    expected = [(i, row[: len(some)]) for i, row in enumerate(naive)][20:40]
+    assert rows_read(sample.reads_as(100), path, 20, 40, some) == expected
+
+
+@every_format
+def test_a_format_is_a_value(sample: Sample) -> None:
+    file_format = sample.reads_as(100)
+    assert pickle.loads(pickle.dumps(file_format)) == file_format == sample.reads_as(100)
+    assert hash(file_format) == hash(sample.reads_as(100))
+
+
+FRAME = StructType().add("t", TimestampType()).add("n", LongType()).add("s", StringType())
+
+
+@every_format
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+@pytest.mark.parametrize("max_rows", [None, 37])
+def test_micro_batches_have_every_row_once_with_its_position(
+    sample: Sample, split_by: str, max_rows: int | None, tmp_path: Path
+) -> None:
+    expected = []
+    for split in "ab":
+        position = 0
+        for number in range(3):
+            path = tmp_path / split / f"f{number}{sample.ending}"
+            path.parent.mkdir(exist_ok=True)
+            begin = number * 40_000_000 + (split == "b") * 7_000_000
+            sample.write(path, [(begin + i * 1_000_000, i, f"{split}{number}") for i in range(40)], 9)
+            naive = sample.read(path)
+            split_id = split if split_by == "directory" else f"{split}/{path.name}"
+            position = position if split_by == "directory" else 0
+            expected += [(split_id, position + i, *row) for i, row in enumerate(naive)]
+            position += len(naive)
+    options = {
+        **sample.options,
+        "eventTimeColumn": sample.time,
+        "splitBy": split_by,
+        "includeMetadata": "true",
+        "bounded": "true",
+        "maxOutOfOrderness": "10 seconds",
+        "numReaders": "3",
+    }
+    if max_rows is not None:
+        options["maxRowsPerTrigger"] = str(max_rows)
+    frame = None
+    if sample.needs_schema:
+        frame = StructType.fromJson(FRAME.jsonValue()).add("event_time", TimestampType())
+        for name, kind in (("_split", StringType()), ("_position", LongType())):
+            frame.add(name, kind)
+    reading = Reading(stream_reader(tmp_path, frame, **options))
+    read, offsets, tables = [], [reading.offset], []
+    while (table := reading.next()) is not None:
+        offsets.append(reading.offset)
+        tables.append(table)
+        for column in ("t", "event_time"):
+            if column in table.column_names and pa.types.is_timestamp(table.schema.field(column).type):
+                at = table.schema.get_field_index(column)
+                micros = table.column(column).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+                table = table.set_column(at, column, micros)
+        names = ["_split", "_position", *(["value"] if sample.time == "value" else ["t", "n", "s"])]
+        read += list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+    reading.reader.stop()
+    assert sorted(read) == sorted(expected)
+    assert (len(tables) > 5) == (max_rows is not None)
+    # A reader that has planned nothing rebuilds the same batches from the offsets.
+    for start, end, table in zip(offsets, offsets[1:], tables, strict=False):
+        again = Reading(stream_reader(tmp_path, frame, **options))
+        assert again.between(start, end) == table
+
+
+def test_stripes_of_orc_are_blocks_that_are_read_alone(folder: Path) -> None:
+    sample = next(sample for sample in SAMPLES if sample.id == "orc")
+    path = folder / "stripes.orc"
+    sample.write(path, [(i, i, f"{i}" * 50) for i in range(5000)], 100)
+    blocks = sample.reads_as(0).describe(LOCAL, str(path), sample.schema, FieldTimestampAssigner("t"), "auto")
+    assert blocks.rows.size > 3
+    naive = sample.read(path)
+    for place, rows in zip(places_of(blocks), blocks.rows.tolist(), strict=True):
+        assert place is not None
+        stop = place.row + rows
+        read = rows_read(sample.reads_as(0), path, place.row, stop, sample.schema, place)
+        assert read == list(enumerate(naive))[place.row : stop]

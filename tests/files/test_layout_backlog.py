@@ -1,0 +1,152 @@
+"""Files that wait, and files that are known: each structure against a plain one."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.connectors.files.backlog import Backlog, FileOrder, WaitingFile
+from streaming_source.connectors.files.formats import FileBlocks
+from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.marks import Known, MarkSet, marks_of
+
+NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0/"), min_size=1, max_size=4)
+PATHS = st.lists(NAMES, min_size=1, max_size=2).map("/".join)
+ORDERS: tuple[FileOrder, ...] = ("eventTime", "name", "modificationTime")
+
+
+def blocks(earliest: int, n: int = 1, places: bool = False) -> FileBlocks:
+    rows = np.arange(1, n + 1)
+    return FileBlocks(rows, rows * 10, rows * 20, tuple(range(n)) if places else None, places, earliest)
+
+
+@st.composite
+def waiting_files(draw: st.DrawFn) -> WaitingFile:
+    file = ListedFile.of(draw(PATHS), draw(st.integers(-(2**40), 2**42)), draw(st.integers(0, 2**40)))
+    earliest = draw(st.sampled_from([NO_TIMESTAMP, MAX_WATERMARK]) | st.integers(-5, 5))
+    return WaitingFile(file, blocks(earliest, draw(st.integers(0, 3)), draw(st.booleans())))
+
+
+def same(left: WaitingFile, right: WaitingFile) -> bool:
+    a, b = left.blocks, right.blocks
+    assert a is not None
+    assert b is not None
+    columns = ("rows", "min_us", "max_us")
+    return left.file == right.file and (
+        all((getattr(a, name) == getattr(b, name)).all() for name in columns)
+        and (a.places, a.one_range, a.earliest_us) == (b.places, b.one_range, b.earliest_us)
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@given(waiting=waiting_files())
+def test_a_waiting_file_comes_back_from_its_bytes(order: FileOrder, waiting: WaitingFile) -> None:
+    packed = waiting.pack(order)
+    assert same(WaitingFile.unpack(packed, order), waiting)
+    assert WaitingFile.unpack_modified_ms(packed, order) == waiting.file.modified_ms
+    unseen = WaitingFile(waiting.file)
+    if order != "eventTime":
+        assert WaitingFile.unpack(unseen.pack(order), order) == unseen
+
+
+@dataclass
+class NaiveBacklog:
+    """A list that is sorted whenever it is asked."""
+
+    order: FileOrder
+    files: list[WaitingFile]
+
+    def key(self, waiting: WaitingFile) -> tuple[object, ...]:
+        file = waiting.file
+        path = file.relative_path.encode()
+        if self.order == "name":
+            return (path,)
+        if self.order == "modificationTime":
+            return (file.modified_ms, path)
+        assert waiting.blocks is not None
+        timeless = waiting.blocks.earliest_us == MAX_WATERMARK
+        return (not timeless, 0 if timeless else waiting.blocks.earliest_us, b"" if timeless else path)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@given(data=st.data())
+def test_files_come_out_of_a_backlog_in_their_order(order: FileOrder, data: st.DataObject) -> None:
+    backlog, naive = Backlog(order), NaiveBacklog(order, [])
+    known: set[str] = set()
+    for _ in range(data.draw(st.integers(1, 30))):
+        if data.draw(st.booleans()):
+            new = [f for f in data.draw(st.lists(waiting_files(), max_size=4)) if f.file.relative_path not in known]
+            new = list({waiting.file.relative_path: waiting for waiting in new}.values())
+            known |= {waiting.file.relative_path for waiting in new}
+            backlog.add(waiting.pack(order) for waiting in new)
+            naive.files += new
+        elif naive.files and data.draw(st.integers(0, 3)) == 0:
+            wanted = data.draw(st.sampled_from(naive.files))
+            taken = backlog.take(wanted.file.relative_path)
+            assert taken is not None
+            assert same(taken, wanted)
+            naive.files.remove(wanted)
+            assert backlog.take(wanted.file.relative_path) is None
+        elif naive.files:
+            first = min(map(naive.key, naive.files))
+            peeked, popped = backlog.peek(), backlog.pop()
+            assert peeked is not None
+            assert same(peeked, popped)
+            assert naive.key(popped) == first
+            naive.files = [waiting for waiting in naive.files if not same(waiting, popped)]
+        assert len(backlog) == len(naive.files)
+        if order == "eventTime":
+            times = [waiting.blocks.earliest_us for waiting in naive.files if waiting.blocks is not None]
+            assert backlog.earliest_us == min(times, default=MAX_WATERMARK)
+    if not naive.files:
+        assert backlog.peek() is None
+        with pytest.raises(IndexError):
+            backlog.pop()
+
+
+def test_a_waiting_file_takes_few_bytes() -> None:
+    backlog = Backlog("eventTime")
+    names = np.random.default_rng(1).permutation(20_000).tolist()
+    files = [ListedFile("day=2024-01-01/region=eu", f"part-{n:05d}-c000.snappy.parquet", n, n) for n in names]
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for begin in range(0, len(files), 1000):
+        backlog.add(WaitingFile(file, blocks(file.size)).pack("eventTime") for file in files[begin : begin + 1000])
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert held / len(files) < 300
+    assert [backlog.pop().file.size for _ in files] == list(range(len(files)))
+
+
+# ---- marks ---------------------------------------------------------------------------------------------------------
+
+
+FILES = st.builds(ListedFile.of, st.sampled_from(["a", "b/c", "b/d", "é"]), st.integers(0, 2), st.integers(-1, 2))
+
+
+@given(st.lists(st.lists(FILES, max_size=5), max_size=8), st.lists(FILES, max_size=8))
+def test_a_file_is_known_again_and_told_when_it_was_rewritten(
+    added: list[list[ListedFile]], asked: list[ListedFile]
+) -> None:
+    known = MarkSet()
+    versions: dict[str, set[tuple[int, int] | None]] = {}
+    for files in added:
+        known.add(marks_of(files))
+        for file in files:
+            version = None if file.size < 0 else (file.size, file.modified_ms)
+            versions.setdefault(file.relative_path, set()).add(version)
+    assert len(known) == sum(map(len, added))
+    for file, found in zip(asked, known.match(marks_of(asked)).tolist(), strict=True):
+        of_path = versions.get(file.relative_path)
+        if of_path is None:
+            assert found == Known.NEW
+        else:
+            is_same = file.size < 0 or None in of_path or (file.size, file.modified_ms) in of_path
+            assert found == (Known.SAME if is_same else Known.REWRITTEN)

@@ -1,0 +1,412 @@
+"""Malformed files and records: the error, or the row, that the mode asks for; naming file and record."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import ipc, orc
+from pyarrow import parquet as pq
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+
+from alignment.exceptions import AlignmentError, InvalidTimestampError
+from alignment.timestamps import FieldTimestampAssigner
+from streaming_source.connectors.files import (
+    ArrowFormat,
+    CsvFormat,
+    FileFormat,
+    JsonFormat,
+    OrcFormat,
+    ParquetFormat,
+    TextFormat,
+)
+from streaming_source.connectors.files.formats import lines
+from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError
+from tests.files.samples import SAMPLES, SCHEMA, TEXT_SCHEMA, Sample, understood
+from tests.files.test_formats import LOCAL, rows_read
+from tests.streaming_source.reading import read_all
+
+WITH_CORRUPT = SCHEMA.append(pa.field("_corrupt_record", pa.string()))
+BY_T = FieldTimestampAssigner("t")
+DAY = understood("2024-01-01")
+NOTHING = (None, None, None)
+
+
+def read(file_format: FileFormat, path: Path, schema: pa.Schema = SCHEMA) -> list[tuple[int, tuple[Any, ...]]]:
+    """All rows as the planner counts them."""
+    assigner = FieldTimestampAssigner(schema.names[0])
+    rows = int(file_format.describe(LOCAL, str(path), schema, assigner, "auto").rows.sum())
+    return rows_read(file_format, path, 0, rows, schema)
+
+
+# ---- records -------------------------------------------------------------------------------------------------------
+
+# What stands in the file beside two good records; what of it can be read; why it cannot all be.
+CSV_RECORDS = {
+    "too few columns": (b"2024-01-01,1", NOTHING, "Expected 3 columns, got 2"),
+    "too many columns": (b"2024-01-01,1,a,b", NOTHING, "Expected 3 columns, got 4"),
+    "a quote that does not end": (b'2024-01-01,"1,a', NOTHING, "Expected 3 columns, got 2"),
+    "invalid UTF-8": (b"2024-01-01,1,\xff", NOTHING, "invalid start byte"),
+    "a lone carriage return": (b"2024-01-01,1,a\r2024-01-01,1,a", NOTHING, "1 records are read as 2"),
+    "blanks alone": (b"  ", NOTHING, "Expected 3 columns, got 1"),
+    "a time that is none": (b"soon,1,a", (None, 1, "a"), "is not ISO-8601, or out of range"),
+    "a time in the year 10000": (b"10000-01-01,1,a", (None, 1, "a"), "is not ISO-8601, or out of range"),
+    "a 30th of February": (b"2024-02-30,1,a", (None, 1, "a"), "is not ISO-8601, or out of range"),
+    "a number that is none": (b"2024-01-01,one,a", (DAY, None, "a"), "invalid value 'one'"),
+    "a number that is too large": (b"2024-01-01,9223372036854775808,a", (DAY, None, "a"), "invalid value '9223372"),
+    "a fraction": (b"2024-01-01,1.5,a", (DAY, None, "a"), "invalid value '1.5'"),
+}
+JSON_RECORDS = {
+    "no JSON": (b"t: 2024-01-01", NOTHING, "no JSON object"),
+    "half an object": (b'{"t": "2024-01-01", "n": 1', NOTHING, "no JSON object"),
+    "an object in which something is missing": (b'{"t": "2024-01-01", "n": }', NOTHING, "Invalid value"),
+    "a number": (b"5", NOTHING, "no JSON object"),
+    "null": (b"null", NOTHING, "no JSON object"),
+    "an array": (b"[1, 2]", NOTHING, "no JSON object"),
+    "two objects": (b'{"n": 1} {"n": 2}', NOTHING, "1 lines hold 2 JSON values"),
+    "an object, null and an object": (b"{} null {}", NOTHING, "1 lines hold 3 JSON values"),
+    "invalid UTF-8": (b'{"t": "2024-01-01", "s": "\xff"}', NOTHING, "invalid start byte"),
+    "half a surrogate": (b'{"t": "2024-01-01", "s": "\\ud800"}', NOTHING, "surrogate pair in string is invalid"),
+    "a text for a number": (b'{"t": "2024-01-01", "n": "1"}', (DAY, None, None), "from number to string"),
+    "a number for a time": (b'{"t": 1, "n": 1}', (None, 1, None), "from string to number"),
+    "an object for a text": (b'{"t": "2024-01-01", "s": {}}', (DAY, None, None), "from string to object"),
+    "a time that is none": (b'{"t": "soon", "s": "a"}', (None, None, "a"), "is not ISO-8601, or out of range"),
+    "a number that is too large": (
+        b'{"t": "2024-01-01", "n": 9223372036854775808}',
+        (DAY, None, None),
+        "couldn't parse",
+    ),
+    "a name twice": (b'{"t": "2024-01-01", "n": 1, "n": 2}', (DAY, None, None), "specified twice"),
+}
+GOOD = {"csv": b"2024-01-01,7,good", "json": b'{"t": "2024-01-01", "n": 7, "s": "good"}'}
+GOOD_ROW = (DAY, 7, "good")
+
+malformed_records = pytest.mark.parametrize(
+    ("name", "record", "readable", "reason"),
+    [("csv", *case) for case in CSV_RECORDS.values()] + [("json", *case) for case in JSON_RECORDS.values()],
+    ids=[f"csv: {case}" for case in CSV_RECORDS] + [f"json: {case}" for case in JSON_RECORDS],
+)
+
+
+def format_named(name: str, **attributes: Any) -> FileFormat:
+    return CsvFormat(**attributes) if name == "csv" else JsonFormat(**attributes)
+
+
+@malformed_records
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_malformed_record_is_kept_left_out_or_fails_and_the_others_keep_their_numbers(
+    name: str, record: bytes, readable: tuple[Any, ...], reason: str, end: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(end.join([GOOD[name], record, GOOD[name], b""]))
+    text = record.decode("utf-8", "replace")
+    kept = read(format_named(name, mode="PERMISSIVE"), path, WITH_CORRUPT)
+    assert kept == [(0, (*GOOD_ROW, None)), (1, (*readable, text)), (2, (*GOOD_ROW, None))]
+    assert read(format_named(name, mode="PERMISSIVE"), path) == [(i, row[:3]) for i, row in kept]
+    assert read(format_named(name, mode="DROPMALFORMED"), path) == [(0, GOOD_ROW), (2, GOOD_ROW)]
+    message = rf"(?s)^{re.escape(str(path))}, record 1 is malformed: .*{re.escape(reason)}.*Option mode = PERMISSIVE"
+    with pytest.raises(MalformedDataError, match=message):
+        rows_read(format_named(name, mode="FAILFAST"), path, 0, 3, SCHEMA)
+
+
+POOLS = {
+    "csv": [case[0] for case in CSV_RECORDS.values()]
+    + [GOOD["csv"], b"", b",,", b',"",""', b'"a""b",2,"c"x', b'a"b,,"'],
+    "json": [case[0] for case in JSON_RECORDS.values()]
+    + [GOOD["json"], b"", b" ", b"{}", b'{"z": [1, {}]}', b"}", b"{"],
+}
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+@pytest.mark.parametrize("multi_line", [False, True])
+@given(data=st.data())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_becomes_of_a_record_depends_neither_on_its_neighbours_nor_on_the_columns_that_are_read(
+    name: str, multi_line: bool, tmp_path: Path, data: st.DataObject
+) -> None:
+    if name == "json" and multi_line:
+        multi_line = False  # one document has no records that could be cut apart
+    records = data.draw(st.lists(st.sampled_from(POOLS[name]) | st.binary(max_size=20), max_size=12))
+    path = tmp_path / "f"
+    path.write_bytes(b"\n".join(records))
+
+    def having(size: int) -> FileFormat:
+        return format_named(name, block_bytes=size, multi_line=multi_line)
+
+    together = read(having(1 << 20), path, WITH_CORRUPT)
+    assert read(having(1), path, WITH_CORRUPT) == together
+    if not multi_line:
+        blanks = {b"", b"\r", b"\r\r"} if name == "csv" else {b""}
+        lines_of_file = path.read_bytes().split(b"\n")
+        lines_of_file = [line if name == "csv" else line.strip() for line in lines_of_file]
+        assert len(together) == sum(line.strip(b"\r") not in blanks for line in lines_of_file)
+    for columns in (["t"], ["n"], ["s", "t"]):
+        some = pa.schema([SCHEMA.field(column) for column in columns])
+        projected = (
+            having(50) if name == "json" else CsvFormat(names=("t", "n", "s"), block_bytes=50, multi_line=multi_line)
+        )
+        places = [SCHEMA.get_field_index(column) for column in columns]
+        expected = [(number, tuple(row[i] for i in places)) for number, row in together]
+        assert rows_read(projected, path, 0, len(together), some) == expected
+    times = having(30).event_times(LOCAL, str(path), 0, len(together), SCHEMA, BY_T)
+    assert times.tolist() == [-(2**63) if row[0] is None else row[0] for _, row in together]
+
+
+@pytest.mark.parametrize("multi_line", [False, True])
+def test_a_quoted_line_end_ends_a_record_unless_multi_line_says_otherwise(multi_line: bool, tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes(b't,n,s\n2024-01-01,1,"a\nb"\n2024-01-01,2,"c""\r\n"\n2024-01-01,3,d')
+    rows = read(CsvFormat(header=True, multi_line=multi_line), path)
+    if multi_line:
+        assert [row for _, row in rows] == [(DAY, 1, "a\nb"), (DAY, 2, 'c"\r\n'), (DAY, 3, "d")]
+    else:
+        assert [row for _, row in rows] == [NOTHING, NOTHING, NOTHING, NOTHING, (DAY, 3, "d")]
+
+
+@pytest.mark.parametrize("name", ["csv", "json", "text"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+@pytest.mark.parametrize("last", [True, False], ids=["ended", "not ended"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["no mark", "byte order mark"])
+@pytest.mark.parametrize("size", [1, 20, 1000])
+def test_lines_end_as_they_will_and_may_begin_with_a_byte_order_mark(
+    name: str, end: bytes, last: bool, mark: bytes, size: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "f"
+    line = GOOD.get(name, b"2024-01-01")
+    path.write_bytes(mark + end.join([line] * 3) + end * last)
+    schema = TEXT_SCHEMA if name == "text" else SCHEMA
+    file_format = TextFormat(block_bytes=size) if name == "text" else format_named(name, block_bytes=size)
+    assert read(file_format, path, schema) == [(i, ("2024-01-01",) if name == "text" else GOOD_ROW) for i in range(3)]
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def parquet_bytes() -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table([[0], [1], ["a"]], schema=SCHEMA), out)
+    return out.getvalue()
+
+
+def arrow_bytes(new: Any = ipc.new_file) -> bytes:
+    out = io.BytesIO()
+    with new(out, SCHEMA) as writer:
+        writer.write_table(pa.table([[0] * 100, [1] * 100, ["a"] * 100], schema=SCHEMA))
+    return out.getvalue()
+
+
+def orc_bytes() -> bytes:
+    out = io.BytesIO()
+    orc.write_table(pa.table([[0], [1], ["a"]], schema=SCHEMA), out)
+    return out.getvalue()
+
+
+CSV = CsvFormat(header=True)
+BROKEN_FILES: dict[str, tuple[FileFormat, str, bytes, str]] = {
+    "truncated Parquet": (ParquetFormat(), "f.parquet", parquet_bytes()[:-9], "is not a readable Parquet file"),
+    "another magic": (ParquetFormat(), "f.parquet", b"ZIP!" + orc_bytes(), "is not a readable Parquet file"),
+    "no bytes of Parquet": (ParquetFormat(), "f.parquet", b"", "is not a readable Parquet file.*size is 0 bytes"),
+    "truncated ORC": (OrcFormat(), "f.orc", orc_bytes()[:-9], "is not a readable ORC file"),
+    "Parquet as ORC": (OrcFormat(), "f.orc", parquet_bytes(), "is not a readable ORC file"),
+    "no bytes of ORC": (OrcFormat(), "f.orc", b"", "is not a readable ORC file"),
+    "truncated Arrow file": (ArrowFormat(), "f.arrow", arrow_bytes()[:-9], "is not a readable Arrow file"),
+    "truncated Arrow stream": (
+        ArrowFormat(),
+        "f.arrow",
+        arrow_bytes(ipc.new_stream)[:-400],
+        "cannot be read as arrow after row 0: Expected to be able to read",
+    ),
+    "Parquet as Arrow": (ArrowFormat(), "f.arrow", parquet_bytes(), "is not a readable Arrow file"),
+    "no bytes of Arrow": (ArrowFormat(), "f.arrow", b"", "is not a readable Arrow file"),
+    "Feather of version 1": (ArrowFormat(), "f.feather", b"FEA1" + b"\0" * 50, "Feather file of version 1"),
+    "no gzip": (CSV, "f.csv.gz", b"t,n,s\n2024-01-01,1,a\n", "incorrect header check"),
+    "truncated gzip": (CSV, "f.csv.gz", gzip.compress(b"t,n,s\n2024-01-01,1,a\n")[:-12], "Truncated compressed stream"),
+    "gzip in which a bit is wrong": (
+        CSV,
+        "f.csv.gz",
+        gzip.compress(b"t,n,s\n" + b"2024-01-01,1,a\n" * 9, mtime=0)[:15] + b"\xff" * 30,
+        "cannot be read after byte",
+    ),
+    "snappy": (CSV, "f.csv.snappy", b"", "does not decompress this piece by piece; compress it with gzip"),
+    "an encoding that it has not": (
+        CsvFormat(encoding="ascii"),
+        "f.csv",
+        b"2024-01-01,1,\xe9\n",
+        "can't decode byte 0xe9",
+    ),
+    "half of UTF-16": (CsvFormat(encoding="utf-16-le"), "f.csv", b"\x00\xd8" * 3, "cannot be read after byte"),
+}
+
+
+@pytest.mark.parametrize(("file_format", "name", "data", "reason"), BROKEN_FILES.values(), ids=BROKEN_FILES)
+def test_a_file_that_cannot_be_read_at_all_is_an_error_whatever_the_mode(
+    file_format: FileFormat, name: str, data: bytes, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(MalformedDataError, match=rf"(?s){re.escape(str(path))}.*{reason}"):
+        read(file_format, path)
+
+
+@pytest.mark.parametrize(
+    "file_format", [CsvFormat(), CSV, JsonFormat(), JsonFormat(multi_line=True), TextFormat()], ids=str
+)
+def test_a_file_of_lines_without_bytes_has_no_records(file_format: FileFormat, tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    for data in (b"", b"\xef\xbb\xbf"):
+        path.write_bytes(data)
+        assert read(file_format, path, TEXT_SCHEMA if file_format == TextFormat() else SCHEMA) == []
+
+
+def test_a_header_alone_is_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    for header in (b"t,n,s", b"s,t,n\n", b'\r\n"t",n,"s"\r\n', b"t,n,s\n\n\n"):
+        path.write_bytes(header)
+        assert read(CSV, path) == []
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b"t,s\n2024-01-01,a\n", "has no column 'n'; it has t, s"),
+        (b"t,n,n,s\n", "has more than one column of the name 'n'; rename them"),
+    ],
+)
+def test_a_header_must_name_the_columns_once(header: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(header)
+    with pytest.raises(SchemaError, match=f"{re.escape(str(path))} {message}"):
+        read(CSV, path)
+
+
+@pytest.mark.parametrize("data_type", [pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.timestamp("us")], ids=str)
+def test_a_single_column_may_be_quoted(data_type: pa.DataType, tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    value = {"timestamp[us]": b'"2024-01-01"', "bool": b'"true"'}.get(str(data_type), b'"1"')
+    path.write_bytes(b"\n".join([value, b"", value, value[:-1], b'""', value]))
+    rows = rows_read(CsvFormat(), path, 0, 5, pa.schema([("a", data_type)]))
+    good = rows[0][1][0]
+    assert good is not None
+    empty = "" if data_type == pa.string() else None
+    assert [row[0] for _, row in rows] == [good, good, None, empty, good]
+
+
+def test_a_type_that_a_format_has_not_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"2024-01-01,1,a\n")
+    nested = pa.schema([SCHEMA.field("t"), SCHEMA.field("n"), pa.field("s", pa.list_(pa.int64()))])
+    with pytest.raises(SchemaError, match=r"a type that csv cannot be read as: CSV conversion to list.* not supported"):
+        read(CsvFormat(), path, nested)
+    path.write_bytes(GOOD["json"])
+    mapped = SCHEMA.set(2, pa.field("s", pa.map_(pa.string(), pa.int64())))
+    with pytest.raises(SchemaError, match="a type that json cannot be read as"):
+        read(JsonFormat(), path, mapped)
+    with pytest.raises(SchemaError, match=r"column '_corrupt_record' is int64: .* must be string"):
+        read(CsvFormat(), path, SCHEMA.append(pa.field("_corrupt_record", pa.int64())))
+    with pytest.raises(SchemaError, match=r"column 't' .* but text has one column, 'value'"):
+        read(TextFormat(), path)
+
+
+def test_a_record_that_does_not_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_LONGEST_RECORD", 1000)
+    path = tmp_path / "f"
+    path.write_bytes(b"2024-01-01,1,a\n" + b'2024-01-01,1,"' + b"a\n" * 2000)
+    assert len(read(CsvFormat(block_bytes=100), path)) == 2001
+    with pytest.raises(MalformedDataError, match="the record at byte 15 has no end within"):
+        read(CsvFormat(block_bytes=100, multi_line=True), path)
+
+
+def test_a_document_that_is_no_json_is_one_malformed_record(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b'[{"t": "2024-01-01"},\n {"t": ')
+    assert read(JsonFormat(multi_line=True), path, WITH_CORRUPT) == [(0, (*NOTHING, '[{"t": "2024-01-01"},  {"t": '))]
+    path.write_bytes(b"[" * 100_000)
+    assert len(read(JsonFormat(multi_line=True), path)) == 1
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)
+def test_a_file_that_is_gone_or_has_fewer_rows_is_a_loss(sample: Sample, tmp_path: Path) -> None:
+    path = tmp_path / f"f{sample.ending}"
+    with pytest.raises(DataLossError, match=f"{path} is gone"):
+        rows_read(sample.reads_as(100), path, 0, 3, sample.schema)
+    sample.write(path, [(0, 1, "a"), (0, 1, "a")], 1)
+    with pytest.raises(DataLossError, match=f"{path} has 2 rows, but rows 1 to 3 were planned: it was replaced"):
+        rows_read(sample.reads_as(100), path, 1, 3, sample.schema)
+
+
+# ---- anything ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)
+@given(data=st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_in_a_file_gives_rows_or_an_error_of_this_library(
+    sample: Sample, tmp_path: Path, data: st.DataObject
+) -> None:
+    path = tmp_path / f"f{sample.ending}"
+    sample.write(path, [(i * 1_000_003, i, "xy"[: i % 3] or None) for i in range(20)], 9)
+    content, footer = bytearray(path.read_bytes()), b""
+    if sample.reads_as(0) == ParquetFormat():
+        # A footer that is well formed but contradicts itself ends the process, not just the call, in pyarrow.
+        length = 8 + int.from_bytes(content[-8:-4], "little")
+        content, footer = content[:-length], bytes(content[-length:])
+    if data.draw(st.booleans(), label="mutated"):
+        for _ in range(data.draw(st.integers(1, 4))):
+            begin = data.draw(st.integers(0, len(content)))
+            end = data.draw(st.integers(begin, min(begin + 12, len(content))))
+            content[begin:end] = data.draw(st.binary(max_size=8))
+    else:
+        content, footer = bytearray(data.draw(st.binary(max_size=200))), b""
+    path.write_bytes(content + footer)
+    file_format = sample.reads_as(50)
+    error = None
+    try:
+        found = file_format.describe(LOCAL, str(path), sample.schema, FieldTimestampAssigner(sample.time), "auto")
+        rows = int(found.rows.sum())
+        blocks = list(file_format.read_rows(LOCAL, str(path), 0, rows, sample.schema))
+        assert sum(block.batch.num_rows for block in blocks) == rows
+    except AlignmentError as expected:
+        error = str(expected)
+    assert error is None or str(path) in error
+
+
+# ---- through the source --------------------------------------------------------------------------------------------
+
+FRAME = (
+    StructType()
+    .add("t", TimestampType())
+    .add("n", LongType())
+    .add("s", StringType())
+    .add("_corrupt_record", StringType())
+    .add("event_time", TimestampType())
+    .add("_position", LongType())
+)
+LINES = b"2024-01-01,1,a\n2024-01-02,two,b\nbroken\n2024-01-04,4,d\n"
+
+
+def test_modes_through_the_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "log").mkdir()
+    path = tmp_path / "log" / "f.csv"
+    path.write_bytes(LINES)
+    options = {"fileFormat": "csv", "eventTimeColumn": "t", "includeMetadata": "true", "invalidTimestamp": "null"}
+    kept = read_all(tmp_path, FRAME, **options)
+    assert kept.column("_corrupt_record").to_pylist() == [None, "2024-01-02,two,b", "broken", None]
+    assert kept.column("event_time").is_valid().to_pylist() == [True, True, False, True]
+    assert kept.column("n").to_pylist() == [1, None, None, 4]
+    caplog.set_level(logging.WARNING)
+    left = read_all(tmp_path, FRAME, mode="dropMalformed", maxRowsPerTrigger="2", **options)
+    assert left.column("_position").to_pylist() == [0, 3]
+    assert sum("dropped 2 malformed" in r.message or "dropped 1 malformed" in r.message for r in caplog.records) >= 1
+    with pytest.raises(MalformedDataError, match=f"{path}, record 2 is malformed"):
+        read_all(tmp_path, FRAME, mode="FAILFAST", **options)
+    options.pop("invalidTimestamp")
+    with pytest.raises(InvalidTimestampError, match="split 'log', position 2: no valid event time in t = None"):
+        read_all(tmp_path, FRAME, **options)

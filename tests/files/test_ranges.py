@@ -1,0 +1,59 @@
+"""Where readers begin: ranges of files name the block in which their first row is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming_source.connectors.files.formats import Place
+from streaming_source.connectors.files.log import LoggedFile, cut_ranges
+
+blocks_of_a_file = st.lists(st.integers(1, 9), min_size=1, max_size=6)
+
+
+def logged(files: list[list[int]], *, one_range: bool) -> list[LoggedFile]:
+    log: list[LoggedFile] = []
+    for number, blocks in enumerate(files):
+        places = None if one_range else tuple(100 * (i + 1) for i in range(len(blocks)))
+        position = log[-1].end if log else 0
+        log.append(LoggedFile(f"f{number}", f"/f{number}", position, tuple(blocks), number, places, one_range))
+    return log
+
+
+def place_by_counting(blocks: tuple[int, ...], row: int) -> Place:
+    owners = [(first, number) for number in range(len(blocks)) for first in [sum(blocks[:number])] if first <= row]
+    first, number = owners[-1]
+    return Place(first, 100 * (number + 1))
+
+
+@given(
+    files=st.lists(blocks_of_a_file, min_size=1, max_size=4),
+    cut=st.tuples(st.integers(0, 99), st.integers(0, 99)),
+    rows_per_range=st.integers(1, 30),
+)
+def test_a_range_begins_at_the_block_of_its_first_row(
+    files: list[list[int]], cut: tuple[int, int], rows_per_range: int
+) -> None:
+    log = logged(files, one_range=False)
+    start, stop = (min(c, log[-1].end) for c in sorted(cut))
+    by_path = {file.path: file for file in log}
+    for ranges, _ in cut_ranges(log, start, stop, rows_per_range):
+        for part in ranges:
+            expected = place_by_counting(by_path[part.path].group_rows, part.start)
+            assert part.place == by_path[part.path].place_of(part.start) == expected
+
+
+@given(
+    files=st.lists(blocks_of_a_file, min_size=1, max_size=4),
+    cut=st.tuples(st.integers(0, 99), st.integers(0, 99)),
+    rows_per_range=st.integers(1, 30),
+)
+def test_a_file_that_is_read_from_its_beginning_only_is_not_shared(
+    files: list[list[int]], cut: tuple[int, int], rows_per_range: int
+) -> None:
+    log = logged(files, one_range=True)
+    start, stop = (min(c, log[-1].end) for c in sorted(cut))
+    parts = [part for ranges, _ in cut_ranges(log, start, stop, rows_per_range) for part in ranges]
+    assert len({part.path for part in parts}) == len(parts)
+    assert sum(part.stop - part.start for part in parts) == stop - start
+    assert all(part.place is None for part in parts)

@@ -1,0 +1,75 @@
+"""Each format of files under Spark: the windows of a stream over skewed splits are those of the batch result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import streaming_source
+from alignment import WatermarkStrategy
+from streaming_source.connectors.files import CsvFormat, FileSource
+from tests.files.samples import SAMPLES, SCHEMA, Sample
+from tests.spark.support import MINUTE, SKEWS, Logs, Run, available_now
+
+pytestmark = pytest.mark.spark
+
+CHOSEN = ("parquet", "arrow file", "arrow stream", "orc", "csv", "csv gzip", "json", "text")
+FORMATS = [sample for sample in SAMPLES if sample.id in CHOSEN]
+DDL = "t timestamp, n bigint, s string"
+LOGS = SKEWS["one-ahead"]
+
+
+def write(root: Path, logs: Logs, sample: Sample) -> None:
+    for split, times in logs.items():
+        for number, part in enumerate(np.array_split(times, 3)):
+            path = root / split / f"part-{number}{sample.ending}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            sample.write(path, [(t, i, split) for i, t in enumerate(part.tolist())], 50)
+
+
+def counted(frame: DataFrame) -> DataFrame:
+    start = F.unix_micros("window.start").alias("start")
+    return frame.groupBy(F.window("event_time", "1 minute")).count().select(start, "count")
+
+
+def naive(logs: Logs) -> list[tuple[int, int]]:
+    starts, counts = np.unique(np.concatenate(list(logs.values())) // MINUTE * MINUTE, return_counts=True)
+    return list(zip(starts.tolist(), counts.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("sample", "split_by"),
+    [(sample, "directory" if number % 2 else "file") for number, sample in enumerate(FORMATS)],
+    ids=lambda value: getattr(value, "id", value),
+)
+def test_windows_of_a_stream_are_those_of_the_batch_result(
+    spark: SparkSession, sample: Sample, split_by: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "in", LOGS, sample)
+    options = {**sample.options, "eventTimeColumn": sample.time, "splitBy": split_by}
+    if sample.needs_schema:
+        options["dataSchema"] = DDL
+    batch = spark.read.format("aligned_files").options(**options).load(str(tmp_path / "in"))
+    assert sorted(map(tuple, counted(batch).collect())) == naive(LOGS)
+    more = {"maxOutOfOrderness": "5 seconds", "bounded": "true", "maxRowsPerTrigger": "400", "watermarkRows": "true"}
+    frame = spark.readStream.format("aligned_files").options(**options, **more).load(str(tmp_path / "in"))
+    run = available_now(spark, counted(streaming_source.with_exact_watermark(frame)), tmp_path / "cp")
+    assert run.rows == naive(LOGS)
+    assert len([p for p in run.progress if p["numInputRows"] > 1]) >= 3
+
+
+def test_a_source_in_python_may_bring_its_format_and_schema(spark: SparkSession, tmp_path: Path) -> None:
+    sample = next(sample for sample in SAMPLES if sample.id == "csv without header, by semicolon, with CRLF")
+    write(tmp_path / "in", LOGS, sample)
+    source = FileSource(
+        str(tmp_path / "in"), bounded=True, format=CsvFormat(sep=";"), data_schema=SCHEMA, columns=("t",)
+    )
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("t")
+    frame = streaming_source.from_source(spark, source, strategy, "csv_in_python")
+    assert frame.columns == ["t", "event_time"]
+    run = Run(spark, counted(frame), tmp_path / "cp", trigger={"availableNow": True}).finished()
+    assert run.rows == naive(LOGS)
