@@ -17,7 +17,7 @@ import alignment
 import streaming_source
 from tests.docs.pages import ROOT, blocks, code, pages
 
-RUN_BY_TESTS = {"README.md", "docs/write-a-connector.md"}
+RUN_BY_TESTS = {"README.md", "docs/files.md", "docs/kafka.md", "docs/write-a-connector.md"}
 
 
 def modules(package: ModuleType) -> Iterator[str]:
@@ -56,3 +56,24 @@ def test_the_quick_start_loses_no_row(spark: SparkSession, capsys: pytest.Captur
     # The last lines make a second frame, over a `FileSource`.
     assert scope["events"].isStreaming
     assert "event_time" in scope["events"].columns
+
+
+@pytest.mark.spark
+def test_the_page_on_files_reads_the_same_by_both_doors(spark: SparkSession, tmp_path: Path) -> None:
+    streaming_source.register(spark)
+    folder = tmp_path / "readings" / "cellar"
+    folder.mkdir(parents=True)
+    (folder / "1.csv").write_text("ts,sensor,value\n2026-01-01 00:00:00,cellar,20.5\n", encoding="utf-8")
+    scope = {"__name__": "files", "spark": spark}
+    text = code(ROOT / "docs" / "files.md").replace("/data/readings", str(tmp_path / "readings"))
+    exec(compile(text, "files.md", "exec"), scope)
+    assert scope["readings"].isStreaming
+    assert scope["same"].columns == scope["readings"].columns == ["ts", "sensor", "value", "event_time"]
+
+
+@pytest.mark.spark
+def test_the_page_on_kafka_makes_a_frame_without_asking_a_broker(spark: SparkSession) -> None:
+    scope = {"__name__": "kafka", "spark": spark}
+    exec(compile(code(ROOT / "docs" / "kafka.md"), "kafka.md", "exec"), scope)
+    assert scope["counted"].isStreaming
+    assert scope["counted"].columns == ["window", "count"]

@@ -146,7 +146,7 @@ class FilesCheckpoint:
 class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     """`{"finished": [id], "forgotten": key, "remembered": [[key, marks in base 64]], "log": [id, state], ...}`.
 
-    What says nothing is left out.
+    What says nothing is left out, but for `finished`.
     """
 
     @property
@@ -157,7 +157,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     def serialize(self, value: FilesCheckpoint) -> bytes:
         """See `SimpleVersionedSerializer`."""
         state = {
-            "finished": value.finished or None,
+            "finished": value.finished,
             "forgotten": value.remembered.forgotten,
             "remembered": [[s.upto, b64encode(s.marks).decode()] for s in value.remembered.segments] or None,
             "log": value.remembered.log,
@@ -174,7 +174,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
             state = json.loads(data)
             segments = tuple(Segment((ms, path), b64decode(marks)) for (ms, path), marks in state.get("remembered", ()))
             remembered = Remembered(_pair(state.get("forgotten")), segments, _pair(state.get("log")))
-            finished = tuple(state.get("finished", ()))
+            finished = tuple(state["finished"])
             return FilesCheckpoint(finished, remembered, state.get("until"), state.get("latest"))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} has no finished files: {error!r}") from error

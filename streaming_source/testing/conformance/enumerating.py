@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source, SourceSplit, SplitEnumerator, SupportsEventTimeIndex
 from streaming_source.testing.conformance.connector import ConnectorUnderTest
 from streaming_source.testing.enumerator_context import TestingEnumeratorContext
@@ -128,7 +129,7 @@ class EnumeratingSuite(ConnectorUnderTest):
 def _ask(
     context: TestingEnumeratorContext[Any], enumerator: SplitEnumerator[Any, Any], readers: Collection[int]
 ) -> None:
-    """Let readers ask for splits, one after another, as long as they are given some."""
+    """Let readers ask for splits, one after another, as long as they are given some, and let all that wait join."""
     asking = list(readers)
     while asking:
         subtask_id = asking.pop(0)
@@ -137,6 +138,8 @@ def _ask(
             enumerator.handle_split_request(subtask_id)
             if len(context.assigned.get(subtask_id, [])) > known:
                 asking.append(subtask_id)
+    while isinstance(enumerator, SupportsEventTimeIndex) and context.horizon_us is not None:
+        assert enumerator.assign_waiting(0, MAX_WATERMARK), "splits wait, and nothing else can be read"
 
 
 def _id_of(split: SourceSplit) -> str:
