@@ -6,13 +6,11 @@ import pickle
 from datetime import timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from streaming_source.api import Boundedness
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.config import ClientConfig
-from streaming_source.connectors.kafka.ddl import parse_schema
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, Boundary
 from streaming_source.connectors.kafka.subscription import Partition, Subscription
 from streaming_source.exceptions import OptionError
@@ -284,36 +282,6 @@ def test_json_values_are_a_struct_and_their_fields_can_be_event_times() -> None:
 def test_formats_of_values_are_checked(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         source(subscribe="a", **options)
-
-
-def test_schemas_are_written_as_in_spark() -> None:
-    text = "id bigint, `odd name` STRING, at STRUCT<x: DOUBLE, y DOUBLE>, tags ARRAY<ARRAY<INT>>, d DECIMAL(12, 2)"
-    assert parse_schema("valueSchema", text) == pa.schema(
-        [
-            ("id", pa.int64()),
-            ("odd name", pa.string()),
-            ("at", pa.struct([("x", pa.float64()), ("y", pa.float64())])),
-            ("tags", pa.list_(pa.list_(pa.int32()))),
-            ("d", pa.decimal128(12, 2)),
-        ]
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("id", "at 'the end' there must be a type"),
-        ("id NUMBER", "at 'NUMBER' there must be a type: boolean,"),
-        ("id INT ts TIMESTAMP", "at 'ts TIMESTAMP' there must be a comma or the end"),
-        ("a ARRAY INT", "at 'INT' there must be '<'"),
-        ("a STRUCT<x INT", "at 'the end' there must be '>'"),
-        ("d DECIMAL(50)", "there must be a precision up to 38"),
-        ("a INT,", "at 'the end' there must be the name of a field"),
-    ],
-)
-def test_a_schema_that_is_none_is_refused_where_it_goes_wrong(text: str, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        parse_schema("valueSchema", text)
 
 
 def test_settings_are_equal_in_any_order() -> None:

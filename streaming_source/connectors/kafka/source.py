@@ -18,10 +18,10 @@ from streaming_source.api import (
     SourceReaderContext,
     SplitEnumeratorContext,
 )
+from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import duration_argument
 from streaming_source.connectors.kafka.admin import KafkaAdmin, Patience
 from streaming_source.connectors.kafka.config import ClientConfig
-from streaming_source.connectors.kafka.ddl import parse_schema
 from streaming_source.connectors.kafka.discovery import PartitionDiscovery
 from streaming_source.connectors.kafka.ends import LogEnds
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
@@ -151,7 +151,7 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
             If they contradict each other, or one is missing.
         """
         bounded = values["bounded"] or any(values[name] is not None for name in _ENDS)
-        schema = None if values["valueSchema"] is None else parse_schema("valueSchema", values["valueSchema"])
+        schema = None if values["valueSchema"] is None else schema_of_ddl("valueSchema", values["valueSchema"])
         offsets, timestamp, by_timestamp = (values[name] for name in _STARTS)
         start = starting(offsets, timestamp, by_timestamp, values[_STRATEGY], bounded=bounded)
         return cls(
