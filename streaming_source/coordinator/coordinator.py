@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -13,18 +14,18 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.index import EventTimeIndex
-from alignment.planner import MicroBatchPlan, SplitTable, plan_micro_batch
+from alignment.planner import MicroBatchPlan, plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.generators import SplitGenerators
+from streaming_source.coordinator.group import GroupSeat
 from streaming_source.coordinator.host import EnumeratorHost
-from streaming_source.coordinator.idle_clock import IdleClock
 from streaming_source.coordinator.look_ahead import LookAhead
 from streaming_source.coordinator.meeting import GroupMeeting
-from streaming_source.coordinator.members import has_news, joined, without_finished
+from streaming_source.coordinator.members import SplitsInWork, has_news, without_finished
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WorkerPool, Workers
@@ -82,17 +83,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._now_us = now_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
-        self._meeting = meeting
-        self._group_limit_us = MAX_WATERMARK
-        self._waits = False
+        self._group = GroupSeat(meeting)
         self._draining = self._announce_again = self._started = False
         self._host: EnumeratorHost[SplitT, CheckpointT] | None = None
         self._look_ahead: LookAhead[SplitT] | None = None
-        self._idle_clock = IdleClock(rules.strategy.idle_timeout_us, now_us)
+        self._in_work = SplitsInWork(rules.strategy.idle_timeout_us, now_us)
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
         self.last_plan: MicroBatchPlan | None = None
-        self._table = SplitTable.empty()
-        self._late = np.empty(0, np.int64)
         self._generators = SplitGenerators(rules.strategy)
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -179,13 +176,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._draining and self._look_ahead is not None:
             self._look_ahead.drain()
         self._take_over()
-        self.host.start(self._table.split_ids)
+        self.host.start(self._in_work.table.split_ids)
         self.host.run_until(lambda: not self._calls.awaits_first)
         self._context.changed = self._started = True
         alignment = self._rules.strategy.alignment
-        if self._meeting is not None and alignment is not None:
-            interval_s = alignment.update_interval_us / 1e6
-            self._calls.call(self._meeting.renew, self._on_group_limit, delay_s=interval_s, period_s=interval_s)
+        if alignment is not None:
+            self._group.start(self._calls, alignment.update_interval_us / 1e6, self._look_again)
         if self._draining:
             self._calls.end()
         elif self._look_ahead is not None:
@@ -195,8 +191,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def close(self) -> None:
         """End discovery."""
-        if self._meeting is not None:
-            self._meeting.leave()
+        self._group.leave()
         try:
             if self._look_ahead is not None:
                 self._look_ahead.close()
@@ -224,7 +219,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         while True:
             self.host.run()
             self._take_added()
-            is_due = self._context.changed or self._idle_clock.is_due(self._context.observed_us)
+            is_due = self._context.changed or self._in_work.idle_clock.is_due(self._context.observed_us)
             if is_due and (waits_for is None or waits_for.is_settled) and self._plan(max_rows):
                 return self.state
             if waits_for is None or waits_for.is_at_rest:
@@ -237,7 +232,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.start()
         self.host.run()
         self._take_added()
-        return int((self._index.ends() - self._table.positions).sum())
+        return int((self._index.ends() - self._in_work.table.positions).sum())
 
     @property
     def is_draining(self) -> bool:
@@ -246,7 +241,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def available(self) -> dict[str, tuple[int, int]]:
         """Of each split in work: its next position, and the position after the last record known to be there."""
-        at = {i: (n, n) for i, n in zip(self._table.split_ids, self._table.positions.tolist(), strict=True)}
+        at = {
+            i: (n, n)
+            for i, n in zip(self._in_work.table.split_ids, self._in_work.table.positions.tolist(), strict=True)
+        }
         if self._started:
             ends = zip(self._index.split_ids, self._index.ends().tolist(), strict=True)
             at = {i: (at[i][0], end) for i, end in ends if i in at}
@@ -313,15 +311,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Plan, and hand the state out if there is news in it; whether there is."""
         self._assign_waiting()
         self._context.changed = False
-        ids = self._table.split_ids
+        ids = self._in_work.table.split_ids
         strategy = self._rules.strategy
         own_generator = strategy.generates_watermarks and strategy.out_of_orderness_us is None
         plan = plan_micro_batch(
-            self._table,
+            self._in_work.table,
             self._index,
             self._rules.planning,
             max_rows=max_rows,
-            group_limit_us=self._group_limit(),
+            # A run that only reads what is there (AvailableNow) goes alone.
+            group_limit_us=MAX_WATERMARK if self._draining else self._group.limit_us(),
             horizon_us=self._context.horizon_us,
             idle=self._idle(),
             complete=np.fromiter((split_id in self._context.complete for split_id in ids), np.bool_, len(ids)),
@@ -329,12 +328,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             draining=self._draining,
             advance=self._generators.advance if own_generator else None,
         )
-        self._tell_group(plan)
         # A snapshot says nothing of the time that passes while it is read.
         if not self._draining:
-            unread = self._table.positions < self._index.ends()
-            self._idle_clock.track(unread, plan.after.statuses, self._context.observed_us)
-        is_news = plan.rows > 0 or has_news(self.state.table, self._table, plan.after)
+            ends, left = self._index.ends(), plan.after.positions
+            nearest = partial(self._index.nearest_time, left) if (left < ends).any() else None
+            self._group.tell(plan.slowest_us, nearest)
+            unread = self._in_work.table.positions < ends
+            self._in_work.idle_clock.track(unread, plan.after.statuses, self._context.observed_us)
+        is_news = plan.rows > 0 or has_news(self.state.table, self._in_work.table, plan.after)
         if not is_news and not self._announce_again:
             return False
         self._hand_out(plan)
@@ -342,39 +343,19 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._context.changed = True
         return True
 
-    # ---- inside: the group ---------------------------------------------------------------------------------------
-
-    def _group_limit(self) -> int:
-        """How far other sources let this one read. A run that only reads what is there (AvailableNow) goes alone."""
-        if self._meeting is None or self._draining:
-            return MAX_WATERMARK
-        self._group_limit_us = self._meeting.renew()
-        return self._group_limit_us
-
-    def _tell_group(self, plan: MicroBatchPlan) -> None:
-        if self._meeting is None or self._draining:
-            return
-        positions = plan.after.positions
-        self._waits = bool((positions < self._index.ends()).any())
-        self._meeting.report(plan.slowest_us, self._index.nearest_time(positions) if self._waits else None)
-
-    def _on_group_limit(self, limit_us: int | None, error: BaseException | None, began_us: int) -> None:
-        if error is not None:
-            raise error
-        self._context.changed |= self._waits and limit_us != self._group_limit_us
-
-    # ---- inside: idleness ----------------------------------------------------------------------------------------
+    def _look_again(self) -> None:
+        self._context.changed = True
 
     def _idle(self) -> npt.NDArray[np.bool_]:
         if self._draining:
-            return np.asarray(self._table.statuses == SplitStatus.IDLE)
+            return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
         if self._look_ahead is not None:
-            return self._idle_clock.idle(self._look_ahead.observed_us(self._table.split_ids))
-        return self._idle_clock.idle(self._context.observed_us or 0)
+            return self._in_work.idle_clock.idle(self._look_ahead.observed_us(self._in_work.table.split_ids))
+        return self._in_work.idle_clock.idle(self._context.observed_us or 0)
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
         ids, positions = plan.after.split_ids, plan.after.positions.tolist()
-        self._late = self._late + plan.late
+        self._in_work.late = self._in_work.late + plan.late
         if plan.late.any():
             counts = {ids[i]: int(plan.late[i]) for i in np.flatnonzero(plan.late)}
             _log.warning("late records, at or below the watermark already announced, by split: %s", counts)
@@ -384,12 +365,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._look_ahead.hand_out(ids, positions)
             table = replace(table, positions=np.array([split.position for split in splits], np.int64))
         sequence = self.state.sequence + 1
-        self.state = SourceState(sequence, splits, table, self._late, self.host.snapshot(sequence))
+        self.state = SourceState(sequence, splits, table, self._in_work.late, self.host.snapshot(sequence))
         self.last_plan = plan
         self._announce_again = False
-        self._table = plan.after
+        self._in_work.table = plan.after
         self._leave_finished()
-        self._index.forget_before(self._table.positions)
+        self._index.forget_before(self._in_work.table.positions)
 
     # ---- inside: the table ---------------------------------------------------------------------------------------
 
@@ -405,8 +386,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         state = self.state
         for split in state.splits:
             self._index.add_split(split.split_id, split.position)
-        self._table, self._late = state.table, state.late
-        self._idle_clock.begin(state.table.statuses)
+        self._in_work.begin(state.table, state.late)
         statuses = zip(state.splits, state.table.statuses, strict=True)
         in_work = [split for split, status in statuses if status != SplitStatus.FINISHED]
         self._ahead.restore_splits(state.splits if self._look_ahead is None else in_work)
@@ -416,9 +396,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Let the splits that were assigned since the last plan join the table."""
         added = self._context.added
         if added:
-            self._table, order = joined(self._table, added)
-            self._late = np.append(self._late, np.zeros(len(added), np.int64))[order]
-            self._idle_clock.add(len(added), order)
+            self._in_work.join(added)
             if self._look_ahead is not None:
                 self._look_ahead.add_splits(added)
             added.clear()
@@ -426,20 +404,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _assign_waiting(self) -> None:
         """Let splits that wait join the table until something before the horizon can be read."""
         while self._context.horizon_us < MAX_WATERMARK:
-            readable = int((self._table.positions < self._index.ends()).sum())
-            if not self._ahead.assign_waiting(readable, self._index.nearest_time(self._table.positions)):
+            readable = int((self._in_work.table.positions < self._index.ends()).sum())
+            if not self._ahead.assign_waiting(readable, self._index.nearest_time(self._in_work.table.positions)):
                 return
             self._take_added()
 
     def _leave_finished(self) -> None:
         """Let finished splits leave the table: the state that says so was handed out."""
-        self._table, keep, finished = without_finished(self._table)
-        if not finished:
-            return
-        self._index.remove(finished)
-        for split_id in finished:
-            self._ahead.finish_split(split_id)
-            self._context.complete.discard(split_id)
-        self._generators.forget(finished)
-        self._late = self._late[keep]
-        self._idle_clock.keep(keep)
+        finished = self._in_work.leave_finished()
+        if finished:
+            self._index.remove(finished)
+            for split_id in finished:
+                self._ahead.finish_split(split_id)
+                self._context.complete.discard(split_id)
+            self._generators.forget(finished)
