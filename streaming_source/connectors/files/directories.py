@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from streaming_source.api import SplitEnumeratorContext
@@ -124,6 +125,11 @@ class DirectoryEnumerator(FileSplitEnumerator):
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         """See `SplitEnumerator`."""
         self._left.clear()
+        for split_id, latest in self._latest_in.items():
+            begins, position = list(latest), self._positions.get(split_id, 0)
+            for begin, following in pairwise(begins):
+                if following <= position:
+                    del latest[begin]
         for split_id, files in self._unread.items():
             while files and files[0][1] <= self._positions.get(split_id, 0):
                 self._cleaner.add(checkpoint_id, files.popleft()[0])

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
 from streaming_source.connectors.files.cleaning import Cleaner
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
+from streaming_source.connectors.files.tolerance import Tolerance
 from streaming_source.exceptions import DataLossError, FileGoneError
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         # Of the splits that the last state finished: its ranges are asked for next.
         self._left: dict[str, FileLog] = {}
         self._restored: dict[str, FileSplit] = {}
+        # Latest event time of each block, by its position: where the source goes on without what cannot be read.
+        self._latest_in: dict[str, dict[int, int]] = {}
         self._until_ms = checkpoint.until_ms
 
     def restore_splits(self, splits: Sequence[FileSplit]) -> None:
@@ -76,8 +78,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
                 self._context.timestamp_assigner,
                 file.place_of(first),
             )
-        # Of a file that breaks here, or has gone, nothing will be read: it shall hold nothing back.
-        return np.full(stop - start, NO_TIMESTAMP)
+        # Of a file that breaks here, or has gone, nothing will be read; what was told of this block must stay true.
+        return np.full(stop - start, self._latest_in[split_id][start])
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
         """See `SplitEnumerator`."""
@@ -95,6 +97,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         if log is not None:
             self._left[split_id] = log
         self._restored.pop(split_id, None)
+        self._latest_in.pop(split_id, None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """See `SplitEnumerator`."""
@@ -140,6 +143,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             unread = np.cumsum(rows) - read
             rest = unread > 0
             rows, low, high = np.minimum(rows, unread)[rest], low[rest], high[rest]
+        if self._source.tolerance != Tolerance():
+            first = file.position + read + np.cumsum(rows) - rows
+            self._latest_in.setdefault(split_id, {}).update(zip(first.tolist(), high.tolist(), strict=True))
         self._context.add_blocks(split_id, rows, low, high)
 
     def _no_more_splits(self) -> None:

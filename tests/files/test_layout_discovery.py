@@ -1,0 +1,486 @@
+"""Which files there are: paths, patterns, names of directories, what comes and goes, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import fs
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+
+from streaming_source.connectors.files import FileSource, listing
+from streaming_source.connectors.files.hive import partition_schema, values_in
+from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
+from streaming_source.connectors.files.selection import Selection, split_paths
+from streaming_source.exceptions import (
+    DataLossError,
+    FileGoneError,
+    MalformedDataError,
+    OptionError,
+    PathNotFoundError,
+    SchemaError,
+)
+from streaming_source.testing import SourceHarness
+from tests.files.test_layout_orders import harness, look_again, rows, strategy, unbounded, write
+from tests.streaming_source.reading import put, read_all, read_batch, stamps
+
+
+def names(*paths: Path | str, pattern: str | None = None) -> list[str]:
+    selection = Selection(tuple(map(str, paths)), name_pattern=pattern)
+    return sorted(file.relative_path for file in list_files(selection))
+
+
+def restarted(run: SourceHarness) -> None:
+    """Run to the end, restarted between each plan and its reading; a restart alone announces the watermark again."""
+    while run.plan():
+        run.restart()
+        batch = run.read()
+        run.commit(batch)
+        if not batch.all_records:
+            run.run()
+            return
+
+
+def touch(root: Path, *places: str) -> None:
+    for place in places:
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).write_bytes(b"x")
+
+
+# ---- paths and patterns --------------------------------------------------------------------------------------------
+
+
+def test_several_paths_are_read_below_the_nearest_directory_that_holds_them_all(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1", "a/x/2", "b/3", "c/4", "a/_hidden/5", "a/.6")
+    assert names(tmp_path) == ["a/1", "a/x/2", "b/3", "c/4"]
+    assert names(tmp_path / "a", tmp_path / "b") == ["a/1", "a/x/2", "b/3"]
+    assert names(tmp_path / "a", tmp_path / "a" / "x") == ["1", "x/2"]
+    assert names(tmp_path / "a" / "x", tmp_path / "a") == ["1", "x/2"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*", ["a/1.p", "a/x/2.p", "b/3.p", "b/4.q"]),
+        ("a", ["1.p", "x/2.p"]),
+        ("?/*.p", ["a/1.p", "b/3.p"]),
+        ("[b-z]/*", ["b/3.p", "b/4.q"]),
+        ("{a,b}/*.{p,q}", ["a/1.p", "b/3.p", "b/4.q"]),
+        ("*/x", ["a/x/2.p"]),
+        ("*/x/*", ["a/x/2.p"]),
+        ("nothing*", []),
+        ("*/.h*", ["b/.h"]),
+    ],
+)
+def test_patterns_stand_for_parts_of_names(tmp_path: Path, pattern: str, found: list[str]) -> None:
+    touch(tmp_path, "a/1.p", "a/x/2.p", "b/3.p", "b/4.q", "b/.h")
+    assert names(tmp_path / pattern) == found
+
+
+def test_a_directory_whose_name_looks_like_a_pattern_is_that_directory(tmp_path: Path) -> None:
+    touch(tmp_path, "[ab]/1", "a/2")
+    assert names(tmp_path / "[ab]") == ["1"]
+    touch(tmp_path, "x/[ab]c/1", "x/bc/2")
+    (tmp_path / "[ab]" / "1").unlink()
+    (tmp_path / "[ab]").rmdir()
+    assert names(tmp_path / "[ab]") == ["a/2"]
+
+
+def test_what_comes_to_match_a_pattern_is_found(tmp_path: Path) -> None:
+    lister = Lister(Selection((str(tmp_path / "day=*"),)))
+    assert [directory.path for directory in lister.look()] == []
+    touch(tmp_path, "day=1/a", "night=1/b")
+    assert [directory.path for directory in lister.look()] == ["day=1"]
+
+
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [
+        ("/a", ("/a",)),
+        ("/a,/b", ("/a", "/b")),
+        ("/{a,b}/c,/d", ("/{a,b}/c", "/d")),
+        ('["/a,b", "/c"]', ("/a,b", "/c")),
+        ("[ab]", ("[ab]",)),
+    ],
+)
+def test_paths_are_separated_by_commas_or_are_a_json_list(value: str, paths: tuple[str, ...]) -> None:
+    assert split_paths("path", value) == paths
+
+
+def test_paths_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1")
+    with pytest.raises(PathNotFoundError, match=r"nope' does not exist"):
+        names(tmp_path / "a", tmp_path / "nope")
+    with pytest.raises(PathNotFoundError, match=r"1' is not a directory"):
+        names(tmp_path / "a", tmp_path / "a" / "1")
+    for wrong in ("[1]", "[]", '["/a", ""]'):
+        with pytest.raises(OptionError, match="must be a JSON list of paths"):
+            split_paths("path", wrong)
+    with pytest.raises(OptionError, match="path is empty"):
+        split_paths("path", " , ")
+
+
+def test_only_files_whose_names_match_are_there(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.csv", "a/1.csv.tmp", "b/2.json", "b/README")
+    assert names(tmp_path, pattern="*.csv") == ["a/1.csv"]
+    assert names(tmp_path, pattern="*.{csv,json}") == ["a/1.csv", "b/2.json"]
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_options_of_spark_choose_the_files(tmp_path: Path, split_by: str) -> None:
+    for place in ("a/1.parquet", "b/2.parquet", "c/3.parquet"):
+        put(tmp_path / place, {"t": stamps(int(place[2]))})
+    touch(tmp_path, "a/1.txt")
+    options = {"eventTimeColumn": "t", "splitBy": split_by, "pathGlobFilter": "*.parquet", "includeMetadata": "true"}
+    both = json.dumps([str(tmp_path / "a"), str(tmp_path / "b")])
+    for path in (f"{tmp_path}/{{a,b}}", f"{tmp_path}/a,{tmp_path}/b", both):
+        for read in (read_all, read_batch):
+            assert len(read(path, **options)) == 2
+    with pytest.raises(OptionError, match=r"latestFirst = true: .* would carry the watermark past all older ones"):
+        read_all(tmp_path, **options, latestFirst="true")
+    assert len(read_all(tmp_path, **options, latestFirst="false")) == 3
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_a_restart_reads_the_ranges_of_what_a_pattern_chose(tmp_path: Path, split_by: Any) -> None:
+    for place in ("a/1.p", "a/2.p", "a/2.q", "b/3.p"):
+        write(tmp_path / place, [float(place[2])] * 3)
+    source = FileSource(f"{tmp_path}/*/*.p", split_by, bounded=True)
+    run = SourceHarness(source, strategy("10 seconds"), max_rows=2)
+    restarted(run)
+    assert len(rows(run)) == 9
+    run.close()
+
+
+# ---- listing again -------------------------------------------------------------------------------------------------
+
+
+PLACES = st.sampled_from(["", "a", "b", "a/c"])
+
+
+@given(
+    steps=st.lists(st.lists(st.tuples(PLACES, st.integers(0, 3), st.booleans()), max_size=4), max_size=6),
+    settled=st.booleans(),
+)
+def test_what_a_lister_finds_over_its_looks_is_what_is_there(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[list[tuple[str, int, bool]]], settled: bool
+) -> None:
+    root = tmp_path_factory.mktemp("in")
+    lister = Lister(Selection((str(root),)))
+    known: dict[str, dict[str, ListedFile]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        if settled:
+            # As if all directories had changed long ago; then they must be changed noticeably.
+            patch.setattr(listing, "_SETTLED_NS", -(10**18))
+        for number, changes in enumerate(steps, 1):
+            for place, name, is_new in changes:
+                path = root / place / f"f{name}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"x") if is_new else path.unlink(missing_ok=True)
+                for directory in (path.parent, *path.parent.parents):
+                    if directory.is_relative_to(root):
+                        os.utime(directory, (number * 1000, number * 1000))
+            for found in lister.look():
+                known[found.path] = {file.name: file for file in found.files}
+            seen = sorted(file.relative_path for files in known.values() for file in files.values())
+            assert seen == names(root)
+
+
+def test_a_directory_that_has_not_changed_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, *(f"{n}/file" for n in range(20)))
+    for directory in (tmp_path, *tmp_path.iterdir()):
+        os.utime(directory, (1_600_000_000, 1_600_000_000))
+    lister = Lister(Selection((str(tmp_path),)))
+    assert len(list(lister.look())) == 21
+    assert list(lister.look()) == []
+    touch(tmp_path, "7/other")
+    assert [directory.path for directory in lister.look()] == ["7"]
+    # It has changed just now, and may again at the same time as told.
+    assert [directory.path for directory in lister.look()] == ["7"]
+    monkeypatch.setattr(listing, "_LOOKS_BETWEEN_FULL", 1)
+    assert len(list(lister.look())) == 21
+
+
+def test_links_that_lead_up_are_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    touch(tmp_path, "a/b/1", "elsewhere/2")
+    (tmp_path / "a" / "b" / "loop").symlink_to(tmp_path / "a")
+    (tmp_path / "a" / "other").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "a" / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "a" / "named.parquet").mkdir()
+    assert names(tmp_path / "a") == ["b/1", "other/2"]
+    assert caplog.records[0].message.startswith("b/loop is a link to a directory above it")
+
+
+# ---- columns in names ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "data_type"),
+    [
+        (["1", "-20"], pa.int32()),
+        (["1", "3000000000"], pa.int64()),
+        (["1", "2.5"], pa.float64()),
+        (["2024-01-31"], pa.date32()),
+        (["2024-01-31 10:00:00"], pa.timestamp("us")),
+        (["1", "x"], pa.string()),
+        (["1_000"], pa.string()),
+        (["nan"], pa.string()),
+        (["__HIVE_DEFAULT_PARTITION__", "3"], pa.int32()),
+        (["__HIVE_DEFAULT_PARTITION__"], pa.string()),
+        ([""], pa.string()),
+    ],
+)
+def test_columns_in_names_have_the_narrowest_type(values: list[str], data_type: pa.DataType) -> None:
+    directories = [f"a/k={value}/b" for value in values]
+    assert partition_schema(directories, {}) == pa.schema([("k", data_type)])
+    assert partition_schema(directories, {"k": pa.string()}) == pa.schema([("k", pa.string())])
+
+
+def test_names_are_unescaped_and_what_has_no_name_is_no_column() -> None:
+    assert values_in("x/k=a%2Fb%3D/l=__HIVE_DEFAULT_PARTITION__/=3/m=") == {"k": "a/b=", "l": None, "m": ""}
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+def test_columns_in_names_are_read_beside_those_of_the_files(tmp_path: Path, split_by: str, indexing: str) -> None:
+    for day, region in ((1, "eu"), (2, "us")):
+        put(
+            tmp_path / f"day=2024-01-0{day}" / f"region={region}" / "f.parquet",
+            {"t": stamps(day, day + 1), "n": [day, day], "region": ["?", "?"]},
+        )
+    options = {"eventTimeColumn": "t", "splitBy": split_by, "indexing": indexing}
+    for read in (read_all, read_batch):
+        table = read(tmp_path, **options)
+        assert table.schema.field("day").type == pa.date32()
+        found = [(str(row["day"]), row["region"], row["n"]) for row in table.to_pylist()]
+        assert sorted(found) == [("2024-01-01", "eu", 1)] * 2 + [("2024-01-02", "us", 2)] * 2
+    # A query that reads such columns alone still has as many rows.
+    frame = StructType().add("region", StringType()).add("event_time", TimestampType())
+    assert sorted(read_all(tmp_path, frame, **options).column("region").to_pylist()) == ["eu", "eu", "us", "us"]
+    own = read_all(tmp_path, **options, recursiveFileLookup="true")
+    assert own.schema.names[:3] == ["t", "n", "region"]
+    assert set(own.column("region").to_pylist()) == {"?"}
+
+
+def test_the_event_time_may_be_in_a_name(tmp_path: Path) -> None:
+    for hour in (1, 2):
+        put(tmp_path / f"hour=2024-01-01 0{hour}%3A00%3A00" / "f.parquet", {"n": [hour] * 3}, row_group_size=2)
+    for options in ({}, {"maxRowsPerTrigger": 2}, {"splitBy": "file", "indexing": "scan"}):
+        table = read_all(tmp_path, eventTimeColumn="hour", **options)
+        assert len(table) == 6
+        assert {(row["n"], row["event_time"].hour) for row in table.to_pylist()} == {(1, 1), (2, 2)}
+    frame = StructType().add("event_time", TimestampType())
+    assert len(read_all(tmp_path, frame, eventTimeColumn="hour")) == 6
+
+
+def test_directories_of_different_columns_and_values_of_another_type_are_refused(tmp_path: Path) -> None:
+    put(tmp_path / "k=1" / "f.parquet", {"t": stamps(0)})
+    source = FileSource(str(tmp_path), bounded=True)
+    schema = source.schema()
+    assert schema.field("k").type == pa.int32()
+    put(tmp_path / "k=x" / "f.parquet", {"t": stamps(0)})
+    with pytest.raises(SchemaError, match=r"the directory k=x cannot be read as int32.*dataSchema"):
+        list(source.reading.read_rows(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"), 0, 1, schema))
+    put(tmp_path / "f.parquet", {"t": stamps(0)})
+    with pytest.raises(SchemaError, match=r"have columns \(none\) and, in 'k=1', k .* recursiveFileLookup = true"):
+        source.schema()
+
+
+def test_the_type_of_a_column_in_names_can_be_given(tmp_path: Path) -> None:
+    put(tmp_path / "k=007" / "f.parquet", {"t": stamps(0), "n": [1]})
+    options = {"eventTimeColumn": "t"}
+    assert read_all(tmp_path, **options).column("k").to_pylist() == [7]
+    given = read_all(tmp_path, **options, dataSchema="t timestamp_ntz, n bigint, k string")
+    assert given.column("k").to_pylist() == ["007"]
+    frame = StructType().add("k", LongType()).add("event_time", TimestampType())
+    assert read_all(tmp_path, frame, **options).column("k").to_pylist() == [7]
+
+
+# ---- files that are gone or broken ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+@pytest.mark.parametrize("order", ["eventTime", "name"])
+def test_a_broken_file_is_an_error_or_ignored_and_counted(
+    tmp_path: Path, split_by: Any, order: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    if split_by == "directory" and order == "name":
+        return
+    for n in range(4):
+        write(tmp_path / f"{n}.parquet", [n * 10.0, n * 10 + 1.0], n)
+    (tmp_path / "1.parquet").write_bytes(b"PAR1 this is not Parquet PAR1")
+    strict = FileSource(str(tmp_path), split_by, bounded=True, file_order=order)
+    with pytest.raises(MalformedDataError, match=r"1.parquet is not a readable Parquet file"):
+        SourceHarness(strict, strategy()).run()
+    lenient = FileSource(str(tmp_path), split_by, bounded=True, file_order=order, ignore_corrupt_files=True)
+    run = SourceHarness(lenient, strategy())
+    restarted(run)
+    assert len(rows(run)) == 6
+    assert any("ignored: " in record.message and "1.parquet" in record.message for record in caplog.records)
+    counted = SourceHarness(lenient, strategy())
+    counted.run()
+    assert counted.coordinator.metrics()["ignoredFiles"] == 1
+    run.close()
+    counted.close()
+
+
+@pytest.mark.parametrize("order", ["eventTime", "name", "modificationTime"])
+def test_a_broken_file_that_is_mended_is_read(tmp_path: Path, order: Any) -> None:
+    write(tmp_path / "0.parquet", [1.0, 2.0], 0)
+    (tmp_path / "1.parquet").write_bytes(b"PAR1")
+    run = unbounded(tmp_path, order, "100 seconds", ignore_corrupt_files=True)
+    look_again(run)
+    assert rows(run) == [("0.parquet", 0), ("0.parquet", 1)]
+    write(tmp_path / "1.parquet", [3.0], 2_000_000_000 - 1_600_000_000)
+    look_again(run)
+    assert ("1.parquet", 0) in rows(run)
+    run.close()
+
+
+@pytest.mark.parametrize("order", ["eventTime", "name"])
+@pytest.mark.parametrize("moment", ["waiting", "planned", "begun and restarted"])
+def test_a_file_that_is_deleted_before_it_is_read_is_an_error_or_ignored(
+    tmp_path: Path, order: Any, moment: str
+) -> None:
+    for tolerant in (False, True):
+        path = tmp_path / str(tolerant)
+        for n in range(6):
+            write(path / f"{n}.parquet", [n * 10.0 + second for second in range(4)], n)
+        run = harness(path, order, max_rows=2, ignore_missing_files=tolerant)
+        run.run_batch()
+        gone = path / ("5.parquet" if moment == "waiting" else "0.parquet")
+        if moment == "planned":
+            assert run.plan()
+        gone.unlink()
+        if moment == "begun and restarted":
+            run.restart()
+        if not tolerant:
+            with pytest.raises(DataLossError, match="is gone"):
+                run.run()
+        elif moment == "begun and restarted":
+            run.run()
+            assert len(rows(run)) == 6 * 4 - 2
+        else:
+            # The checks of the harness hold that all that was planned is read.
+            reader = run.source.create_split_reader
+            assert run.source.tolerance.missing
+            with pytest.raises(AssertionError, match="was not all read"):
+                run.run()
+            assert reader is not None
+        run.close()
+
+
+def test_what_is_tolerated_is_what_was_asked_for() -> None:
+    source = FileSource("/data/in", ignore_missing_files=True)
+    assert source.tolerance.allows(FileGoneError("x is gone"))
+    assert not source.tolerance.allows(MalformedDataError("x is broken"))
+    assert not source.tolerance.allows(DataLossError("x was replaced"))
+    assert not source.tolerance.allows(OSError("the disk is gone"))
+    assert not FileSource("/data/in", ignore_corrupt_files=True).tolerance.allows(FileGoneError("x is gone"))
+
+
+# ---- what becomes of files that were read --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+@pytest.mark.parametrize("what", ["archive", "delete"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_files_leave_once_what_was_read_of_them_is_committed(
+    tmp_path: Path, split_by: Any, what: Any, restarts: bool
+) -> None:
+    for n in range(8):
+        write(tmp_path / "in" / "log" / f"{n}.parquet", [n * 10.0, n * 10 + 1.0], n)
+    archive = {"source_archive_dir": str(tmp_path / "archive")} if what == "archive" else {}
+    # As for any stream of files that leave: who comes back when there are none must know the columns.
+    columns = pa.schema([("t", pa.timestamp("us"))])
+    source = FileSource(str(tmp_path / "in"), split_by, bounded=True, clean_source=what, data_schema=columns, **archive)
+    run = SourceHarness(source, strategy(), max_rows=2)
+    while run.plan():
+        there = {path.stem for path in (tmp_path / "in" / "log").iterdir()}
+        # Nothing leaves before its micro-batch is committed: it may be read again.
+        batch = run.read()
+        assert run.read().all_records == batch.all_records
+        assert there == {path.stem for path in (tmp_path / "in" / "log").iterdir()}
+        run.commit(batch)
+        if restarts and batch.all_records:
+            run.restart()
+    assert len(rows(run)) == 16
+    left = {path.name for path in (tmp_path / "in" / "log").iterdir()}
+    if restarts and split_by == "directory":
+        assert left
+    else:
+        assert len(left) <= 2
+    moved = {path.name for path in (tmp_path / "archive").rglob("*.parquet")}
+    assert moved == ({f"{n}.parquet" for n in range(8)} - left if what == "archive" else set())
+    if split_by == "file":
+        run.restart()
+        run.run()
+        assert not list((tmp_path / "in" / "log").iterdir())
+    run.close()
+
+
+def test_cleaning_leaves_what_it_cannot_be_sure_of(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", [1.0], 0)
+    write(tmp_path / "b.parquet", [2.0], 1_000_000)
+    run = unbounded(tmp_path, bound="100 seconds", max_file_age="1 minute", clean_source="delete")
+    look_again(run)
+    write(tmp_path / "c.parquet", [3.0], 2_000_000)
+    look_again(run)
+    # Came too late, and cannot be told from what was read and forgotten: it is not read, and not deleted.
+    write(tmp_path / "late.parquet", [4.0], 1)
+    run.restart()
+    look_again(run)
+    assert (tmp_path / "late.parquet").exists()
+    assert not (tmp_path / "a.parquet").exists()
+    run.close()
+
+
+def test_a_file_that_cannot_be_moved_is_told_and_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(4):
+        write(tmp_path / "in" / f"{n}.parquet", [n * 10.0], n)
+    (tmp_path / "archive").write_bytes(b"a file where a directory should be")
+    archive = str(tmp_path / "archive" / "x")
+    source = FileSource(str(tmp_path / "in"), "file", bounded=True, clean_source="archive", source_archive_dir=archive)
+    run = SourceHarness(source, strategy(), max_rows=1)
+    run.run()
+    assert len(rows(run)) == 4
+    told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert any("cleanSource = archive" in message and "is left where it is" in message for message in told)
+    run.close()
+
+
+def test_an_archive_that_would_be_read_again_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", [1.0])
+
+    def source(archive: Path) -> FileSource:
+        return FileSource(str(tmp_path), "file", clean_source="archive", source_archive_dir=str(archive))
+
+    with pytest.raises(OptionError, match=r"sourceArchiveDir .* is below path"):
+        SourceHarness(source(tmp_path / "archive"), strategy())
+    SourceHarness(source(tmp_path / "_archive"), strategy()).close()
+    for wrong in ({"clean_source": "archive"}, {"source_archive_dir": "/x"}):
+        with pytest.raises(OptionError, match="to archive needs a directory"):
+            FileSource("/data/in", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_batch_read_leaves_no_trace(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.parquet", [1.0])
+    options = {
+        "eventTimeColumn": "t",
+        "splitBy": "file",
+        "fileOrder": "name",
+        "stateLocation": str(tmp_path / "state"),
+        "cleanSource": "delete",
+    }
+    assert len(read_batch(tmp_path / "in", **options)) == 1
+    assert len(read_batch(tmp_path / "in", **options)) == 1
+    assert not (tmp_path / "state").exists()
