@@ -57,7 +57,9 @@ class IdleClock:
         if self._timeout_us is None:
             return np.zeros(self._caught_up_us.size, np.bool_)
         since = np.maximum(np.asarray(observed_us, np.int64), MIN_WATERMARK + self._timeout_us) - self._timeout_us
-        return np.asarray((self._caught_up_us <= since) & (np.asarray(observed_us) > MIN_WATERMARK))
+        # What was idle before a restart is idle until something is found, looked at or not.
+        is_known = (np.asarray(observed_us) > MIN_WATERMARK) | (self._caught_up_us == MIN_WATERMARK)
+        return np.asarray((self._caught_up_us <= since) & is_known)
 
     def track(self, unread: BoolArray, statuses: npt.NDArray[np.int8], observed_us: int | None) -> None:
         """Start anew for every split that has, or just had, something to read. O(n).
