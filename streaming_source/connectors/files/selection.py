@@ -12,7 +12,13 @@ from typing import Final
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.storage import NO_STORAGE_OPTIONS, Root, StorageOptions, without_secrets
+from streaming_source.connectors.files.storage import (
+    NO_STORAGE_OPTIONS,
+    Root,
+    StorageOptions,
+    repr_without_secrets,
+    without_secrets,
+)
 from streaming_source.exceptions import OptionError, PathNotFoundError
 
 __all__ = ["Selected", "Selection", "split_paths"]
@@ -36,7 +42,7 @@ class Selected:
     files: tuple[fs.FileInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Selection:
     """Paths of one file system, and which names below them count.
 
@@ -53,6 +59,9 @@ class Selection:
     paths: tuple[str, ...]
     storage: StorageOptions = NO_STORAGE_OPTIONS
     name_pattern: str | None = None
+
+    def __repr__(self) -> str:
+        return repr_without_secrets(self)
 
     def open(self) -> tuple[fs.FileSystem, str]:
         """The file system, and the root: the path, or the nearest directory that holds all of them.

@@ -44,7 +44,7 @@ from streaming_source.connectors.files.split import (
     FileSplitSerializer,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
-from streaming_source.connectors.files.storage import NO_STORAGE_OPTIONS, Root, StorageOptions
+from streaming_source.connectors.files.storage import NO_STORAGE_OPTIONS, Root, StorageOptions, repr_without_secrets
 from streaming_source.connectors.files.tolerance import Tolerance
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
 
@@ -110,7 +110,7 @@ _OPTIONS: Final = OptionSet(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FileSource(Source[FileSplit, FilesCheckpoint]):
     """Files below a directory, all of one format.
 
@@ -213,6 +213,9 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         for name in ("discovery_interval", "max_file_age"):
             object.__setattr__(self, name, duration_argument(name, getattr(self, name), _SHORTEST_US))
         check_layout(self)
+
+    def __repr__(self) -> str:
+        return repr_without_secrets(self)
 
     @staticmethod
     def options() -> OptionSet:

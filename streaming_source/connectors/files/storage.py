@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from streaming_source.exceptions import OptionError, PathNotFoundError
 
-__all__ = ["NO_STORAGE_OPTIONS", "Root", "StorageOptions", "without_secrets"]
+__all__ = ["NO_STORAGE_OPTIONS", "Root", "StorageOptions", "repr_without_secrets", "without_secrets"]
 
 _BOOLEANS: Final = frozenset(
     [
@@ -69,7 +69,7 @@ class StorageOptions:
 NO_STORAGE_OPTIONS: Final = StorageOptions()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Root:
     """A place: a local path, or a URI of any file system that pyarrow opens.
 
@@ -83,6 +83,9 @@ class Root:
 
     uri: str
     storage: StorageOptions = NO_STORAGE_OPTIONS
+
+    def __repr__(self) -> str:
+        return repr_without_secrets(self)
 
     @property
     def is_local(self) -> bool:
@@ -107,14 +110,16 @@ class Root:
         return _opened(self)
 
 
-def without_secrets(text: str, *uris: str) -> str:
-    """A message in which no user, password or query of a URI shows."""
-    for uri in uris:
-        parts = urlsplit(uri)
-        hidden = [parts.query, parts.netloc.rpartition("@")[0]]
-        for secret in filter(None, hidden):
-            text = text.replace(secret, "***")
-    return re.sub(r"(\w+://)[^/@\s]+@", r"\1***@", text)
+def without_secrets(text: str) -> str:
+    """A text in which no user, password or query of a URI shows."""
+    text = re.sub(r"(\w+://)[^/@\s]+@", r"\1***@", text)
+    return re.sub(r"(\w+://[^\s'\"?]*)\?[^\s'\",]*", r"\1?***", text)
+
+
+def repr_without_secrets(value: Any) -> str:
+    """The `repr` of a dataclass, such fields hidden as its own would hide, and all that `without_secrets` does."""
+    shown = (f"{field.name}={getattr(value, field.name)!r}" for field in fields(value) if field.repr)
+    return without_secrets(f"{type(value).__qualname__}({', '.join(shown)})")
 
 
 @lru_cache(maxsize=64)
@@ -128,7 +133,7 @@ def _opened(root: Root) -> tuple[fs.FileSystem, str]:
     except (ValueError, OSError, NotImplementedError, ImportError) as error:
         if isinstance(error, OptionError):
             raise
-        told = without_secrets(str(error), root.uri)
+        told = without_secrets(str(error))
         raise PathNotFoundError(f"path: cannot be opened as a file system: {told}") from None
 
 
