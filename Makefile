@@ -15,7 +15,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup java demo test check lint types format bench bench-quick notebooks clean
+.PHONY: help setup java demo test check lint types format kafka bench bench-quick notebooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ format: $(STAMP) ## let ruff fix and format the code
 	@echo "==> ruff: fix and format"
 	@$(PYTHON) -m ruff check --fix $(CODE)
 	@$(PYTHON) -m ruff format $(CODE)
+
+kafka: $(STAMP) java ## start a Kafka broker for trying by hand (needs mvn, the first time)
+	@$(PYTHON) -m tests.kafka.serve
 
 bench: $(STAMP) java ## run the benchmarks
 	@echo "==> benchmarks"

@@ -5,10 +5,14 @@ and whether it counts: an idle or finished member reports that it does not, inst
 mean the same (FLINK-32496, FLINK-35157). The *limit* of a member is the smallest watermark among the counting
 reports plus the member's own drift. It follows the reports in both directions: it falls when an idle member
 comes back behind.
+
+`AlignmentGroup` keeps any number of members in order. `source_limit` is for the few sources of one application, which
+know ahead of reading what comes next: across a gap in the event times it lets the nearest go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -18,7 +22,62 @@ from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError, UnknownMemberError
 from alignment.watermarks import MAX_WATERMARK
 
-__all__ = ["AlignmentGroup"]
+__all__ = ["AlignmentGroup", "SourceReport", "source_limit"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReport:
+    """What one source of a group says of itself after a micro-batch was planned.
+
+    Attributes
+    ----------
+    max_drift_us : int
+        How far this source may be ahead of the slowest other one, in microseconds; at least 0.
+    watermark : int or None
+        The smallest watermark among its splits that count, in microseconds; None if none counts: the source is idle,
+        finished, or has no splits, and holds nobody back.
+    next_us : int or None
+        Event time of the record that it would read next; None if it has read all that is there.
+    """
+
+    max_drift_us: int
+    watermark: int | None = None
+    next_us: int | None = None
+
+
+def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
+    """How far a source may read: the smallest watermark of the *other* counting sources plus its own drift. O(n^2).
+
+    Its own splits it holds together itself, ahead of reading. If every counting source waits for another, since the
+    next record of each is beyond its limit, there is a gap in the event times: then those go on that are nearest.
+
+    Parameters
+    ----------
+    source_id : str
+        A key of `reports`.
+    reports : mapping of str to SourceReport
+        The last word of each source of the group, this one included.
+
+    Returns
+    -------
+    int
+        In microseconds; ``MAX_WATERMARK``, that is no limit, if no other source counts.
+    """
+    limit = _limit_by_others(source_id, reports)
+    nearest = reports[source_id].next_us
+    if nearest is None or nearest <= limit:
+        return limit
+    for other_id, other in reports.items():
+        if other.watermark is None and other.next_us is None:
+            continue
+        if other.next_us is None or other.next_us < nearest or other.next_us <= _limit_by_others(other_id, reports):
+            return limit
+    return nearest
+
+
+def _limit_by_others(source_id: str, reports: Mapping[str, SourceReport]) -> int:
+    others = [r.watermark for i, r in reports.items() if i != source_id and r.watermark is not None]
+    return saturating_add(min(others), reports[source_id].max_drift_us) if others else MAX_WATERMARK
 
 
 @dataclass(slots=True)

@@ -131,6 +131,8 @@ class MicroBatchPlan:
         Records in the batch.
     late
         `int64[n]`: records of the batch at or below the watermark announced before it.
+    slowest_us
+        The smallest watermark that holds back, of the splits that count after the batch; None if none counts.
     """
 
     after: SplitTable
@@ -138,6 +140,7 @@ class MicroBatchPlan:
     limited_by: LimitedBy
     rows: int
     late: Int64Array
+    slowest_us: int | None
 
 
 def plan_micro_batch(
@@ -235,7 +238,9 @@ def plan_micro_batch(
         combined = min(combined, saturating_add(horizon_us, -1))
     after = SplitTable(before.split_ids, ends, watermarks, statuses, max(before.combined, combined))
     late = index.count_at_or_below(before.positions, ends, before.combined)
-    return MicroBatchPlan(after, bound, limited_by, int((ends - before.positions).sum()), late)
+    counting = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
+    slowest = min(int(held[counting].min()), horizon_us) if counting.any() else None
+    return MicroBatchPlan(after, bound, limited_by, int((ends - before.positions).sum()), late, slowest)
 
 
 def _alignment_bound(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,8 +42,27 @@ def _limit_s(item: pytest.Item) -> int:
     return _LIMIT_S
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Name what was skipped for want of a broker, below all else: such a run must not look like a full one."""
+    yield
+    missing: dict[str, str] = getattr(terminalreporter.config, "kafka_missing", {})
+    if not missing:
+        return
+    terminalreporter.section("Kafka", yellow=True, bold=True)
+    for what, why in missing.items():
+        terminalreporter.write_line(f"NOT TESTED against {what}: {why}", yellow=True)
+    skipped = Counter(
+        report.nodeid.split("::")[0]
+        for report in terminalreporter.stats.get("skipped", ())
+        if "kafka" in report.keywords
+    )
+    for file, number in sorted(skipped.items()):
+        terminalreporter.write_line(f"  {file}: {number} skipped")
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local Spark session, started when the first test asks for it and stopped at the end of the run."""
     # Before the JVM starts: it is handed this environment, and starts the Python workers from it.
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -60,8 +82,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
         # A query that does not stop fails its test; the default waits for ever.
         .config("spark.sql.streaming.stopTimeout", "60s")
+        .config("spark.jars", ",".join(_jars(request)))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+def _jars(request: pytest.FixtureRequest) -> list[str]:
+    """Spark's own Kafka source, where a test of this run may compare with it."""
+    if not any(item.get_closest_marker("kafka") for item in request.session.items):
+        return []
+    try:
+        return list(map(str, SPARK_CONNECTOR.jars()))
+    except ArtifactsMissingError:
+        return []  # the tests that need them say so

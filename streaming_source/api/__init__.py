@@ -4,6 +4,7 @@ from streaming_source.api.clients import KeptClients
 from streaming_source.api.discovery import (
     DiscoveredSplits,
     DiscoveredSplitsSerializer,
+    DiscoveringSource,
     DiscoveringSplitEnumerator,
 )
 from streaming_source.api.emitter import BlockEmitter, RecordEmitter, RecordEvaluator, SplitState
@@ -19,14 +20,16 @@ from streaming_source.api.records import RecordBlock, RecordsBySplits, RecordsWi
 from streaming_source.api.serializer import JsonSerializer, SimpleVersionedSerializer
 from streaming_source.api.source import Boundedness, Source
 from streaming_source.api.split import RecordSplit, SourceSplit
-from streaming_source.api.split_reader import SplitReader, SplitsAddition, SplitsChange, SplitsRemoval
+from streaming_source.api.split_reader import CaughtUp, SplitReader, SplitsAddition, SplitsChange, SplitsRemoval
 
 __all__ = [
     "BlockEmitter",
     "Boundedness",
+    "CaughtUp",
     "Counter",
     "DiscoveredSplits",
     "DiscoveredSplitsSerializer",
+    "DiscoveringSource",
     "DiscoveringSplitEnumerator",
     "Fetching",
     "InputStatus",

@@ -1,19 +1,21 @@
-"""An enumerator for sources that can list their splits."""
+"""Sources that can list their splits."""
 
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext
-from streaming_source.api.serializer import SimpleVersionedSerializer, bytes_to_json, json_to_bytes
-from streaming_source.api.split import SourceSplit
+from streaming_source.api.serializer import JsonSerializer, SimpleVersionedSerializer, bytes_to_json, json_to_bytes
+from streaming_source.api.source import Boundedness, Source
+from streaming_source.api.split import RecordSplit, SourceSplit
 from streaming_source.exceptions import OffsetError
 
-__all__ = ["DiscoveredSplits", "DiscoveredSplitsSerializer", "DiscoveringSplitEnumerator"]
+__all__ = ["DiscoveredSplits", "DiscoveredSplitsSerializer", "DiscoveringSource", "DiscoveringSplitEnumerator"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
@@ -154,3 +156,39 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
             elif self._is_complete:
                 del self._asking[subtask_id]
                 self._context.signal_no_more_splits(subtask_id)
+
+
+class DiscoveringSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
+    """A source that can list its splits, each of which is told by its name: all but the reading is done here.
+
+    A bounded one is asked for its splits once; each of them must say where it stops, or be finished by its
+    `SplitReader`.
+    """
+
+    discovery_interval_seconds: float = 1.0
+    """How often to look for splits, unless the source is bounded."""
+
+    split_serializer = JsonSerializer(RecordSplit)
+    enumerator_checkpoint_serializer = DiscoveredSplitsSerializer(split_serializer)
+
+    @abstractmethod
+    def discover(self) -> Iterable[RecordSplit]:
+        """All splits there are, each as it is before its first record is read. Runs on a worker thread."""
+
+    def create_enumerator(
+        self, context: SplitEnumeratorContext[RecordSplit]
+    ) -> DiscoveringSplitEnumerator[RecordSplit]:
+        """See `Source`."""
+        return self._enumerator(context, None)
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[RecordSplit], checkpoint: DiscoveredSplits[RecordSplit]
+    ) -> DiscoveringSplitEnumerator[RecordSplit]:
+        """See `Source`."""
+        return self._enumerator(context, checkpoint)
+
+    def _enumerator(
+        self, context: SplitEnumeratorContext[RecordSplit], checkpoint: DiscoveredSplits[RecordSplit] | None
+    ) -> DiscoveringSplitEnumerator[RecordSplit]:
+        period = None if self.boundedness is Boundedness.BOUNDED else self.discovery_interval_seconds
+        return DiscoveringSplitEnumerator(context, self.discover, period_seconds=period, checkpoint=checkpoint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from streaming_source.api.emitter import BlockEmitter, RecordEmitter, RecordEvaluator
 from streaming_source.api.fetching import Fetching
@@ -52,6 +52,10 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     def boundedness(self) -> Boundedness:
         """Whether the source ends by itself."""
 
+    def for_batch(self) -> Source[SplitT, CheckpointT]:
+        """The source that `spark.read` reads: all that there is now, and no trace is left; by default this one."""
+        return self
+
     @abstractmethod
     def schema(self) -> pa.Schema:
         """Columns of the records, in Arrow's types. May look at the data; called once a query, before it runs."""
@@ -60,10 +64,6 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     def has_source_timestamps(self) -> bool:
         """Whether records come with a source record timestamp, as in Kafka; if not, event times need a column."""
         return False
-
-    def for_batch(self) -> Self:
-        """The source for a batch read, which leaves no trace; by default the same."""
-        return self
 
     @abstractmethod
     def create_enumerator(self, context: SplitEnumeratorContext[SplitT]) -> SplitEnumerator[SplitT, CheckpointT]:

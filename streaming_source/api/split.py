@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Self, cast
 
 from streaming_source.exceptions import UnsupportedOperationError
@@ -96,7 +96,7 @@ class RecordSplit(SourceSplit):
     True
     """
 
-    split_id: str
+    split_id: str = field()  # said to be a field: else the property of the base class is taken for its default
     position: int = 0
     stop: int | None = None
     start: int | None = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from streaming_source.api.records import RecordsWithSplitIds
 from streaming_source.api.split import SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
 
-__all__ = ["SplitReader", "SplitsAddition", "SplitsChange", "SplitsRemoval"]
+__all__ = ["CaughtUp", "SplitReader", "SplitsAddition", "SplitsChange", "SplitsRemoval"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
@@ -31,6 +32,25 @@ class SplitsRemoval(Generic[SplitT]):
 
 
 SplitsChange: TypeAlias = SplitsAddition[SplitT] | SplitsRemoval[SplitT]
+
+
+class CaughtUp(Enum):
+    """Whether all that a split has was fetched.
+
+    Attributes
+    ----------
+    YES
+        There was nothing more.
+    HELD_BACK
+        Nothing more can be fetched, but there is something: records of a transaction that is open, say. Such a split
+        is not idle.
+    NO
+        There may be more: where it would come from does not answer, say.
+    """
+
+    YES = "yes"
+    HELD_BACK = "held_back"
+    NO = "no"
 
 
 class SplitReader(ABC, Generic[SplitT]):
@@ -77,6 +97,14 @@ class SplitReader(ABC, Generic[SplitT]):
     def supports_pausing(self) -> bool:
         """Whether `pause_or_resume_splits` is overridden."""
         return type(self).pause_or_resume_splits is not SplitReader.pause_or_resume_splits
+
+    def caught_up(self, split_id: str) -> CaughtUp | None:
+        """After a fetch that brought nothing: whether there was nothing of this split. It must know, not guess.
+
+        A split is idle only if it has caught up. None: that a fetch brings nothing says so, by itself or after a long
+        wait from which it was woken.
+        """
+        return None
 
     def close(self) -> None:
         """Let go of resources; called once, last."""

@@ -2,6 +2,7 @@
 
 from streaming_source.coordinator.assignment import assign_ranges
 from streaming_source.coordinator.coordinator import SourceCoordinator
+from streaming_source.coordinator.meeting import GroupMeeting
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.tracker import AssignmentTracker
@@ -9,6 +10,7 @@ from streaming_source.coordinator.workers import WorkerPool, Workers
 
 __all__ = [
     "AssignmentTracker",
+    "GroupMeeting",
     "ReadRules",
     "SourceCoordinator",
     "SourceState",

@@ -12,6 +12,7 @@ import pyarrow as pa
 from alignment.columns import top_level_column
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import (
+    CaughtUp,
     ReaderMetrics,
     Source,
     SourceOutput,
@@ -49,10 +50,13 @@ class Fetched:
         In order; none is empty.
     finished
         Nothing more will come.
+    caught_up
+        See `SplitReader.caught_up`.
     """
 
     blocks: tuple[SeenBlock, ...]
     finished: bool
+    caught_up: CaughtUp | None = None
 
     @property
     def rows(self) -> int:
@@ -87,6 +91,7 @@ class AheadReader(Generic[SplitT]):
         self._output = SplitOutput(self._times, ReaderMetrics(), source.end_of_stream, split.stop)
         self._emitter = source.create_record_emitter(self._context)
         self._reader: SplitReader[SplitT] | None = None
+        self._is_woken = False
 
     def fetch(self) -> Fetched:
         """Fetch once. May block until `wake_up`."""
@@ -94,6 +99,7 @@ class AheadReader(Generic[SplitT]):
         if not self._has_reached_stop:
             reader = self._opened()
             records = reader.fetch()
+            self._is_woken = False
             while (split_id := records.next_split()) is not None:
                 if split_id != split.split_id:
                     raise SourceError(f"fetched records of split {split_id!r} with the reader of {split.split_id!r}")
@@ -102,12 +108,14 @@ class AheadReader(Generic[SplitT]):
             finished = split.split_id in records.finished_splits
             records.recycle()
             if not finished and not self._output.ended and not self._has_reached_stop:
-                return Fetched(self._times.take(), finished=False)
+                return Fetched(self._times.take(), False, reader.caught_up(split.split_id))
         self.close()
         return Fetched(self._times.take(), finished=True)
 
     def wake_up(self) -> None:
         """Make a fetch that blocks return. From any thread."""
+        # Said before the reader is looked for: one that is being opened is looked for in vain, and must hear of it.
+        self._is_woken = True
         reader = self._reader
         if reader is not None:
             reader.wake_up()
@@ -127,6 +135,8 @@ class AheadReader(Generic[SplitT]):
         if self._reader is None:
             self._reader = self._source.create_split_reader(self._context)
             self._reader.handle_splits_changes(SplitsAddition([self._state.to_split()]))
+            if self._is_woken:
+                self._reader.wake_up()
         return self._reader
 
 

@@ -34,7 +34,7 @@ class AsyncCalls:
         self._now_us = now_us
         self._arrived: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.get_ident()
-        self._awaited: set[object] = set()
+        self._awaited: set[_Progress] = set()
         self._ended = False
         self._closed = False
 
@@ -43,21 +43,29 @@ class AsyncCalls:
     def call(
         self, call: Callable[[], Any], handler: TimedHandler, *, delay_s: float = 0.0, period_s: float | None = None
     ) -> None:
-        """Make a call on a worker, once or a period after it has ended again; each time its handler runs here."""
-        token = object()
+        """Make a call on a worker, once or a period after it has ended again; each time its handler runs here.
+
+        While its results wait, because the coordinator's thread does not run, each further call is put off for twice
+        as many periods as the one before: nobody may look for hours.
+        """
+        if self._ended:
+            return
+        progress = _Progress()
         if not delay_s:
-            self._awaited.add(token)
+            self._awaited.add(progress)
 
         def work() -> None:
             if self._ended:
                 return
-            began_us = self._now_us()
-            result, raised = None, None
-            try:
-                result = call()
-            except BaseException as error:  # whatever it is, it is the handler's to judge
-                raised = error
-            self._arrived.put(partial(self._handle, token, handler, result, raised, began_us))
+            if progress.is_due():
+                began_us = self._now_us()
+                result, raised = None, None
+                try:
+                    result = call()
+                except BaseException as error:  # whatever it is, it is the handler's to judge
+                    raised = error
+                progress.made += 1
+                self._arrived.put(partial(self._handle, progress, handler, result, raised, began_us))
             if period_s is not None:
                 self._workers.submit(work, period_s)
 
@@ -113,8 +121,28 @@ class AsyncCalls:
         self._closed = True
 
     def _handle(
-        self, token: object, handler: TimedHandler, result: Any, error: BaseException | None, began_us: int
+        self, progress: _Progress, handler: TimedHandler, result: Any, error: BaseException | None, began_us: int
     ) -> None:
-        self._awaited.discard(token)
+        progress.handled += 1
+        self._awaited.discard(progress)
         if not self._ended:
             handler(result, error, began_us)
+
+
+class _Progress:
+    """How often a call was made, and its result handled. Each number is changed by one thread alone."""
+
+    __slots__ = ("_skipped", "handled", "made")
+
+    def __init__(self) -> None:
+        self.made = self.handled = 0
+        self._skipped = 0
+
+    def is_due(self) -> bool:
+        """Whether to make the call, a period after it was made or this was asked."""
+        waiting = self.made - self.handled
+        if waiting and self._skipped + 1 < 2**waiting:
+            self._skipped += 1
+            return False
+        self._skipped = 0
+        return True

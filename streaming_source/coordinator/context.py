@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,6 +31,8 @@ __all__ = ["CoordinatorContext"]
 T = TypeVar("T")
 U = TypeVar("U")
 SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+Int64Array = npt.NDArray[np.int64]
 
 
 class CoordinatorContext(SplitEnumeratorContext[SplitT]):
@@ -118,10 +120,10 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
 
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
         """See `SplitEnumeratorContext`."""
-        for subtask_id, splits in assignment.assignment.items():
-            ids = [split.split_id for split in splits]
-            self._check_registered(subtask_id, f"cannot assign splits {ids}")
-        self._calls.on_thread(lambda: self._assign(assignment.assignment))
+        # Copied: it may take effect later.
+        by_reader = {subtask_id: tuple(splits) for subtask_id, splits in assignment.assignment.items()}
+        self._check_all_registered(by_reader)
+        self._calls.on_thread(lambda: self._assign(by_reader))
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
         """See `SplitEnumeratorContext`."""
@@ -155,7 +157,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
 
         def handle(result: Any, error: BaseException | None, began_us: int) -> None:
             handler(result, error)
-            self.observed_us = began_us
+            if error is None:
+                self.observed_us = max(began_us, self.observed_us or 0)
 
         self._calls.call(call, handle, delay_s=initial_delay_seconds, period_s=period_seconds)
 
@@ -196,9 +199,10 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
 
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         """See `SplitEnumeratorContext`."""
-        low, high = np.atleast_1d(np.asarray(min_us, np.int64)), np.atleast_1d(np.asarray(max_us, np.int64))
+        # Copied: it may take effect later.
+        count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
         if high.size:
-            self._calls.on_thread(lambda: self._add_blocks(split_id, rows, low, high))
+            self._calls.on_thread(lambda: self._add_blocks(split_id, count, low, high))
 
     def complete_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""
@@ -215,11 +219,14 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
             known = ", ".join(map(str, sorted(self.readers))) or "none"
             raise SourceError(f"{what} to reader {subtask_id}: it is not registered; registered are {known}")
 
-    def _assign(self, assignment: Mapping[int, Iterable[SplitT]]) -> None:
-        by_reader = {subtask_id: list(splits) for subtask_id, splits in assignment.items()}
-        new: set[str] = set()
+    def _check_all_registered(self, by_reader: Mapping[int, Sequence[SplitT]]) -> None:
         for subtask_id, splits in by_reader.items():
             self._check_registered(subtask_id, f"cannot assign splits {[split.split_id for split in splits]}")
+
+    def _assign(self, by_reader: Mapping[int, Sequence[SplitT]]) -> None:
+        self._check_all_registered(by_reader)
+        new: set[str] = set()
+        for splits in by_reader.values():
             for split in splits:
                 if split.split_id in self._index or split.split_id in new:
                     raise SourceError(f"split {split.split_id!r} was assigned, and is in work already")
@@ -237,9 +244,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.changed |= subtask_id not in self.without_more
         self.without_more.add(subtask_id)
 
-    def _add_blocks(
-        self, split_id: str, rows: npt.ArrayLike, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]
-    ) -> None:
+    def _add_blocks(self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array) -> None:
         exact = np.ones(high.shape, np.bool_)
         if self._time_limit_us is not None:
             # What is invalid bounds nothing: such a block may hold records without a valid event time, and the latest

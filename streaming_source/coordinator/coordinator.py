@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -13,20 +14,22 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.index import EventTimeIndex
-from alignment.planner import MicroBatchPlan, SplitTable, plan_micro_batch
+from alignment.planner import MicroBatchPlan, plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.generators import SplitGenerators
+from streaming_source.coordinator.group import GroupSeat
 from streaming_source.coordinator.host import EnumeratorHost
-from streaming_source.coordinator.idle_clock import IdleClock
 from streaming_source.coordinator.look_ahead import LookAhead
-from streaming_source.coordinator.members import has_news, joined, without_finished
+from streaming_source.coordinator.meeting import GroupMeeting
+from streaming_source.coordinator.members import SplitsInWork, has_news, without_finished
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WorkerPool, Workers
+from streaming_source.exceptions import SourceError
 
 __all__ = ["SourceCoordinator"]
 
@@ -53,6 +56,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         How many read one micro-batch, at least 1.
     workers
         Do what must not keep the planner waiting; by default threads. Closed with this.
+    meeting
+        Of the alignment group whose other members are other sources; None if there is none. Left when this is closed.
 
     Notes
     -----
@@ -70,6 +75,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         *,
         readers: int = 1,
         workers: Workers | None = None,
+        meeting: GroupMeeting | None = None,
     ) -> None:
         self._source = source
         self._rules = rules
@@ -77,14 +83,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._now_us = now_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
+        self._group = GroupSeat(meeting)
         self._draining = self._announce_again = self._started = False
         self._host: EnumeratorHost[SplitT, CheckpointT] | None = None
         self._look_ahead: LookAhead[SplitT] | None = None
-        self._idle_clock = IdleClock(rules.strategy.idle_timeout_us, now_us)
+        self._in_work = SplitsInWork(rules.strategy.idle_timeout_us, now_us)
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
         self.last_plan: MicroBatchPlan | None = None
-        self._table = SplitTable.empty()
-        self._late = np.empty(0, np.int64)
         self._generators = SplitGenerators(rules.strategy)
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -101,7 +106,18 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return self._host
 
     def restore(self, state: SourceState[SplitT, CheckpointT]) -> None:
-        """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet."""
+        """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet.
+
+        Raises
+        ------
+        SourceError
+            If planning has begun.
+        """
+        if self._started:
+            raise SourceError(
+                f"cannot restore state {state.sequence}: planning has begun, and stands at state "
+                f"{self.state.sequence}; go on from an earlier state with rewind()"
+            )
         self._calls = AsyncCalls(self._workers, self._now_us)
         self._context: CoordinatorContext[SplitT] = CoordinatorContext(
             self._readers,
@@ -135,12 +151,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._look_ahead is None or not self._started:
             # What an index of the source's own told of the records since is forgotten: it must be found anew.
             self.host.close()
+            self._started = False
             self.restore(state)
             return
         self._index.remove(self._index.split_ids)
         self._context.complete.clear()
         self._context.added.clear()
-        self.host.go_back(state.sequence)
+        in_work, _, _ = without_finished(state.table)
+        self.host.go_back(state.sequence, in_work.split_ids)
         self._begin_from(state)
         self._take_over()
         self._context.changed = True
@@ -158,9 +176,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._draining and self._look_ahead is not None:
             self._look_ahead.drain()
         self._take_over()
-        self.host.start(self._table.split_ids)
+        self.host.start(self._in_work.table.split_ids)
         self.host.run_until(lambda: not self._calls.awaits_first)
         self._context.changed = self._started = True
+        alignment = self._rules.strategy.alignment
+        if alignment is not None:
+            self._group.start(self._calls, alignment.update_interval_us / 1e6, self._look_again)
         if self._draining:
             self._calls.end()
         elif self._look_ahead is not None:
@@ -170,11 +191,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def close(self) -> None:
         """End discovery."""
-        if self._look_ahead is not None:
-            self._look_ahead.close()
-        if self._host is not None:
-            self._host.close()
-        self._workers.close()
+        self._group.leave()
+        try:
+            if self._look_ahead is not None:
+                self._look_ahead.close()
+            if self._host is not None:
+                self._host.close()
+        finally:
+            self._workers.close()
 
     # ---- planning ------------------------------------------------------------------------------------------------
 
@@ -195,16 +219,32 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         while True:
             self.host.run()
             self._take_added()
-            is_due = self._context.changed or self._idle_clock.is_due(self._context.observed_us)
+            is_due = self._context.changed or self._in_work.idle_clock.is_due(self._context.observed_us)
             if is_due and (waits_for is None or waits_for.is_settled) and self._plan(max_rows):
                 return self.state
             if waits_for is None or waits_for.is_at_rest:
                 return self.state
             self._calls.wait()
 
+    def unread_rows(self) -> int:
+        """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
+        if not self._started:
+            self.start()
+        self.host.run()
+        self._take_added()
+        return int((self._index.ends() - self._in_work.table.positions).sum())
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self._draining
+
     def available(self) -> dict[str, tuple[int, int]]:
         """Of each split in work: its next position, and the position after the last record known to be there."""
-        at = {i: (n, n) for i, n in zip(self._table.split_ids, self._table.positions.tolist(), strict=True)}
+        at = {
+            i: (n, n)
+            for i, n in zip(self._in_work.table.split_ids, self._in_work.table.positions.tolist(), strict=True)
+        }
         if self._started:
             ends = zip(self._index.split_ids, self._index.ends().tolist(), strict=True)
             at = {i: (at[i][0], end) for i, end in ends if i in at}
@@ -271,14 +311,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Plan, and hand the state out if there is news in it; whether there is."""
         self._assign_waiting()
         self._context.changed = False
-        ids = self._table.split_ids
+        ids = self._in_work.table.split_ids
         strategy = self._rules.strategy
         own_generator = strategy.generates_watermarks and strategy.out_of_orderness_us is None
         plan = plan_micro_batch(
-            self._table,
+            self._in_work.table,
             self._index,
             self._rules.planning,
             max_rows=max_rows,
+            # A run that only reads what is there (AvailableNow) goes alone.
+            group_limit_us=MAX_WATERMARK if self._draining else self._group.limit_us(),
             horizon_us=self._context.horizon_us,
             idle=self._idle(),
             complete=np.fromiter((split_id in self._context.complete for split_id in ids), np.bool_, len(ids)),
@@ -288,9 +330,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         )
         # A snapshot says nothing of the time that passes while it is read.
         if not self._draining:
-            unread = self._table.positions < self._index.ends()
-            self._idle_clock.track(unread, plan.after.statuses, self._context.observed_us)
-        is_news = plan.rows > 0 or has_news(self.state.table, self._table, plan.after)
+            ends, left = self._index.ends(), plan.after.positions
+            nearest = partial(self._index.nearest_time, left) if (left < ends).any() else None
+            self._group.tell(plan.slowest_us, nearest)
+            unread = self._in_work.table.positions < ends
+            self._in_work.idle_clock.track(unread, plan.after.statuses, self._context.observed_us)
+        is_news = plan.rows > 0 or has_news(self.state.table, self._in_work.table, plan.after)
         if not is_news and not self._announce_again:
             return False
         self._hand_out(plan)
@@ -298,16 +343,19 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._context.changed = True
         return True
 
+    def _look_again(self) -> None:
+        self._context.changed = True
+
     def _idle(self) -> npt.NDArray[np.bool_]:
         if self._draining:
-            return np.asarray(self._table.statuses == SplitStatus.IDLE)
+            return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
         if self._look_ahead is not None:
-            return self._idle_clock.idle(self._look_ahead.observed_us(self._table.split_ids))
-        return self._idle_clock.idle(self._context.observed_us or 0)
+            return self._in_work.idle_clock.idle(self._look_ahead.observed_us(self._in_work.table.split_ids))
+        return self._in_work.idle_clock.idle(self._context.observed_us or 0)
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
         ids, positions = plan.after.split_ids, plan.after.positions.tolist()
-        self._late = self._late + plan.late
+        self._in_work.late = self._in_work.late + plan.late
         if plan.late.any():
             counts = {ids[i]: int(plan.late[i]) for i in np.flatnonzero(plan.late)}
             _log.warning("late records, at or below the watermark already announced, by split: %s", counts)
@@ -317,12 +365,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._look_ahead.hand_out(ids, positions)
             table = replace(table, positions=np.array([split.position for split in splits], np.int64))
         sequence = self.state.sequence + 1
-        self.state = SourceState(sequence, splits, table, self._late, self.host.snapshot(sequence))
+        self.state = SourceState(sequence, splits, table, self._in_work.late, self.host.snapshot(sequence))
         self.last_plan = plan
         self._announce_again = False
-        self._table = plan.after
+        self._in_work.table = plan.after
         self._leave_finished()
-        self._index.forget_before(self._table.positions)
+        self._index.forget_before(self._in_work.table.positions)
 
     # ---- inside: the table ---------------------------------------------------------------------------------------
 
@@ -338,8 +386,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         state = self.state
         for split in state.splits:
             self._index.add_split(split.split_id, split.position)
-        self._table, self._late = state.table, state.late
-        self._idle_clock.begin(state.table.statuses)
+        self._in_work.begin(state.table, state.late)
         statuses = zip(state.splits, state.table.statuses, strict=True)
         in_work = [split for split, status in statuses if status != SplitStatus.FINISHED]
         self._ahead.restore_splits(state.splits if self._look_ahead is None else in_work)
@@ -349,9 +396,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Let the splits that were assigned since the last plan join the table."""
         added = self._context.added
         if added:
-            self._table, order = joined(self._table, added)
-            self._late = np.append(self._late, np.zeros(len(added), np.int64))[order]
-            self._idle_clock.add(len(added), order)
+            self._in_work.join(added)
             if self._look_ahead is not None:
                 self._look_ahead.add_splits(added)
             added.clear()
@@ -359,20 +404,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _assign_waiting(self) -> None:
         """Let splits that wait join the table until something before the horizon can be read."""
         while self._context.horizon_us < MAX_WATERMARK:
-            readable = int((self._table.positions < self._index.ends()).sum())
-            if not self._ahead.assign_waiting(readable, self._index.nearest_time(self._table.positions)):
+            readable = int((self._in_work.table.positions < self._index.ends()).sum())
+            if not self._ahead.assign_waiting(readable, self._index.nearest_time(self._in_work.table.positions)):
                 return
             self._take_added()
 
     def _leave_finished(self) -> None:
         """Let finished splits leave the table: the state that says so was handed out."""
-        self._table, keep, finished = without_finished(self._table)
-        if not finished:
-            return
-        self._index.remove(finished)
-        for split_id in finished:
-            self._ahead.finish_split(split_id)
-            self._context.complete.discard(split_id)
-        self._generators.forget(finished)
-        self._late = self._late[keep]
-        self._idle_clock.keep(keep)
+        finished = self._in_work.leave_finished()
+        if finished:
+            self._index.remove(finished)
+            for split_id in finished:
+                self._ahead.finish_split(split_id)
+                self._context.complete.discard(split_id)
+            self._generators.forget(finished)

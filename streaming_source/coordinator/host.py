@@ -41,9 +41,7 @@ class EnumeratorHost(Generic[SplitT, CheckpointT]):
     def start(self, restored_splits: Sequence[str] = ()) -> None:
         """Start the enumerator and register its readers, the restored splits shared out among them."""
         self.enumerator.start()
-        readers = self._context.current_parallelism()
-        for subtask_id in range(readers):
-            self.register(subtask_id, restored_splits[subtask_id::readers])
+        self._register_all(restored_splits)
 
     def close(self) -> None:
         """Close the enumerator, and do nothing for it any more. What is under way on a worker is not waited for."""
@@ -114,8 +112,8 @@ class EnumeratorHost(Generic[SplitT, CheckpointT]):
         self._context.tracker.on_complete(checkpoint_id)
         self.enumerator.notify_checkpoint_complete(checkpoint_id)
 
-    def go_back(self, checkpoint_id: int) -> None:
-        """All readers go on from an earlier state; the later ones are given up."""
+    def go_back(self, checkpoint_id: int, restored_splits: Sequence[str] = ()) -> None:
+        """All readers go on from an earlier state, with the splits that it has; the later ones are given up."""
         readers = sorted(self._context.readers)
         for subtask_id in readers:
             self.unregister(subtask_id)
@@ -123,5 +121,11 @@ class EnumeratorHost(Generic[SplitT, CheckpointT]):
             self.reset(subtask_id, checkpoint_id)
         for given_up in self._context.tracker.forget_after(checkpoint_id):
             self.enumerator.notify_checkpoint_aborted(given_up)
-        for subtask_id in readers:
-            self.register(subtask_id)
+        self._register_all(restored_splits)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _register_all(self, restored_splits: Sequence[str]) -> None:
+        readers = self._context.current_parallelism()
+        for subtask_id in range(readers):
+            self.register(subtask_id, restored_splits[subtask_id::readers])

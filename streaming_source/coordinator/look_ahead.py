@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import Source, SourceSplit, SplitRange, SupportsEventTimeIndex
-from streaming_source.coordinator.ahead_reader import AheadReader, Fetched, columns_for_times
+from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.coordinator.ahead_reader import AheadReader, columns_for_times
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.look import Arrival, Look
 from streaming_source.coordinator.seen import SeenRecords
+from streaming_source.coordinator.turns import Turns
 from streaming_source.coordinator.workers import WORKERS, Workers
 
 __all__ = ["LOOK_AHEAD_ROWS", "LookAhead"]
@@ -41,45 +41,6 @@ _AT_ONCE: Final = WORKERS - 2
 
 _MAX_OPEN: Final = 64
 """With more splits than this a `SplitReader` is closed after each fetch: connections and files are not without end."""
-
-_FIRST_RETRY_S: Final = 0.02
-_LAST_RETRY_S: Final = 0.5
-"""How soon to fetch again what brought nothing: later from time to time."""
-
-_FIRST_PATIENCE_S: Final = 0.5
-_LAST_PATIENCE_S: Final = 4.0
-"""How long a fetch may block before it is woken. When the longest was in vain, there was nothing to fetch."""
-
-
-class _Look(Generic[SplitT]):
-    """One split. What workers change is guarded by the lock of the `LookAhead`; `seen` is the coordinator's alone."""
-
-    def __init__(self, split: SplitT, reader: AheadReader[SplitT]) -> None:
-        self.split = split
-        self.reader = reader
-        self.seen = SeenRecords(split.position)
-        # Of what the coordinator took over: when a fetch began that found nothing; whether any was, whether the last.
-        self.observed_us = MIN_WATERMARK
-        self.is_known = self.is_done = False
-        # Guarded by the lock.
-        self.untaken = 0
-        self.is_fetching = self.is_full = self.is_gone = self.is_woken = False
-        self.fetches = 0
-        self.retry_s = _FIRST_RETRY_S
-        self.patience_s = _FIRST_PATIENCE_S
-        self.last_arrival: _Arrival[SplitT] | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Arrival(Generic[SplitT]):
-    """What a fetch brought, on its way to the coordinator."""
-
-    look: _Look[SplitT]
-    began_us: int
-    fetched: Fetched | None
-    error: BaseException | None
-    found_nothing: bool = False
-    is_last: bool = False
 
 
 class LookAhead(SupportsEventTimeIndex[SplitT]):
@@ -119,38 +80,44 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
         self._now_us = now_us
         self._max_rows = max_rows
         self._schema = columns_for_times(context.schema, context.timestamp_assigner)
-        self._looks: dict[str, _Look[SplitT]] = {}
+        self._looks: dict[str, Look[SplitT]] = {}
+        # Of the splits that ended with the last state: its ranges are still to be cut.
+        self._ended: dict[str, SeenRecords] = {}
         self._drains_from_us: int | None = None
         # All below is guarded by the lock, which is held for moments only.
         self._lock = threading.Lock()
-        self._ready: deque[_Look[SplitT]] = deque()
-        self._under_way = 0
+        self._turns: Turns[Look[SplitT]] = Turns(_AT_ONCE)
         self._share = max_rows
-        self._arrived: list[_Arrival[SplitT]] = []
+        self._arrived: list[Arrival[SplitT]] = []
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def restore_splits(self, splits: Sequence[SplitT]) -> None:
         """See `SupportsEventTimeIndex`. Those that were looked at before are looked at no more."""
         self._let_go(list(self._looks))
+        self._ended.clear()
         self.add_splits(splits)
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         """Look ahead in these, too."""
         assigner = self._context.timestamp_assigner
-        new = [_Look(split, AheadReader(self._source, split, self._schema, assigner)) for split in splits]
+        new = [Look(split, AheadReader(self._source, split, self._schema, assigner)) for split in splits]
         self._looks.update((look.split.split_id, look) for look in new)
         with self._lock:
             self._share = self._fair_share()
-            self._ready.extend(new)
+            for look in new:
+                self._turns.add(look)
             self._begin_ready()
 
     def finish_split(self, split_id: str) -> None:
         """See `SupportsEventTimeIndex`."""
+        if split_id in self._looks:
+            self._ended[split_id] = self._looks[split_id].seen
         self._let_go([split_id])
 
     def hand_out(self, split_ids: Sequence[str], numbers: Sequence[int]) -> None:
         """The records before these numbers are in a state that was handed out."""
+        self._ended.clear()
         for split_id, number in zip(split_ids, numbers, strict=True):
             look = self._looks[split_id]
             if number > look.seen.handed_out:
@@ -158,7 +125,7 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
                 with self._lock:
                     if look.is_full and not self._fills(look):
                         look.is_full = False
-                        self._ready.append(look)
+                        self._turns.add(look)
         with self._lock:
             self._begin_ready()
 
@@ -207,7 +174,7 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """See `SupportsEventTimeIndex`. Cut between what single fetches brought."""
         look = self._looks.get(end.split_id)
-        seen = look.seen if look is not None else SeenRecords(end.position)
+        seen = look.seen if look is not None else self._ended.get(end.split_id, SeenRecords(end.position))
         parts = seen.cut(start.position, end.position, rows_per_range)
         return [SplitRange(start.at(begin).until(stop), rows) for begin, stop, rows in parts]
 
@@ -215,80 +182,92 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
 
     def _begin_ready(self) -> None:
         """Under the lock."""
-        while self._ready and self._under_way < _AT_ONCE:
-            look = self._ready.popleft()
-            if not look.is_gone:
-                self._under_way += 1
-                look.is_fetching = True
-                self._workers.submit(partial(self._fetch, look))
+        while (turn := self._turns.take()) is not None:
+            look, is_quiet = turn
+            if look.is_gone:
+                self._turns.leave(quiet=is_quiet)
+            else:
+                self._workers.submit(partial(self._fetch, look, is_quiet))
 
-    def _fetch(self, look: _Look[SplitT]) -> None:
+    def _fetch(self, look: Look[SplitT], is_quiet: bool) -> None:
         with self._lock:
-            look.is_woken = look.is_gone
-            number = look.fetches = look.fetches + 1
-        self._workers.submit(partial(self._wake, look, number), look.patience_s)
-        arrival = _Arrival(look, self._now_us(), None, None)
+            if look.is_gone:
+                self._turns.leave(quiet=is_quiet)
+                self._begin_ready()
+                return
+            look.is_fetching = True
+            look.fetches += 1
+            was_timed, look.is_timed = look.is_timed, True
+        if not was_timed:
+            self._workers.submit(partial(self._wake, look, look.fetches), look.patience_s)
+        arrival = Arrival(look, self._now_us(), None, None)
         try:
-            if not look.is_gone:
-                arrival.fetched = look.reader.fetch()
-            if look.is_gone or len(self._looks) > _MAX_OPEN:
+            arrival.fetched = look.reader.fetch()
+            if len(self._looks) > _MAX_OPEN:
                 look.reader.close()
         except BaseException as error:  # whatever it is, the query must hear of it
             error.add_note(f"while the planner read split {look.split.split_id!r} ahead")
             arrival.error = error
         with self._lock:
-            self._under_way -= 1
+            self._turns.leave(quiet=is_quiet)
             look.is_fetching = False
-            if not look.is_gone:
+            is_gone = look.is_gone
+            if not is_gone:
                 self._judge(arrival)
             self._begin_ready()
+        if is_gone:
+            self._close(look)
 
-    def _wake(self, look: _Look[SplitT], number: int) -> None:
+    def _wake(self, look: Look[SplitT], number: int) -> None:
+        """Wake a fetch that has blocked since this was asked for; a later one is given as long."""
         with self._lock:
-            if not look.is_fetching or look.fetches != number:
+            if look.is_fetching and look.fetches != number:
+                self._workers.submit(partial(self._wake, look, look.fetches), look.patience_s)
                 return
-            look.is_woken = True
-        look.reader.wake_up()
+            look.is_timed = False
+            if not look.is_fetching:
+                return
+            look.begin_waking()
+        try:
+            look.reader.wake_up()
+        finally:
+            with self._lock:
+                look.end_waking()
 
-    def _judge(self, arrival: _Arrival[SplitT]) -> None:
+    def _judge(self, arrival: Arrival[SplitT]) -> None:
         """Under the lock: pass on what a fetch brought, and decide when to fetch again."""
         look, fetched = arrival.look, arrival.fetched
         if fetched is None:
             self._pass_on(arrival)
             return
         look.untaken += fetched.rows
-        waited_enough = not look.is_woken or look.patience_s >= _LAST_PATIENCE_S
-        arrival.found_nothing = not fetched.blocks and waited_enough
+        arrival.found_nothing = look.judge(bool(fetched.blocks), fetched.caught_up)
         drains = self._drains_from_us is not None and arrival.began_us >= self._drains_from_us
         arrival.is_last = fetched.finished or (drains and arrival.found_nothing)
-        if look.is_woken and not fetched.blocks:
-            look.patience_s = min(2 * look.patience_s, _LAST_PATIENCE_S)
         self._pass_on(arrival)
         if arrival.is_last:
             return
         if fetched.blocks:
-            look.retry_s = _FIRST_RETRY_S
             look.is_full = self._fills(look)
             if not look.is_full:
-                self._ready.append(look)
+                self._turns.add(look)
         else:
-            self._workers.submit(partial(self._retry, look), look.retry_s)
-            look.retry_s = min(2 * look.retry_s, _LAST_RETRY_S)
+            self._workers.submit(partial(self._retry, look), look.next_retry_s())
 
-    def _retry(self, look: _Look[SplitT]) -> None:
+    def _retry(self, look: Look[SplitT]) -> None:
         with self._lock:
-            self._ready.append(look)
+            self._turns.add(look, quiet=look.is_quiet)
             self._begin_ready()
 
     def _fair_share(self) -> int:
         return max(self._max_rows // max(len(self._looks), 1), 1)
 
-    def _fills(self, look: _Look[SplitT]) -> bool:
+    def _fills(self, look: Look[SplitT]) -> bool:
         return look.untaken + look.seen.unread >= self._share
 
-    def _pass_on(self, arrival: _Arrival[SplitT]) -> None:
+    def _pass_on(self, arrival: Arrival[SplitT]) -> None:
         last = arrival.look.last_arrival
-        if last is not None and last.found_nothing and arrival.found_nothing and not arrival.is_last:
+        if last is not None and last.is_like(arrival) and not arrival.is_last:
             # As long as nobody takes them they do not pile up.
             last.began_us = arrival.began_us
             return
@@ -304,13 +283,15 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
             arrived, self._arrived = self._arrived, []
             for arrival in arrived:
                 arrival.look.last_arrival = None
-        for arrival in arrived:
+        wanted = [arrival for arrival in arrived if not arrival.look.is_gone]
+        for arrival in wanted:
+            if arrival.error is None:
+                self._take_over(arrival)
+        for arrival in wanted:
             if arrival.error is not None:
                 raise arrival.error
-            if not arrival.look.is_gone:
-                self._take_over(arrival)
 
-    def _take_over(self, arrival: _Arrival[SplitT]) -> None:
+    def _take_over(self, arrival: Arrival[SplitT]) -> None:
         look, fetched = arrival.look, arrival.fetched
         assert fetched is not None
         split_id = look.split.split_id
@@ -324,7 +305,7 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
             self._context.complete_split(split_id)
         look.is_known = True
         look.is_done |= arrival.is_last
-        if fetched.blocks:
+        if fetched.blocks or fetched.caught_up is CaughtUp.HELD_BACK:
             look.observed_us = MIN_WATERMARK
         elif arrival.found_nothing:
             look.observed_us = arrival.began_us
@@ -338,10 +319,16 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
                 look.is_gone = True
             fetching = {look for look in looks if look.is_fetching}
         for look in looks:
+            if look not in fetching:
+                self._close(look)
+                continue
             try:
-                if look in fetching:
-                    look.reader.wake_up()
-                else:
-                    look.reader.close()
+                look.reader.wake_up()
             except Exception:  # it is not needed any more
-                _log.exception("closing the reader of split %r failed", look.split.split_id)
+                _log.exception("waking the reader of split %r failed", look.split.split_id)
+
+    def _close(self, look: Look[SplitT]) -> None:
+        try:
+            look.reader.close()
+        except Exception:  # it is not needed any more
+            _log.exception("closing the reader of split %r failed", look.split.split_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from alignment.combine import SplitStatus
 from alignment.planner import SplitTable
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import SourceSplit
+from streaming_source.coordinator.idle_clock import IdleClock
 
-__all__ = ["has_news", "joined", "without_finished"]
+__all__ = ["SplitsInWork", "has_news", "joined", "without_finished"]
 
 Slots = npt.NDArray[np.intp]
 
@@ -63,3 +64,48 @@ def has_news(handed_out: SplitTable, before: SplitTable, after: SplitTable) -> b
         or known.split_ids != after.split_ids
         or any(((after.statuses == s) != (before.statuses == s)).any() for s in leaves)
     )
+
+
+class SplitsInWork:
+    """The splits that the next plan starts from, and what is known of each beside its place in the table.
+
+    Parameters
+    ----------
+    idle_timeout_us
+        After how long without anything to read a split is idle; None for never.
+    now_us
+        Processing time in microseconds, monotonic.
+
+    Attributes
+    ----------
+    table
+        Positions, watermarks, statuses.
+    late
+        `int64[n]`: late records of each split, so far.
+    idle_clock
+        Since when each split has had nothing left to read.
+    """
+
+    def __init__(self, idle_timeout_us: int | None, now_us: Callable[[], int]) -> None:
+        self.table = SplitTable.empty()
+        self.late = np.empty(0, np.int64)
+        self.idle_clock = IdleClock(idle_timeout_us, now_us)
+
+    def begin(self, table: SplitTable, late: npt.NDArray[np.int64]) -> None:
+        """Start from those of a state. O(n)."""
+        self.table, self.late = table, late
+        self.idle_clock.begin(table.statuses)
+
+    def join(self, splits: Sequence[SourceSplit]) -> None:
+        """New splits. O(n log n)."""
+        self.table, order = joined(self.table, splits)
+        self.late = np.append(self.late, np.zeros(len(splits), np.int64))[order]
+        self.idle_clock.add(len(splits), order)
+
+    def leave_finished(self) -> list[str]:
+        """Let finished splits leave; their ids. O(n)."""
+        self.table, keep, finished = without_finished(self.table)
+        if finished:
+            self.late = self.late[keep]
+            self.idle_clock.keep(keep)
+        return finished

@@ -25,6 +25,8 @@ class ReadRules:
         Event times from here on are invalid, or None.
     announces
         The watermark is announced by rows, so that Spark's own watermark follows it.
+    group
+        Name of the alignment group that other sources of the application may be in; None if this source is alone.
     look_ahead_rows
         Of a source without an index: records that the planner may have read ahead of the readers, at least 1.
     """
@@ -33,4 +35,5 @@ class ReadRules:
     planning: PlanningRules
     time_limit_us: int | None = None
     announces: bool = False
+    group: str | None = None
     look_ahead_rows: int = LOOK_AHEAD_ROWS

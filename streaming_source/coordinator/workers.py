@@ -130,7 +130,11 @@ class WorkerPool(Workers):
                     self._changed.wait(wait_s)
                     continue
                 self._free -= 1
-                return heapq.heappop(self._work)[2]
+                work = heapq.heappop(self._work)[2]
+                if self._work:
+                    # Whoever waited for this alone now sees to the next: no deadline is without somebody who keeps it.
+                    self._changed.notify()
+                return work
             return None
 
 
@@ -143,6 +147,7 @@ class _SharedItems:
         self._numbers = itertools.count()
         self._results: list[Any] = [None] * len(items)
         self._errors: dict[int, BaseException] = {}
+        self._first_failed = len(items)
         self._done = 0
         self._changed = threading.Condition()
 
@@ -150,14 +155,18 @@ class _SharedItems:
         return len(self._items)
 
     def work(self) -> None:
-        """Work until no item is left. After a failure the rest is left out."""
+        """Work until no item is left. What comes after an item that failed is left out."""
         while (number := next(self._numbers)) < len(self._items):
+            raised = None
             try:
-                if not self._errors:
+                if number < self._first_failed:
                     self._results[number] = self._function(self._items[number])
             except BaseException as error:  # for the caller of map
-                self._errors[number] = error
+                raised = error
             with self._changed:
+                if raised is not None:
+                    self._errors[number] = raised
+                    self._first_failed = min(self._first_failed, number)
                 self._done += 1
                 self._changed.notify_all()
 
@@ -166,5 +175,5 @@ class _SharedItems:
         with self._changed:
             self._changed.wait_for(lambda: self._done == len(self._items))
         if self._errors:
-            raise self._errors[min(self._errors)]
+            raise self._errors[self._first_failed]
         return self._results

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from alignment.columns import top_level_column
@@ -34,6 +36,7 @@ __all__ = ["FORMATS", "AlignedDataSource"]
 
 FORMATS: Final = {
     "aligned_datagen": ("streaming_source.connectors.datagen", "DataGeneratorSource"),
+    "aligned_kafka": ("streaming_source.connectors.kafka", "KafkaSource"),
     "aligned_files": ("streaming_source.connectors.files", "FileSource"),
 }
 """Format name -> module and class of its source; imported when the format is used."""
@@ -74,6 +77,27 @@ class AlignedDataSource:
         kind = getattr(import_module(module), source_class)
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
         return cls(kind.from_options(values), strategy_of(values), frame_options(values))
+
+    @classmethod
+    def of_pickle(cls, content: bytes) -> AlignedDataSource:
+        """From what a user gave to `from_source`, pickled.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            If it needs a module that is not to be had here.
+        """
+        try:
+            return cls(*cloudpickle.loads(content))
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            raise ModuleNotFoundError(
+                f"the source given to from_source needs the module {error.name!r}, which Spark's workers "
+                f"({sys.executable}) cannot import: install it for them; or put it on their PYTHONPATH before the "
+                "session starts (addPyFile does not reach Spark's planner process); or send it with the query by "
+                f"pyspark.cloudpickle.register_pickle_by_value({package})",
+                name=error.name,
+            ) from None
 
     def schema(self) -> StructType:
         """Columns of the frame."""

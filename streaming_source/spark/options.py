@@ -19,6 +19,8 @@ __all__ = ["FRAME_OPTIONS", "STRATEGY_OPTIONS", "FrameOptions", "frame_options",
 
 _SECOND_US: Final = 1_000_000
 
+_OWN_SPLITS: Final = "the splits of this source"
+
 STRATEGY_OPTIONS: Final = OptionSet(
     [
         Option("eventTimeColumn", text, "Column of the event time (dotted path); absent: the source record timestamp."),
@@ -38,8 +40,18 @@ STRATEGY_OPTIONS: Final = OptionSet(
             "1 minute",
         ),
         Option("maxDrift", duration(), "How far any split is read ahead of the slowest one's reach."),
-        Option("alignmentGroup", text, "Name of the group of splits that `maxDrift` holds together."),
-        Option("updateInterval", duration(1), "How often limits are exchanged within a group.", _SECOND_US, "1 second"),
+        Option(
+            "alignmentGroup",
+            text,
+            "`maxDrift` also holds together the sources of this application that name the same group.",
+        ),
+        Option(
+            "updateInterval",
+            duration(1),
+            "How often, at least, the sources of a group exchange how far they are.",
+            _SECOND_US,
+            "1 second",
+        ),
     ]
 )
 """What makes a `WatermarkStrategy`; `from_source` takes the strategy itself instead."""
@@ -77,6 +89,18 @@ FRAME_OPTIONS: Final = OptionSet(
             "false",
         ),
         Option("maxRowsPerTrigger", integer(1), "At most this many records a micro-batch, by event time."),
+        Option(
+            "minRowsPerTrigger",
+            integer(1),
+            "Wait until so many records are there, but not for longer than `maxTriggerDelay`. Not in AvailableNow.",
+        ),
+        Option(
+            "maxTriggerDelay",
+            duration(1),
+            "With `minRowsPerTrigger`: how long a micro-batch may wait for more.",
+            15 * 60 * _SECOND_US,
+            "15 minutes",
+        ),
         Option("numReaders", integer(1), "Tasks that read one micro-batch; default: the cores of the driver."),
         Option(
             "allowUnalignedSourceSplits",
@@ -103,6 +127,8 @@ class FrameOptions:
     watermark_rows: bool = False
     include_metadata: bool = False
     max_rows: int | None = None
+    min_rows: int | None = None
+    max_delay_us: int = 15 * 60 * _SECOND_US
     readers: int | None = None
     allow_unaligned: bool = False
 
@@ -113,7 +139,7 @@ class FrameOptions:
 
     def without_watermarks(self) -> FrameOptions:
         """The same for a batch read, where nothing is late and no watermark row is added."""
-        return replace(self, late="keep", watermark_rows=False, max_rows=None)
+        return replace(self, late="keep", watermark_rows=False, max_rows=None, min_rows=None)
 
 
 def frame_options(values: Mapping[str, Any]) -> FrameOptions:
@@ -122,9 +148,13 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
     Raises
     ------
     OptionError
+        If `minRowsPerTrigger` is more than `maxRowsPerTrigger`.
         For `maxFutureSkew`: to give the same batch when it is read again, the time that the clock showed would have
         to be part of the offset, and it is not yet.
     """
+    most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
+    if most is not None and least is not None and least > most:
+        raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}")
     if values["maxFutureSkew"] is not None:
         raise OptionError(
             "option maxFutureSkew is not supported yet; leave it out or set it to none, "
@@ -138,6 +168,8 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         watermark_rows=values["watermarkRows"],
         include_metadata=values["includeMetadata"],
         max_rows=values["maxRowsPerTrigger"],
+        min_rows=values["minRowsPerTrigger"],
+        max_delay_us=values["maxTriggerDelay"],
         readers=values["numReaders"],
         allow_unaligned=values["allowUnalignedSourceSplits"],
     )
@@ -160,7 +192,7 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
     if values["alignmentGroup"] is not None and values["maxDrift"] is None:
         raise OptionError(f"option alignmentGroup = {values['alignmentGroup']!r} needs maxDrift")
     if values["maxDrift"] is not None:
-        group = values["alignmentGroup"] or "the splits of this source"
+        group = values["alignmentGroup"] or _OWN_SPLITS
         alignment = AlignmentParameters(group, values["maxDrift"], values["updateInterval"])
         strategy = replace(strategy, alignment=alignment)
     return strategy
@@ -190,4 +222,5 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         perfect=options.lateness == "none",
         bounded=bounded,
     )
-    return ReadRules(strategy, planning, options.time_limit_us, announces=options.watermark_rows)
+    group = strategy.alignment.group if strategy.alignment and strategy.alignment.group != _OWN_SPLITS else None
+    return ReadRules(strategy, planning, options.time_limit_us, announces=options.watermark_rows, group=group)

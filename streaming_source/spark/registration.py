@@ -22,7 +22,7 @@ __all__ = ["from_source", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats `aligned_files` and `aligned_datagen` known to a session. May be called again.
+    """Make the formats `aligned_files`, `aligned_kafka` and `aligned_datagen` known to a session. May be called again.
 
     Works under Spark Connect as well; the workers' Python must have this library installed.
     """
@@ -102,7 +102,7 @@ def _data_source(format_name: str, *, driver: str, content: bytes | None = None)
             if content is None:
                 self._aligned = AlignedDataSource.of_format(format_name, dict(options))
             else:
-                self._aligned = AlignedDataSource(*cloudpickle.loads(content))
+                self._aligned = AlignedDataSource.of_pickle(content)
 
         @classmethod
         def name(cls) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from streaming_source.api import Source
-from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
+from streaming_source.coordinator import GroupMeeting, ReadRules, SourceCoordinator, SourceState, assign_ranges
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.partitions import MIN_ROWS_PER_READER, AlignedInputPartition, read_splits
@@ -56,9 +58,11 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._coordinator: SourceCoordinator[Any, Any] | None = None
         # Of the states handed out last: partitions() asks for two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
+        # When the last micro-batch was planned; the first one does not wait for more.
+        self._planned_at: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None, "_recent": {}}
+        return {**self.__dict__, "_coordinator": None, "_recent": {}, "_planned_at": None}
 
     # ---- in the planner ------------------------------------------------------------------------------------------
 
@@ -83,11 +87,14 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif start["n"] != coordinator.state.sequence:
             coordinator.rewind(self._state_of(start))
         max_rows = _rows_of(limit)
+        if self._waits_for_more(coordinator):
+            return start
         before = coordinator.state
         after = coordinator.advance(max_rows)
         if after is before:
             return start
         self._recent = {before.sequence: before, after.sequence: after}
+        self._planned_at = time.monotonic()
         return self._codec.encode(after)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -105,7 +112,9 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 parts.append(AlignedInputPartition((), announced))
             parts[0].watermark_row_us = row_us
         for subtask_id, part in enumerate(parts):
-            part.subtask_id, part.events = subtask_id, tuple(coordinator.take_events(subtask_id))
+            part.subtask_id = subtask_id
+            # Without something to read no reader is made: its events wait.
+            part.events = tuple(coordinator.take_events(subtask_id)) if part.splits else ()
         return parts
 
     def commit(self, end: Offset) -> None:
@@ -150,14 +159,46 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planning(self) -> SourceCoordinator[Any, Any]:
         if self._coordinator is None:
             self._coordinator = SourceCoordinator(
-                self._source, self._rules, self._schema, lambda: time.monotonic_ns() // 1000, readers=self._readers
+                self._source, self._rules, self._schema, _now_us, readers=self._readers, meeting=self._meeting()
             )
         return self._coordinator
+
+    def _meeting(self) -> GroupMeeting | None:
+        alignment = self._rules.strategy.alignment
+        if self._rules.group is None or alignment is None:
+            return None
+        return GroupMeeting(
+            _meeting_place(), self._rules.group, alignment.max_drift_us, alignment.update_interval_us, _now_us
+        )
+
+    def _waits_for_more(self, coordinator: SourceCoordinator[Any, Any]) -> bool:
+        """Whether there are too few records for a micro-batch, and the time for waiting is not over."""
+        options = self._shaper.options
+        if options.min_rows is None or self._planned_at is None or coordinator.is_draining:
+            return False
+        if time.monotonic() - self._planned_at >= options.max_delay_us / 1e6:
+            return False
+        return coordinator.unread_rows() < options.min_rows
 
     def _state_of(self, offset: Offset) -> SourceState[Any, Any]:
         # A checkpoint of another source may hold anything.
         known = self._recent.get(offset.get("n", -1)) if isinstance(offset, dict) else None
         return self._codec.decode(offset) if known is None else known
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def _meeting_place() -> Path:
+    """A file that all planners of one application find, and no other's: Spark removes it with the application."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS")
+    if not folders:
+        raise OptionError(
+            "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
+            "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
+        )
+    return Path(folders.split(",")[0]) / "watermark-alignment.sqlite"
 
 
 def _rows_of(limit: ReadLimit) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.coordinator import SourceState
-from streaming_source.testing.output import ReadBatch
+from streaming_source.testing.output import EmittedRecord, ReadBatch
 
 __all__ = ["check_batch"]
 
@@ -21,11 +21,11 @@ def check_batch(
     before: SourceState[Any, Any],
     after: SourceState[Any, Any],
     strategy: WatermarkStrategy,
-    may_be_late: Collection[str] = (),
+    excused: Mapping[str, int] | None = None,
 ) -> None:
     """Check what was read against the two states.
 
-    - Of each split exactly the records between its two positions were read, each once.
+    - Of each split exactly the records between its two positions were read, each once, each reader's in their order.
     - The watermark did not go back, and no split did.
     - Nothing later than the planner's bound was read.
     - A split's watermark is what its records give.
@@ -39,9 +39,9 @@ def check_batch(
         The states between which it was planned.
     strategy
         Of the query.
-    may_be_late
-        Splits that joined, or came back from being idle, after a watermark had been announced: no promise was made for
-        them.
+    excused
+        By split that joined, or came back from being idle, after a watermark had been announced: that watermark. No
+        promise was made for its records at or below it.
 
     Raises
     ------
@@ -51,9 +51,13 @@ def check_batch(
     records: dict[str, list[tuple[int, int]]] = {}
     for record in batch.all_records:
         records.setdefault(record.split_id, []).append((record.position, record.time_us))
+    planned, read = batch.planned_rows, len(batch.all_records)
     _check(after.table.combined >= before.table.combined, "the watermark went back")
+    _check(planned is None or planned == read, f"{planned} records were planned, {read} were read")
+    for number, of_reader in enumerate(batch.records):
+        _check_order(number, of_reader)
     begun = before.by_id()
-    bounds = _Bounds(before, strategy, may_be_late)
+    bounds = _Bounds(before, strategy, excused or {})
     for slot, split in enumerate(after.splits):
         of_split = sorted(records.pop(split.split_id, []))
         start = (begun.get(split.split_id) or split.origin()).position
@@ -71,24 +75,33 @@ def check_batch(
     _check(not records, f"records of splits came that are not in work: {sorted(records)}")
 
 
+def _check_order(reader: int, records: Sequence[EmittedRecord]) -> None:
+    last: dict[str, int] = {}
+    for record in records:
+        before = last.get(record.split_id, -1)
+        _check(
+            record.position > before,
+            f"split {record.split_id!r}: reader {reader} emitted {record.position} after {before}",
+        )
+        last[record.split_id] = record.position
+
+
 class _Bounds:
     """The watermarks of a source with bounded out-of-orderness, computed record by record."""
 
-    def __init__(
-        self, before: SourceState[Any, Any], strategy: WatermarkStrategy, may_be_late: Collection[str]
-    ) -> None:
+    def __init__(self, before: SourceState[Any, Any], strategy: WatermarkStrategy, excused: Mapping[str, int]) -> None:
         table = before.table
         self._bound_us = strategy.out_of_orderness_us
         self._announced = table.combined
         self._watermarks = dict(zip(table.split_ids, table.watermarks.tolist(), strict=True))
-        self._may_be_late = may_be_late
+        self._excused = excused
 
     def check(self, split_id: str, times: npt.NDArray[np.int64], watermark: int) -> None:
         if self._bound_us is None:
             return
         own = self._watermarks.get(split_id, NO_TIMESTAMP)
         for time in times.tolist():
-            is_on_time = time > own and split_id not in self._may_be_late
+            is_on_time = time > max(own, self._excused.get(split_id, NO_TIMESTAMP))
             _check(
                 not is_on_time or time > self._announced,
                 f"split {split_id!r}: the record at {time} is on time, and late to the watermark {self._announced}",

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any
+
+import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.planner import PlanningRules
 from alignment.strategy import WatermarkStrategy
-from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import Boundedness, InputStatus, Source, SourceReader, SourceReaderContext, SourceSplit
+from streaming_source.api import (
+    Boundedness,
+    Source,
+    SourceReader,
+    SourceReaderContext,
+    SplitRange,
+)
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
 from streaming_source.testing.checks import check_batch
 from streaming_source.testing.clock import FakeClock, InlineWorkers
-from streaming_source.testing.inline import create_inline_reader
+from streaming_source.testing.inline import PATIENCE_S, create_inline_reader
 from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch
+from streaming_source.testing.read_task import ReaderHook, ReadTask
 
-__all__ = ["ReaderHook", "SourceHarness"]
-
-ReaderHook: TypeAlias = Callable[[SourceReader[Any], int], None]
-"""`(reader, number of the poll)`, called before each poll of a reader."""
-
-_WAIT_S: Final = 30.0
+__all__ = ["SourceHarness"]
 
 
 class SourceHarness:
@@ -32,7 +35,8 @@ class SourceHarness:
 
     Each micro-batch is planned (`plan`), read by as many readers as there are (`read`) and committed; `run_batch` does
     all three, and `restart` can come between any two steps. What a micro-batch contains is checked as it is read: see
-    `streaming_source.testing.checks`.
+    `streaming_source.testing.checks`. Splits travel to their readers pickled, and through a restart as their serializer
+    writes them.
 
     Parameters
     ----------
@@ -55,6 +59,10 @@ class SourceHarness:
         The smallest range that is worth a reader of its own.
     threads
         Readers fetch on threads, as on an executor, with `Source.create_reader`. If not, on the one thread there is.
+    schema
+        Columns that the query reads; None for all that the source has.
+    patience_s
+        How long a reader may bring nothing of what was planned, by the wall clock.
 
     Attributes
     ----------
@@ -77,6 +85,8 @@ class SourceHarness:
         look_ahead_rows: int = 10_000,
         min_rows: int = 1,
         threads: bool = False,
+        schema: pa.Schema | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self.source = source
         self.strategy = strategy
@@ -89,8 +99,12 @@ class SourceHarness:
         self._available_now = available_now
         self._min_rows = min_rows
         self._threads = threads
+        self._schema = source.schema() if schema is None else schema
+        self._patience_s = patience_s
         self._before: SourceState[Any, Any] | None = None
-        self._may_be_late: set[str] = set()
+        self._tasks: list[ReadTask] | None = None
+        # Event times that are excused, by split: what had been announced when it joined, or came back from being idle.
+        self._excused: dict[str, int] = {}
         self._coordinator = self._new_coordinator()
         self._coordinator.restore(self.state)
 
@@ -106,27 +120,40 @@ class SourceHarness:
         self._before, self.state = before, after
         return True
 
-    def read(self, hook: ReaderHook | None = None, *, allow_unaligned: bool = False) -> ReadBatch:
+    def read(self, hook: ReaderHook | None = None, *, pauses: bool = False, allow_unaligned: bool = False) -> ReadBatch:
         """Read the micro-batch that was planned, one reader after another. May be repeated, as Spark repeats tasks.
 
         Parameters
         ----------
         hook
-            Called before each poll of a reader; it may pause splits, or raise.
+            Called before each poll of a reader; it may raise, as a task that fails.
+        pauses
+            The hook pauses and resumes splits: the reader is told so, and polled also while it has nothing.
         allow_unaligned
             Option `allowUnalignedSourceSplits`.
+
+        Raises
+        ------
+        AssertionError
+            If what was read is not what was planned, or does not come.
         """
         before, after = self._before, self.state
         assert before is not None, "plan() comes first, and must have found something to do"
-        ranges = self._coordinator.ranges(before, after, self.readers, self._min_rows)
-        assigned = assign_ranges(ranges, self.readers)
+        if self._tasks is None:
+            self._tasks = self._new_tasks(self._coordinator.ranges(before, after, self.readers, self._min_rows))
         records = tuple(
-            tuple(self._read(subtask_id, splits, hook, allow_unaligned)) for subtask_id, splits in enumerate(assigned)
+            tuple(self._read(task, hook, pauses=pauses, allow_unaligned=allow_unaligned)) for task in self._tasks
         )
         plan = self._coordinator.last_plan if self._coordinator.state is after else None
-        batch = ReadBatch(after.sequence, records, plan.bound_us if plan else None, after.table.combined)
-        self._note_splits_that_may_be_late(before, after)
-        check_batch(batch, before, after, self.strategy, self._may_be_late)
+        batch = ReadBatch(
+            after.sequence,
+            records,
+            plan.bound_us if plan else None,
+            after.table.combined,
+            plan.rows if plan else None,
+        )
+        self._excuse_splits(before, after)
+        check_batch(batch, before, after, self.strategy, self._excused)
         return batch
 
     def commit(self, batch: ReadBatch) -> None:
@@ -134,7 +161,7 @@ class SourceHarness:
         if self.batches:
             self._coordinator.notify_committed(self.batches[-1].sequence)
         self.batches.append(batch)
-        self._before = None
+        self._before = self._tasks = None
 
     def run_batch(self, hook: ReaderHook | None = None) -> ReadBatch | None:
         """Plan, read and commit one micro-batch, or go on with one that was planned; None if there is nothing to do."""
@@ -151,25 +178,49 @@ class SourceHarness:
             done.append(batch)
         return done
 
-    def restart(self, *, readers: int | None = None) -> None:
+    def rewind(self) -> None:
+        """The micro-batch that was planned is given up, as when Spark could not write it down: `plan` plans anew."""
+        assert self._before is not None, "plan() comes first: there is nothing to give up"
+        self.state, self._before, self._tasks = self._before, None, None
+        self._coordinator.rewind(self.state)
+
+    def restart(self, *, readers: int | None = None, loses_plan: bool = False) -> None:
         """Stop without a word, as a process that is killed, and start again from what Spark has written down.
 
         Parameters
         ----------
         readers
             How many readers there are from now on; None for as many as before.
+        loses_plan
+            A micro-batch that was planned and not committed was not written down yet: `plan` plans anew. If not, the
+            same one is read.
         """
         self.close()
         self.readers = self.readers if readers is None else readers
+        self._tasks = None
+        if loses_plan and self._before is not None:
+            self.state, self._before = self._before, None
         self.state = self._written_and_read(self.state)
         if self._before is not None:
             self._before = self._written_and_read(self._before)
         self._coordinator = self._new_coordinator()
         self._coordinator.restore(self.state)
 
+    def read_at_once(self) -> list[EmittedRecord]:
+        """Read all there is in one go, as a batch query does. Of a fresh harness, instead of any other step."""
+        assert not self.state.sequence, "a batch query reads a source from its beginning"
+        tasks = self._new_tasks(self._coordinator.everything(self._min_rows))
+        return [record for task in tasks for record in self._read(task)]
+
     def close(self) -> None:
         """Close the planner."""
         self._coordinator.close()
+
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[Any]:
+        """A reader of the source, with threads or without as this harness reads."""
+        if self._threads:
+            return self.source.create_reader(context)
+        return create_inline_reader(self.source, context, self._patience_s)
 
     # ---- what came of it -----------------------------------------------------------------------------------------
 
@@ -177,6 +228,11 @@ class SourceHarness:
     def coordinator(self) -> SourceCoordinator[Any, Any]:
         """The planner, for what a test wants to see of it."""
         return self._coordinator
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a micro-batch is planned and not committed."""
+        return self._before is not None
 
     @property
     def watermark(self) -> int:
@@ -208,7 +264,7 @@ class SourceHarness:
         coordinator = SourceCoordinator(
             self.source,
             self._rules,
-            self.source.schema(),
+            self._schema,
             self.clock.now_us,
             readers=self.readers,
             workers=InlineWorkers(self.clock),
@@ -217,64 +273,33 @@ class SourceHarness:
             coordinator.drain()
         return coordinator
 
-    def _read(
-        self, subtask_id: int, splits: list[SourceSplit], hook: ReaderHook | None, allow_unaligned: bool
-    ) -> list[EmittedRecord]:
-        found: list[EmittedRecord] = []
-        remaining = splits
-        while remaining:
-            # A reader knows a split by its id; further ranges of the same split are read by a further reader.
-            now: dict[str, SourceSplit] = {}
-            for split in remaining:
-                now.setdefault(split.split_id, split)
-            found += self._read_once(subtask_id, list(now.values()), hook, allow_unaligned)
-            remaining = [split for split in remaining if split is not now[split.split_id]]
-        return found
+    def _new_tasks(self, ranges: Sequence[SplitRange[Any]]) -> list[ReadTask]:
+        assigned = assign_ranges(ranges, self.readers)
+        events = self._coordinator.take_events
+        return [ReadTask.of(number, splits, events(number)) for number, splits in enumerate(assigned)]
 
-    def _read_once(
-        self, subtask_id: int, splits: list[SourceSplit], hook: ReaderHook | None, allow_unaligned: bool
+    def _read(
+        self, task: ReadTask, hook: ReaderHook | None = None, *, pauses: bool = False, allow_unaligned: bool = False
     ) -> list[EmittedRecord]:
-        host = self._coordinator.host
+        host, subtask_id = self._coordinator.host, task.subtask_id
         context = SourceReaderContext(
-            self.source.schema(),
+            self._schema,
             subtask_id,
-            pauses_splits=hook is not None,
+            pauses_splits=pauses,
             allow_unaligned_source_splits=allow_unaligned,
             send_split_request=lambda: host.request_split(subtask_id),
             send_source_event_to_coordinator=lambda event: host.handle_source_event(subtask_id, event),
         )
-        make = type(self.source).create_reader if self._threads else create_inline_reader
-        reader = make(self.source, context)
-        output = CollectingOutput(self.strategy.timestamp_assigner)
-        try:
-            reader.add_splits(splits)
-            reader.notify_no_more_splits()
-            reader.start()
-            for event in self._coordinator.take_events(subtask_id):
-                reader.handle_source_events(event)
-            poll = 0
-            while True:
-                if hook is not None:
-                    hook(reader, poll)
-                poll += 1
-                status = reader.poll_next(output)
-                if status is InputStatus.END_OF_INPUT:
-                    return output.records
-                if status is InputStatus.NOTHING_AVAILABLE and hook is None:
-                    if not self._threads and not reader.is_available().done():
-                        left = [split.split_id for split in reader.snapshot_state()]
-                        raise AssertionError(
-                            f"the reader waits for records of {left} that were planned and do not come"
-                        )
-                    reader.is_available().result(_WAIT_S)
-        finally:
-            reader.close()
+        output = CollectingOutput(self.strategy.timestamp_assigner, self._schema)
+        task.run(lambda: self.create_reader(context), output, hook, pauses, self._patience_s if self._threads else 0)
+        return output.records
 
-    def _note_splits_that_may_be_late(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:
-        if before.table.combined != MIN_WATERMARK:
-            self._may_be_late.update(set(after.table.split_ids) - set(before.table.split_ids))
-        statuses = zip(after.table.split_ids, after.table.statuses, strict=True)
-        self._may_be_late.update(split_id for split_id, status in statuses if status == SplitStatus.IDLE)
+    def _excuse_splits(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:
+        joined = set(after.table.split_ids) - set(before.table.split_ids)
+        self._excused.update(dict.fromkeys(joined, before.table.combined))
+        statuses = zip(before.table.split_ids, before.table.statuses, strict=True)
+        came_back = [split_id for split_id, status in statuses if status == SplitStatus.IDLE]
+        self._excused.update(dict.fromkeys(came_back, before.table.combined))
 
     def _written_and_read(self, state: SourceState[Any, Any]) -> SourceState[Any, Any]:
         """As it comes back from an offset."""

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Hashable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitReader
 from streaming_source.reader import SourceReaderBase, SplitFetcher, SplitFetcherManager
 from streaming_source.reader.handover import Handover
 
-__all__ = ["InlineFetcherManager", "create_inline_reader"]
+__all__ = ["PATIENCE_S", "InlineFetcherManager", "create_inline_reader"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
 
 
-def create_inline_reader(source: Source[SplitT, Any], context: SourceReaderContext) -> SourceReaderBase[SplitT, Any]:
+PATIENCE_S: Final = 30.0
+
+
+def create_inline_reader(
+    source: Source[SplitT, Any], context: SourceReaderContext, patience_s: float = PATIENCE_S
+) -> SourceReaderBase[SplitT, Any]:
     """The reader that `Source.create_reader` makes by default, without threads.
 
     Its `SplitReader` must not wait in `fetch` for records that are not there.
+
+    Parameters
+    ----------
+    source, context
+        See `Source.create_reader`.
+    patience_s
+        How long may be fetched in vain, by the wall clock; then the reader has nothing available.
     """
-    manager = InlineFetcherManager(source, context)
+    manager = InlineFetcherManager(source, context, patience_s)
     emitter = source.create_record_emitter(context)
     return SourceReaderBase(manager, emitter, context, end_of_stream=source.end_of_stream)
 
@@ -68,11 +81,19 @@ class InlineFetcherManager(SplitFetcherManager[SplitT, Any]):
     ----------
     source, context
         Where `SplitReader`s come from.
+    patience_s
+        How long may be fetched in vain.
     """
 
-    def __init__(self, source: Source[SplitT, Any], context: SourceReaderContext) -> None:
+    def __init__(
+        self, source: Source[SplitT, Any], context: SourceReaderContext, patience_s: float = PATIENCE_S
+    ) -> None:
         super().__init__(lambda: source.create_split_reader(context), queue_capacity=1)
         self._fetching = source.fetching
+        self._metrics = context.metrics
+        self._patience_s = patience_s
+        # How many records were out when there was news of them, and when that was.
+        self._last_news: tuple[int, float] | None = None
 
     def key_of(self, split_id: str) -> Hashable:
         """See `SplitFetcherManager`."""
@@ -92,7 +113,7 @@ class InlineFetcherManager(SplitFetcherManager[SplitT, Any]):
         for fetcher in self._started:
             assert isinstance(fetcher, _InlineFetcher)
             fetcher.end(once_processed=True)
-        progress = True
+        progress = self._is_patient()
         while not len(self.queue) and progress:
             progress = False
             for fetcher in list(self._live.values()):
@@ -100,6 +121,12 @@ class InlineFetcherManager(SplitFetcherManager[SplitT, Any]):
                 if not len(self.queue):
                     progress |= fetcher.step()
         return super().poll()
+
+    def _is_patient(self) -> bool:
+        now = time.monotonic()
+        if self._last_news is None or self._last_news[0] != self._metrics.records:
+            self._last_news = (self._metrics.records, now)
+        return now - self._last_news[1] <= self._patience_s
 
     def _new_fetcher(
         self,

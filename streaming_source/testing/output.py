@@ -45,12 +45,15 @@ class ReadBatch:
         The planner cut every split at its first record later than this; None where another planner had cut them.
     watermark
         The watermark that the batch announces.
+    planned_rows
+        How many records were planned; None where another planner had.
     """
 
     sequence: int
     records: tuple[tuple[EmittedRecord, ...], ...]
     bound_us: int | None
     watermark: int
+    planned_rows: int | None = None
 
     @property
     def all_records(self) -> list[EmittedRecord]:
@@ -65,6 +68,8 @@ class CollectingOutput(ReaderOutput):
     ----------
     assigner
         The second step of event times.
+    schema
+        Columns that every batch must have; None if that is not to be looked at.
 
     Attributes
     ----------
@@ -72,10 +77,13 @@ class CollectingOutput(ReaderOutput):
         In the order in which they were emitted.
     open_splits
         Splits that have an output.
+    schema
+        As it was given.
     """
 
-    def __init__(self, assigner: TimestampAssigner) -> None:
+    def __init__(self, assigner: TimestampAssigner, schema: pa.Schema | None = None) -> None:
         self._assigner = assigner
+        self.schema = schema
         self.records: list[EmittedRecord] = []
         self.open_splits: set[str] = set()
 
@@ -123,6 +131,11 @@ class _SplitOutput(SourceOutput):
     ) -> None:
         if self._split_id not in self._whole.open_splits:
             raise AssertionError(f"records of split {self._split_id!r} were emitted after its output was released")
+        if self._whole.schema is not None and not batch.schema.equals(self._whole.schema):
+            raise AssertionError(
+                f"split {self._split_id!r}: the reader was asked for the columns {self._whole.schema}, and emitted "
+                f"{batch.schema}"
+            )
         where = np.arange(positions, positions + batch.num_rows) if isinstance(positions, int) else positions
         times = self._assigner.extract(batch, source_timestamps).values
         if not len(where) == len(times) == batch.num_rows:

@@ -114,20 +114,32 @@ class SplitScript:
         self.aborts: list[tuple[int, Abort]] = []
         self.end_us: int | None = None
         self.appears_us = appears_us
-        position, now_us = 0, appears_us
+        self._position = 0
+        self._last_us = appears_us
+        self.go_on(elements, appears_us)
+        if ends and self.end_us is None:
+            self.end_us = self._last_us
+
+    def go_on(self, elements: Iterable[Element], now_us: int) -> None:
+        """Append elements that happen from a time on, and not before what stands before them.
+
+        Raises
+        ------
+        ValueError
+            If something follows the end.
+        """
+        self._last_us = max(self._last_us, now_us)
         for element in elements:
             if self.end_us is not None:
                 raise ValueError(f"{element!r} follows the end of its split")
             if isinstance(element, Pause):
-                now_us += parse_duration_us(element.duration, name="duration")
+                self._last_us += parse_duration_us(element.duration, name="duration")
             elif isinstance(element, Gap):
-                position += element.positions
+                self._position += element.positions
             elif isinstance(element, Abort):
                 self.aborts.append((len(self.records), element))
             elif isinstance(element, EndOfSplit):
-                self.end_us = now_us
+                self.end_us = self._last_us
             else:
-                self.records.append(ScriptedRecord(position, element, now_us))
-                position += 1
-        if ends and self.end_us is None:
-            self.end_us = now_us
+                self.records.append(ScriptedRecord(self._position, element, self._last_us))
+                self._position += 1

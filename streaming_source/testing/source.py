@@ -15,17 +15,12 @@ from alignment.durations import parse_duration_us
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import (
     Boundedness,
-    DiscoveredSplits,
-    DiscoveredSplitsSerializer,
-    DiscoveringSplitEnumerator,
+    DiscoveringSource,
     Fetching,
-    JsonSerializer,
     RecordBlock,
     RecordsBySplits,
     RecordSplit,
-    Source,
     SourceReaderContext,
-    SplitEnumeratorContext,
     SplitReader,
     SplitsAddition,
     SplitsChange,
@@ -45,7 +40,7 @@ class TestingAbort(Exception):  # noqa: N818 (not an error of anybody's)
     __test__ = False
 
 
-class TestingSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
+class TestingSource(DiscoveringSource):
     """Splits of scripted records, with the event time as column `ts` and as source record timestamp.
 
     It has no index, so the planner reads ahead. Its `SplitReader` knows nothing of stops, brings a few records a fetch,
@@ -105,6 +100,20 @@ class TestingSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
         now_us = self.clock.now_us()
         return [RecordSplit(name) for name, script in self.scripts.items() if script.appears_us <= now_us]
 
+    def go_on(self, split_id: str, *elements: Element) -> None:
+        """Let something happen in a split from now on, by the clock; in one that is not there, it appears now.
+
+        Raises
+        ------
+        ValueError
+            If the split has ended.
+        """
+        now_us = self.clock.now_us()
+        if split_id in self.scripts:
+            self.scripts[split_id].go_on(elements, now_us)
+        else:
+            self.scripts[split_id] = SplitScript(elements, now_us, ends=self._bounded)
+
     def expected(self) -> dict[str, list[tuple[int, int]]]:
         """Position and event time of all records by split, arrived or not; `NO_TIMESTAMP` for none."""
         return {
@@ -122,7 +131,7 @@ class TestingSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
     @property
     def identity(self) -> str:
         """See `Source`."""
-        return ",".join(self.scripts)
+        return "script"
 
     @property
     def boundedness(self) -> Boundedness:
@@ -143,33 +152,10 @@ class TestingSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
         """`ts` (timestamp) and `value`, the position."""
         return _SCHEMA
 
-    def create_enumerator(
-        self, context: SplitEnumeratorContext[RecordSplit]
-    ) -> DiscoveringSplitEnumerator[RecordSplit]:
-        """See `Source`."""
-        return DiscoveringSplitEnumerator(context, self.discover, period_seconds=None if self._bounded else 1.0)
-
-    def restore_enumerator(
-        self, context: SplitEnumeratorContext[RecordSplit], checkpoint: DiscoveredSplits[RecordSplit]
-    ) -> DiscoveringSplitEnumerator[RecordSplit]:
-        """See `Source`."""
-        period = None if self._bounded else 1.0
-        return DiscoveringSplitEnumerator(context, self.discover, period_seconds=period, checkpoint=checkpoint)
-
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader[RecordSplit]:
         """See `Source`."""
         kind = _PausableSplitReader if self._pausable else _ScriptedSplitReader
         return kind(self, context.schema)
-
-    @property
-    def split_serializer(self) -> JsonSerializer[RecordSplit]:
-        """See `Source`."""
-        return JsonSerializer(RecordSplit)
-
-    @property
-    def enumerator_checkpoint_serializer(self) -> DiscoveredSplitsSerializer[RecordSplit]:
-        """See `Source`."""
-        return DiscoveredSplitsSerializer(self.split_serializer)
 
 
 class _ScriptedSplitReader(SplitReader[RecordSplit]):

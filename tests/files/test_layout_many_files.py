@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,13 +153,3 @@ def test_max_bytes_per_trigger_is_passed_by_less_than_a_file() -> None:
         known |= new
         assert len(new) * 100 <= 1050 + 2 * 100
     assert len(known) == 200
-
-
-@pytest.mark.slow
-def test_a_million_files_are_consumed_in_less_than_a_gibibyte(tmp_path: Path) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    consumed = consume(ManyFiles(1_000_000, shuffled=True), state_location=str(tmp_path))
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert (consumed.starts == 1).all()
-    assert max(consumed.offset_bytes) < 64 * 1024
-    assert grown * 1024 < 1024 * MIB

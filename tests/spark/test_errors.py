@@ -124,9 +124,10 @@ def rewrite_offset(checkpoint: Path, change: Callable[[Any], Any]) -> None:
         (lambda o: {**o, "id": "00000000"}, "of another source...id 00000000...new checkpointLocation"),
         (lambda o: {"logOffset": 3}, "this is not an offset of aligned_files...belongs to another source"),
         (lambda o: 17, "this is not an offset of aligned_files: 17...belongs to another source"),
-        (lambda o: {**o, "splits": [[["a"]]]}, "damaged offset of aligned_files"),
+        (lambda o: {**o, "splits": [[["a"]]]}, "damaged offset...is no split of files"),
+        (lambda o: {**o, "splits": [["a"]]}, "damaged offset"),
     ],
-    ids=["newer", "newer-splits", "other-format", "other-path", "other-source", "number", "damaged"],
+    ids=["newer", "newer-splits", "other-format", "other-path", "other-source", "number", "damaged-split", "damaged"],
 )
 def test_an_offset_that_this_source_did_not_write_is_refused(
     stream: Loader, tmp_path: Path, change: Callable[[Any], Any], message: str

@@ -132,7 +132,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         return posixpath.normpath(posixpath.join(self._root, *parts))
 
     def _reader_of(self, split_id: str) -> int:
-        return zlib.crc32(split_id.encode()) % self._context.current_parallelism()
+        readers = sorted(self._context.registered_readers())
+        return readers[zlib.crc32(split_id.encode()) % len(readers)]
 
     def _add_log(self, split_id: str, file: LoggedFile, blocks: FileBlocks, read: int) -> None:
         """Let a file follow in its split, of which some rows were read before a restart."""

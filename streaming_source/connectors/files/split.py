@@ -52,7 +52,7 @@ class FileSplit(SourceSplit):
         For a reader only: what to read.
     """
 
-    split_id: str
+    split_id: str = field()  # said to be a field: else the property of the base class is taken for its default
     position: int = 0
     file: str = ""
     row: int | None = 0
@@ -99,11 +99,25 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
     def deserialize(self, version: int, data: bytes) -> FileSplit:
         """See `SimpleVersionedSerializer`."""
         _check_version(version, self.version, "splits")
-        split_id, position, *place = json.loads(data)
-        if len(place) == 2:
-            return FileSplit(split_id, position, modified_ms=place[0], size=place[1])
-        file, row, files = place
-        return FileSplit(split_id, position, file, row, files)
+        try:
+            split_id, position, *place = json.loads(data)
+            if len(place) <= 2:
+                modified_ms, size = [*place, None][:2]
+                split = FileSplit(split_id, position, modified_ms=modified_ms, size=size)
+            else:
+                file, row, files = place
+                split = FileSplit(split_id, position, file, row, files)
+            _check_types(split)
+        except (ValueError, TypeError) as error:
+            raise OffsetError(f"damaged offset: {data!r} is no split of files: {error}") from error
+        return split
+
+
+def _check_types(split: FileSplit) -> None:
+    names: tuple[object, ...] = (split.split_id, split.file)
+    numbers: tuple[object, ...] = (split.position, split.row or 0, split.files, split.modified_ms or 0, split.size or 0)
+    if not all(isinstance(name, str) for name in names) or not all(isinstance(number, int) for number in numbers):
+        raise TypeError("a name is no text, or a number no number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +146,7 @@ class FilesCheckpoint:
 class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     """`{"finished": [id], "forgotten": key, "remembered": [[key, marks in base 64]], "log": [id, state], ...}`.
 
-    What says nothing is left out.
+    What says nothing is left out, but for `finished`.
     """
 
     @property
@@ -143,7 +157,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     def serialize(self, value: FilesCheckpoint) -> bytes:
         """See `SimpleVersionedSerializer`."""
         state = {
-            "finished": value.finished or None,
+            "finished": value.finished,
             "forgotten": value.remembered.forgotten,
             "remembered": [[s.upto, b64encode(s.marks).decode()] for s in value.remembered.segments] or None,
             "log": value.remembered.log,
@@ -156,10 +170,14 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     def deserialize(self, version: int, data: bytes) -> FilesCheckpoint:
         """See `SimpleVersionedSerializer`."""
         _check_version(version, self.version, "enumerator")
-        state = json.loads(data)
-        segments = tuple(Segment((ms, path), b64decode(marks)) for (ms, path), marks in state.get("remembered", ()))
-        remembered = Remembered(_pair(state.get("forgotten")), segments, _pair(state.get("log")))
-        return FilesCheckpoint(tuple(state.get("finished", ())), remembered, state.get("until"), state.get("latest"))
+        try:
+            state = json.loads(data)
+            segments = tuple(Segment((ms, path), b64decode(marks)) for (ms, path), marks in state.get("remembered", ()))
+            remembered = Remembered(_pair(state.get("forgotten")), segments, _pair(state.get("log")))
+            finished = tuple(state["finished"])
+            return FilesCheckpoint(finished, remembered, state.get("until"), state.get("latest"))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise OffsetError(f"damaged offset: {data!r} has no finished files: {error!r}") from error
 
 
 def _pair(value: list[Any] | None) -> tuple[Any, Any] | None:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from streaming_source.api import Option, OptionSet
+from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import boolean, choice, text
 from streaming_source.connectors.files.formats.base import FileFormat
 from streaming_source.connectors.files.formats.compression import COMPRESSIONS
 from streaming_source.connectors.files.formats.csv import CsvFormat
-from streaming_source.connectors.files.formats.ddl import schema_of_ddl
 from streaming_source.connectors.files.formats.ipc import ArrowFormat
 from streaming_source.connectors.files.formats.json import JsonFormat
 from streaming_source.connectors.files.formats.orc import OrcFormat

@@ -43,6 +43,11 @@ def schema_of_ddl(option: str, text: str) -> pa.Schema:
     ------
     OptionError
         If it is not understood; says from where on.
+
+    Examples
+    --------
+    >>> schema_of_ddl("dataSchema", "t timestamp, place struct<lat: double, lon: double>").names
+    ['t', 'place']
     """
     reader = _Reader(option, text)
     fields = reader.fields(end="")

@@ -1,0 +1,255 @@
+"""What is asked of the brokers beside records: topics, and offsets of all partitions in one call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from streaming_source.connectors.kafka.config import ClientConfig, client_error
+from streaming_source.connectors.kafka.starting import EARLIEST, LATEST
+from streaming_source.connectors.kafka.subscription import Partition, Subscription
+from streaming_source.exceptions import SourceError
+
+__all__ = ["FoundTopic", "KafkaAdmin", "Patience"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_REQUEST_S: Final = 10.0
+_FIRST_BACKOFF_S: Final = 0.1
+_LAST_BACKOFF_S: Final = 5.0
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+
+_HOPELESS: Final = frozenset(
+    {
+        KafkaError._INVALID_ARG,
+        KafkaError._NOT_IMPLEMENTED,
+        KafkaError._UNSUPPORTED_FEATURE,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+    }
+)
+"""Errors that no patience mends."""
+
+_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
+
+class Patience:
+    """Tries again what fails for reasons that pass, with growing pauses, until its time is over.
+
+    Parameters
+    ----------
+    seconds
+        How long.
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._ended = threading.Event()
+
+    def run(self, call: Callable[[], T]) -> T:
+        """What the call returns when it succeeds.
+
+        Raises
+        ------
+        KafkaException
+            That of the last trial; at once where trying again is in vain, or after `end`.
+        """
+        until, backoff_s = self._clock() + self.seconds, _FIRST_BACKOFF_S
+        while True:
+            try:
+                return call()
+            except KafkaException as error:
+                left_s = until - self._clock()
+                if _code(error) in _HOPELESS or left_s <= 0:
+                    raise
+                _log.warning("asking the brokers failed, and is tried again: %s", _name(error))
+                if self._ended.wait(min(backoff_s, left_s)):
+                    raise
+            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
+
+    def end(self) -> None:
+        """Try nothing again any more. From any thread."""
+        self._ended.set()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """A topic that there is now.
+
+    Attributes
+    ----------
+    name
+        Of the topic.
+    topic_id
+        Another one for each time a topic of the name is created; empty where the broker knows no ids.
+    partitions
+        Numbers of its partitions, sorted.
+    """
+
+    name: str
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+class KafkaAdmin:
+    """Asks for topics and offsets. Connects when it is first asked.
+
+    Parameters
+    ----------
+    config
+        Of the client.
+    patience
+        With failures that pass.
+
+    Attributes
+    ----------
+    reads_committed
+        Whether ends of logs are those of what is committed.
+    """
+
+    def __init__(self, config: ClientConfig, patience: Patience) -> None:
+        self._config = config
+        self._patience = patience
+        self._client: AdminClient | None = None
+        self._last_trouble = ""
+        self._request_s = min(_REQUEST_S, patience.seconds)
+        self.reads_committed = config.isolation_level == "read_committed"
+
+    def topics(self, subscription: Subscription) -> list[FoundTopic]:
+        """The topics of a subscription that there are, by name. One call; for a pattern two.
+
+        Raises
+        ------
+        SourceError
+            If the brokers do not say, in all the time of patience.
+        """
+        return self._ask("asking for topics", lambda: self._topics(subscription))
+
+    def offsets(self, wanted: Mapping[Partition, int], *, committed: bool | None = None) -> dict[Partition, int | None]:
+        """See `starting.Lookup`: one call for all. Of partitions that are gone there is no answer.
+
+        Parameters
+        ----------
+        wanted
+            By partition, see there.
+        committed
+            Whether logs end with what is committed; None: as for the consumer.
+
+        Raises
+        ------
+        SourceError
+            If the brokers do not say, in all the time of patience.
+        """
+        if not wanted:
+            return {}
+        ends_committed = self.reads_committed if committed is None else committed
+        level = IsolationLevel.READ_COMMITTED if ends_committed else IsolationLevel.READ_UNCOMMITTED
+        return self._ask("asking for offsets", lambda: self._offsets(wanted, level))
+
+    def _ask(self, what: str, call: Callable[[], T]) -> T:
+        try:
+            return self._patience.run(call)
+        except KafkaException as error:
+            if self._client is not None:
+                # What it has to say of its connections waits for this.
+                self._client.poll(0)
+            failed = client_error(self._config, what, error)
+        raise SourceError(f"{failed}{self._last_trouble}") from None
+
+    def _connected(self) -> AdminClient:
+        if self._client is None:
+            self._client = AdminClient({**self._config.for_admin(), "error_cb": self._note})
+        return self._client
+
+    def _note(self, error: KafkaError) -> None:
+        self._last_trouble = self._config.scrub(f"; the client says: {error.str()}")
+
+    def _topics(self, subscription: Subscription) -> list[FoundTopic]:
+        client = self._connected()
+        names = list(subscription.topics)
+        if subscription.kind == "subscribePattern":
+            listed = client.list_topics(timeout=self._request_s).topics
+            names = sorted(name for name in listed if subscription.matches(name))
+        if not names:
+            return []
+        found = []
+        futures = client.describe_topics(TopicCollection(names), request_timeout=self._request_s)
+        for name in sorted(futures):
+            try:
+                topic = futures[name].result()
+            except KafkaException as error:
+                if _code(error) not in _GONE:
+                    raise
+                continue
+            topic_id = "" if str(topic.topic_id) == _NO_ID else str(topic.topic_id)
+            found.append(FoundTopic(name, topic_id, tuple(sorted(part.id for part in topic.partitions))))
+        return found
+
+    def _offsets(self, wanted: Mapping[Partition, int], level: IsolationLevel) -> dict[Partition, int | None]:
+        found, failed = self._listed(wanted, level)
+        if failed:
+            # Offsets are asked of the leaders that the client last heard of. It does not ask for others by itself: not
+            # for partitions that were added since, nor after their broker was killed and came back.
+            self._refresh(sorted({part.topic for part in failed}))
+            # All of them: the client takes it for trouble with the brokers if there is a leader of none.
+            found, failed = self._listed(wanted, level)
+        for error in failed.values():
+            if _code(error) not in _GONE:
+                raise error
+        return found
+
+    def _listed(
+        self, wanted: Mapping[Partition, int], level: IsolationLevel
+    ) -> tuple[dict[Partition, int | None], dict[Partition, KafkaException]]:
+        specs = {TopicPartition(part.topic, part.number): _spec(number) for part, number in wanted.items()}
+        futures = self._connected().list_offsets(specs, isolation_level=level, request_timeout=self._request_s)
+        found: dict[Partition, int | None] = {}
+        failed: dict[Partition, KafkaException] = {}
+        for where, future in futures.items():
+            part = Partition(where.topic, where.partition)
+            try:
+                offset = future.result().offset
+            except KafkaException as error:
+                failed[part] = error
+            else:
+                found[part] = offset if offset >= 0 else None
+        return found, failed
+
+    def _refresh(self, names: list[str]) -> None:
+        """Hear of the partitions of topics, and of their leaders. What fails here fails again when they are asked."""
+        futures = self._connected().describe_topics(TopicCollection(names), request_timeout=self._request_s)
+        for future in futures.values():
+            with suppress(KafkaException):
+                future.result()
+
+
+def _spec(number: int) -> Any:
+    if number == EARLIEST:
+        return OffsetSpec.earliest()
+    return OffsetSpec.latest() if number == LATEST else OffsetSpec.for_timestamp(number)
+
+
+def _code(error: KafkaException) -> int | None:
+    cause = error.args[0] if error.args else None
+    return cause.code() if isinstance(cause, KafkaError) else None
+
+
+def _name(error: KafkaException) -> str:
+    cause = error.args[0] if error.args else None
+    return cause.name() if isinstance(cause, KafkaError) else type(error).__name__

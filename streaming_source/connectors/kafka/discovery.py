@@ -1,0 +1,174 @@
+"""Which partitions there are, look by look."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from streaming_source.connectors.kafka.admin import FoundTopic
+from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
+from streaming_source.connectors.kafka.starting import Boundary, Lookup
+from streaming_source.connectors.kafka.subscription import Partition, Subscription
+from streaming_source.exceptions import DataLossError, OptionError
+
+__all__ = ["Brokers", "Found", "PartitionDiscovery"]
+
+_log = logging.getLogger(__name__)
+
+_INCARNATION_CHARACTERS: Final = 8
+
+
+class Brokers(Protocol):
+    """What discovery asks, see `KafkaAdmin`."""
+
+    def topics(self, subscription: Subscription) -> list[FoundTopic]:
+        """See `KafkaAdmin`."""
+        ...
+
+    @property
+    def offsets(self) -> Lookup:
+        """See `KafkaAdmin`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one look found.
+
+    Attributes
+    ----------
+    splits
+        New ones, in order of their topics and partitions.
+    gone
+        Ids of splits whose topic is not there any more.
+    checkpoint
+        What is to be remembered once the new splits are assigned.
+    """
+
+    splits: tuple[KafkaSplit, ...]
+    gone: tuple[str, ...]
+    checkpoint: KafkaCheckpoint
+
+
+class PartitionDiscovery:
+    """Finds partitions that were not there at the look before.
+
+    The first look of a fresh start finds all, each from where the options say; later ones come with records that
+    nobody has read, and are read from the first on. A topic that was created again is another one: with
+    `fail_on_data_loss` that is an error, as is a topic that is gone; else its partitions are new splits.
+
+    Parameters
+    ----------
+    brokers
+        Who is asked.
+    subscription
+        What to look for.
+    start
+        Where the partitions of a fresh start begin.
+    end
+        Where they end; None for nowhere.
+    fail_on_data_loss
+        See above.
+    checkpoint
+        Of the offset at a restart; None for a fresh start.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        subscription: Subscription,
+        start: Boundary,
+        end: Boundary | None,
+        *,
+        fail_on_data_loss: bool,
+        checkpoint: KafkaCheckpoint | None,
+    ) -> None:
+        self._brokers = brokers
+        self._subscription = subscription
+        self._start = start
+        self._end = end
+        self._fail_on_data_loss = fail_on_data_loss
+        self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
+
+    def look(self) -> Found:
+        """Look once. O(partitions).
+
+        Raises
+        ------
+        DataLossError
+            If a topic is gone, or was created again.
+        OptionError
+            If a topic that is subscribed to by its name was never there, or the options do not fit its partitions.
+        """
+        topics = {topic.name: topic for topic in self._brokers.topics(self._subscription)}
+        known = self._known or {}
+        if self._known is None:
+            self._check_there(topics.keys())
+        gone = [topic for topic in known.values() if topic.partitions and _is_lost(topic, topics.get(topic.name))]
+        self._check_still_there(gone)
+        now = dict(known)
+        # Not forgotten: one of its name that comes later is another one.
+        now.update((topic.name, replace(topic, partitions=())) for topic in gone)
+        new: list[tuple[Partition, str]] = []
+        for topic in topics.values():
+            chosen = self._subscription.select(topic.name, topic.partitions)
+            before = now.get(topic.name, KnownTopic(topic.name, topic.topic_id, ()))
+            if _is_lost(before, topic):
+                before = KnownTopic(topic.name, topic.topic_id, (), topic.topic_id[:_INCARNATION_CHARACTERS])
+            new += [(part, before.incarnation) for part in chosen if part.number not in before.partitions]
+            numbers = {*before.partitions, *(part.number for part in chosen)}
+            topic_id = topic.topic_id or before.topic_id
+            now[topic.name] = replace(before, topic_id=topic_id, partitions=tuple(sorted(numbers)))
+        splits = self._splits(new, is_fresh=self._known is None)
+        self._known = now
+        lost = tuple(split.split_id for topic in gone for split in topic.splits())
+        return Found(splits, lost, KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._end is not None))
+
+    def _splits(self, new: Sequence[tuple[Partition, str]], *, is_fresh: bool) -> tuple[KafkaSplit, ...]:
+        if not new:
+            return ()
+        partitions = [part for part, _ in new]
+        start = self._start if is_fresh else Boundary("startingOffsets", "earliest")
+        begins = start.resolve(partitions, self._brokers.offsets)
+        ends = self._end.resolve(partitions, self._brokers.offsets) if self._end else {}
+        return tuple(
+            KafkaSplit(part.topic, part.number, begins[part], begins[part], _stop(begins[part], ends.get(part)), again)
+            for part, again in new
+        )
+
+    def _check_there(self, names: Collection[str]) -> None:
+        if self._subscription.kind == "subscribePattern":
+            return
+        missing = [name for name in self._subscription.topics if name not in names]
+        if missing:
+            raise OptionError(
+                f"option {self._subscription.kind}: the brokers know no topic {missing[0]!r}; create it first, or use "
+                "subscribePattern, which finds topics that come later"
+            )
+
+    def _check_still_there(self, gone: Sequence[KnownTopic]) -> None:
+        if not gone:
+            return
+        name = gone[0].name
+        what = (
+            f"topic {name!r} was deleted, or deleted and created again, while it was read: records that nobody has "
+            "read may be lost, and positions in it mean nothing any more"
+        )
+        if self._fail_on_data_loss:
+            raise DataLossError(
+                f"{what}; start with a new checkpointLocation, or set failOnDataLoss = false to go on with what is "
+                "there now"
+            )
+        _log.warning("%s; reading goes on, since failOnDataLoss = false", what)
+
+
+def _is_lost(known: KnownTopic, found: FoundTopic | None) -> bool:
+    if found is None:
+        return True
+    return bool(known.topic_id and found.topic_id and known.topic_id != found.topic_id)
+
+
+def _stop(begin: int, end: int | None) -> int | None:
+    return None if end is None else max(begin, end)

@@ -1,0 +1,100 @@
+"""The partitions of a subscription, found in the background."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
+from streaming_source.connectors.kafka.admin import Patience
+from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
+from streaming_source.connectors.kafka.ends import LogEnds
+from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
+
+__all__ = ["KafkaSplitEnumerator"]
+
+
+class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
+    """Gives each partition to a reader as soon as it is found.
+
+    Parameters
+    ----------
+    context
+        The planner that hosts this.
+    discovery
+        Finds them.
+    patience
+        With the brokers; ended when this is closed.
+    ends
+        Where logs end; told what was found.
+    period_seconds
+        How often to look; None to look once: no partition is added afterwards, not even after a restart.
+    checkpoint
+        Of the offset at a restart; None for a fresh start.
+    """
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext[KafkaSplit],
+        discovery: PartitionDiscovery,
+        patience: Patience,
+        ends: LogEnds,
+        *,
+        period_seconds: float | None,
+        checkpoint: KafkaCheckpoint | None,
+    ) -> None:
+        self._context = context
+        self._discovery = discovery
+        self._patience = patience
+        self._ends = ends
+        self._period_seconds = period_seconds
+        self._checkpoint = checkpoint or KafkaCheckpoint(bounded=period_seconds is None)
+        self._is_complete = checkpoint is not None and period_seconds is None
+        self._taken_back: list[KafkaSplit] = []
+
+    def start(self) -> None:
+        """See `SplitEnumerator`."""
+        if not self._is_complete:
+            self._context.call_async(self._discovery.look, self._on_found, period_seconds=self._period_seconds)
+
+    def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
+        """See `SplitEnumerator`. What was found is assigned already, but for what was taken back."""
+        if self._taken_back:
+            taken_back, self._taken_back = self._taken_back, []
+            self._assign(taken_back)
+        if self._is_complete:
+            self._context.signal_no_more_splits(subtask_id)
+
+    def add_splits_back(self, splits: Sequence[KafkaSplit], subtask_id: int) -> None:
+        """See `SplitEnumerator`."""
+        self._taken_back.extend(splits)
+
+    def snapshot_state(self, checkpoint_id: int) -> KafkaCheckpoint:
+        """See `SplitEnumerator`."""
+        return self._checkpoint
+
+    def close(self) -> None:
+        """See `SplitEnumerator`."""
+        self._patience.end()
+
+    def _on_found(self, found: Found | None, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        assert found is not None
+        for split_id in found.gone:
+            self._context.complete_split(split_id)
+        self._ends.update(found.checkpoint.partitions, found.gone)
+        self._assign(found.splits)
+        self._checkpoint = found.checkpoint
+        if self._period_seconds is None:
+            self._is_complete = True
+            for subtask_id in self._context.registered_readers():
+                self._context.signal_no_more_splits(subtask_id)
+
+    def _assign(self, splits: Sequence[KafkaSplit]) -> None:
+        readers = sorted(self._context.registered_readers())
+        by_reader: dict[int, list[KafkaSplit]] = {}
+        for split in splits:
+            reader = readers[zlib.crc32(split.split_id.encode()) % len(readers)]
+            by_reader.setdefault(reader, []).append(split)
+        self._context.assign_splits(SplitsAssignment(by_reader))

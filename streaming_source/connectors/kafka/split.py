@@ -1,0 +1,180 @@
+"""Splits of Kafka, what the enumerator remembers beside them, and how offsets write both."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from streaming_source.api import SimpleVersionedSerializer, SourceSplit
+from streaming_source.connectors.kafka.subscription import Partition
+from streaming_source.exceptions import OffsetError
+
+__all__ = ["KafkaCheckpoint", "KafkaCheckpointSerializer", "KafkaSplit", "KafkaSplitSerializer", "KnownTopic"]
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSplit(SourceSplit):
+    """One partition of a topic.
+
+    Attributes
+    ----------
+    topic, partition
+        Which.
+    position
+        Offset at or after which reading goes on.
+    begin
+        Offset at which reading began.
+    stop
+        Offset at or after which reading ends; None if it does not.
+    incarnation
+        Empty; of a topic that was deleted and created again while it was read, what tells it from the one before.
+    """
+
+    topic: str
+    partition: int
+    position: int = 0
+    begin: int = 0
+    stop: int | None = None
+    incarnation: str = ""
+
+    @property
+    def split_id(self) -> str:
+        """`orders-3`; `orders-3@Zq3kX0aB` of a topic that was created again."""
+        suffix = f"@{self.incarnation}" if self.incarnation else ""
+        return f"{self.topic}-{self.partition}{suffix}"
+
+    @property
+    def of(self) -> Partition:
+        """Which partition it is."""
+        return Partition(self.topic, self.partition)
+
+    def origin(self) -> KafkaSplit:
+        """See `SourceSplit`."""
+        return self.at(self.begin)
+
+
+class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
+    """`[topic, partition, position, begin]`, and behind them stop and incarnation where there are some."""
+
+    @property
+    def version(self) -> int:
+        """See `SimpleVersionedSerializer`."""
+        return _VERSION
+
+    def serialize(self, value: KafkaSplit) -> bytes:
+        """See `SimpleVersionedSerializer`."""
+        written: list[object] = [value.topic, value.partition, value.position, value.begin]
+        if value.incarnation:
+            written += [value.stop, value.incarnation]
+        elif value.stop is not None:
+            written.append(value.stop)
+        return json.dumps(written, separators=(",", ":")).encode()
+
+    def deserialize(self, version: int, data: bytes) -> KafkaSplit:
+        """See `SimpleVersionedSerializer`."""
+        _check_version(version, "splits")
+        try:
+            split = KafkaSplit(*json.loads(data))
+            numbers = (split.partition, split.position, split.begin, split.stop or 0)
+            if not (isinstance(split.topic, str) and all(type(number) is int and number >= 0 for number in numbers)):
+                raise ValueError("fields of other types")
+        except (ValueError, TypeError) as error:
+            raise OffsetError(f"damaged offset: {data!r} is not [topic, partition, position, begin]") from error
+        return split
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """A topic of which partitions were found.
+
+    Attributes
+    ----------
+    name
+        Of the topic.
+    topic_id
+        What tells it from one of the same name that is created later; empty where the broker gives topics no ids.
+    partitions
+        Numbers of the partitions that were found, sorted.
+    incarnation
+        See `KafkaSplit`.
+    """
+
+    name: str
+    topic_id: str
+    partitions: tuple[int, ...]
+    incarnation: str = ""
+
+    def splits(self) -> list[KafkaSplit]:
+        """Splits of these partitions; only their ids mean anything."""
+        return [KafkaSplit(self.name, number, incarnation=self.incarnation) for number in self.partitions]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCheckpoint:
+    """What is remembered beside the splits in work.
+
+    Attributes
+    ----------
+    topics
+        By name. Partitions that are not among theirs are new, and read from their first record on.
+    bounded
+        The source was one that ends.
+    """
+
+    topics: tuple[KnownTopic, ...] = ()
+    bounded: bool = False
+
+    @property
+    def partitions(self) -> dict[str, Partition]:
+        """Those that are there, by the ids of their splits."""
+        return {split.split_id: split.of for topic in self.topics for split in topic.splits()}
+
+
+class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
+    """`{"bounded": false, "topics": {name: [id, partitions, incarnation]}}`.
+
+    Partitions are a list, or where they are the first ones without a gap, how many.
+    """
+
+    @property
+    def version(self) -> int:
+        """See `SimpleVersionedSerializer`."""
+        return _VERSION
+
+    def serialize(self, value: KafkaCheckpoint) -> bytes:
+        """See `SimpleVersionedSerializer`."""
+        topics = {topic.name: _written(topic) for topic in value.topics}
+        return json.dumps({"bounded": value.bounded, "topics": topics}, separators=(",", ":"), sort_keys=True).encode()
+
+    def deserialize(self, version: int, data: bytes) -> KafkaCheckpoint:
+        """See `SimpleVersionedSerializer`."""
+        _check_version(version, "enumerator")
+        try:
+            state = json.loads(data)
+            topics = tuple(_read(name, *entry) for name, entry in sorted(state["topics"].items()))
+            return KafkaCheckpoint(topics, bool(state["bounded"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise OffsetError(f"damaged offset: {data!r} has no topics") from error
+
+
+def _written(topic: KnownTopic) -> list[object]:
+    count = len(topic.partitions)
+    all_of_them = topic.partitions == tuple(range(count))
+    entry: list[object] = [topic.topic_id, count if all_of_them else list(topic.partitions)]
+    return [*entry, topic.incarnation] if topic.incarnation else entry
+
+
+def _read(name: str, topic_id: str, partitions: int | list[int], incarnation: str = "") -> KnownTopic:
+    numbers = range(partitions) if isinstance(partitions, int) else partitions
+    return KnownTopic(name, topic_id, tuple(numbers), incarnation)
+
+
+def _check_version(version: int, what: str) -> None:
+    if version > _VERSION:
+        raise OffsetError(
+            f"the offset's {what} have version {version}, this library reads up to {_VERSION}: they were written by a "
+            "newer one; upgrade spark-watermark-alignment"
+        )

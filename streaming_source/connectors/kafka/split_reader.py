@@ -1,0 +1,355 @@
+"""Fetching ranges of partitions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from streaming_source.api import (
+    CaughtUp,
+    KeptClients,
+    RecordBlock,
+    RecordsBySplits,
+    SplitReader,
+    SplitsAddition,
+    SplitsChange,
+)
+from streaming_source.connectors.kafka.config import ClientConfig, client_error
+from streaming_source.connectors.kafka.ends import LogEnds
+from streaming_source.connectors.kafka.records import MessageColumns, by_partition
+from streaming_source.connectors.kafka.split import KafkaSplit
+from streaming_source.connectors.kafka.starting import EARLIEST, LATEST
+from streaming_source.connectors.kafka.subscription import Partition
+from streaming_source.exceptions import DataLossError, SourceError
+
+__all__ = ["KafkaSplitReader"]
+
+_BATCH: Final = 5000
+_WAIT_S: Final = 0.02
+"""The tail of what is there comes when this is over: short, and still long enough for a full batch."""
+
+_ASK_S: Final = 10.0
+
+_LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_PASSING: Final = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A split that is read: its next offset, up to where there are records, and what else is known of its end."""
+
+    split: KafkaSplit
+    position: int
+    known_end: int | None
+    is_at_end: bool = False
+    caught_up: CaughtUp = CaughtUp.NO
+    is_assigned: bool = False
+    is_paused: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        stop = self.split.stop
+        return stop is not None and self.position >= stop
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(self.split.topic, self.split.partition, self.position)
+
+
+class KafkaSplitReader(SplitReader[KafkaSplit]):
+    """Reads its partitions with one consumer, each from its position until an offset at or after its stop is seen.
+
+    Offsets are never counted: compaction, aborted transactions and the marks of transactions leave gaps. A split
+    without a stop, as in the planner, has caught up when the brokers say that its log ends where it is; of brokers
+    that do not answer nothing is known. Such a split costs no connection until there is something to read.
+
+    Parameters
+    ----------
+    config
+        Of the consumer.
+    clients
+        Where it is taken from, and kept for the next reader.
+    ends
+        Where logs end; None on an executor, where every split has a stop.
+    columns
+        Make blocks of messages.
+    fail_on_data_loss
+        Whether it is an error that records of a range are not there any more; if not, reading goes on behind them.
+    poll_timeout_s
+        How long to wait for records that must come.
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        clients: KeptClients,
+        ends: LogEnds | None,
+        columns: MessageColumns,
+        *,
+        fail_on_data_loss: bool = True,
+        poll_timeout_s: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._clients = clients
+        self._ends = ends
+        self._columns = columns
+        self._fail_on_data_loss = fail_on_data_loss
+        self._poll_timeout_s = poll_timeout_s
+        self._clock = clock
+        self._client: Consumer | None = None
+        self._reading: dict[Partition, _Reading] = {}
+        self._woken = threading.Event()
+
+    # ---- SplitReader ---------------------------------------------------------------------------------------------
+
+    def handle_splits_changes(self, change: SplitsChange[KafkaSplit]) -> None:
+        """See `SplitReader`."""
+        for split in change.splits:
+            if isinstance(change, SplitsAddition):
+                self._begin(_Reading(split, split.position, split.stop))
+            elif split.of in self._reading:
+                self._end(split.of)
+
+    def fetch(self) -> RecordsBySplits[RecordBlock]:
+        """See `SplitReader`.
+
+        Raises
+        ------
+        DataLossError
+            If records that were to be read are not there any more.
+        SourceError
+            If the brokers refuse, or are silent for too long.
+        """
+        until = self._clock() + self._poll_timeout_s
+        gone = self._look_at_ends()
+        if gone:
+            return RecordsBySplits(finished_splits=gone)
+        while True:
+            blocks = self._take(self._consumed())
+            finished = self._take_finished()
+            if blocks or finished:
+                return RecordsBySplits(blocks, finished)
+            waits = [reading for reading in self._reading.values() if not (reading.is_paused or reading.is_at_end)]
+            if self._woken.is_set() or not waits:
+                self._woken.clear()
+                return RecordsBySplits()
+            if self._clock() > until:
+                raise SourceError(
+                    f"partition {waits[0].split.of}: nothing came from {self._config.brokers} at offset "
+                    f"{waits[0].position} for {self._poll_timeout_s:g} s; are the brokers up? "
+                    "Option kafkaConsumer.pollTimeoutMs waits longer"
+                )
+
+    def wake_up(self) -> None:
+        """See `SplitReader`."""
+        self._woken.set()
+
+    def pause_or_resume_splits(self, to_pause: Sequence[KafkaSplit], to_resume: Sequence[KafkaSplit]) -> None:
+        """See `SplitReader`."""
+        for splits, pauses in ((to_pause, True), (to_resume, False)):
+            for split in splits:
+                reading = self._reading.get(split.of)
+                if reading is None or reading.is_paused == pauses:
+                    continue
+                reading.is_paused = pauses
+                if reading.is_assigned:
+                    change = self._consumer.pause if pauses else self._consumer.resume
+                    change([reading.where])
+
+    def caught_up(self, split_id: str) -> CaughtUp:
+        """See `SplitReader`."""
+        reading = next((r for r in self._reading.values() if r.split.split_id == split_id), None)
+        return CaughtUp.NO if reading is None else reading.caught_up
+
+    def close(self) -> None:
+        """See `SplitReader`."""
+        client, self._client = self._client, None
+        self._reading.clear()
+        if client is None:
+            return
+        try:
+            client.unassign()
+        except KafkaException:
+            client.close()
+        else:
+            self._clients.keep(self._key, client, client.close)
+
+    # ---- the consumer --------------------------------------------------------------------------------------------
+
+    @property
+    def _key(self) -> tuple[str, ClientConfig]:
+        return "kafka-consumer", self._config
+
+    @property
+    def _consumer(self) -> Consumer:
+        if self._client is None:
+            try:
+                self._client = self._clients.take(self._key, lambda: Consumer(self._config.for_consumer()))
+            except KafkaException as error:
+                failed = client_error(self._config, "making a consumer", error)
+                raise failed from None
+        return self._client
+
+    def _begin(self, reading: _Reading) -> None:
+        self._reading[reading.split.of] = reading
+        if not reading.is_finished and reading.split.stop is not None:
+            self._assign(reading)
+
+    def _end(self, part: Partition) -> None:
+        self._unassign(self._reading.pop(part))
+
+    def _assign(self, reading: _Reading) -> None:
+        if not reading.is_assigned:
+            reading.is_assigned = True
+            self._consumer.incremental_assign([reading.where])
+            if reading.is_paused:
+                self._consumer.pause([reading.where])
+
+    def _unassign(self, reading: _Reading) -> None:
+        if reading.is_assigned:
+            reading.is_assigned = False
+            self._consumer.incremental_unassign([reading.where])
+
+    def _look_at_ends(self) -> set[str]:
+        """Of each split without a stop: whether it has caught up; if not, let it be read. Returns those that are gone.
+
+        One of which nothing is known, since it was not found yet or the brokers do not answer, is not read.
+        """
+        gone = set()
+        for reading in list(self._reading.values()):
+            split = reading.split
+            if split.stop is not None or reading.is_paused:
+                continue
+            assert self._ends is not None, "without a stop a split is read where the ends of logs are known"
+            if self._ends.is_gone(split.split_id):
+                self._end(split.of)
+                gone.add(split.split_id)
+                continue
+            end = self._ends.end(split.split_id)
+            reading.known_end = None if end is None else end.readable
+            reading.caught_up = CaughtUp.NO
+            reading.is_at_end = end is None or reading.position == end.readable
+            if end is None:
+                continue
+            if reading.is_at_end:
+                reading.caught_up = CaughtUp.HELD_BACK if end.written > end.readable else CaughtUp.YES
+                self._unassign(reading)
+            else:
+                self._assign(reading)
+        return gone
+
+    def _consumed(self) -> list[Message]:
+        if all(reading.is_finished or reading.is_at_end for reading in self._reading.values()):
+            return []
+        known = [reading.known_end for reading in self._reading.values() if not reading.is_paused]
+        left = sum(max((reading.known_end or 0) - reading.position, 0) for reading in self._reading.values())
+        # No more than is there: else it waits for more.
+        count = _BATCH if None in known or not left else min(left, _BATCH)
+        messages: list[Message] = self._consumer.consume(count, _WAIT_S)
+        return messages
+
+    # ---- what came -----------------------------------------------------------------------------------------------
+
+    def _take(self, messages: list[Message]) -> dict[str, list[RecordBlock]]:
+        if not messages:
+            return {}
+        records = messages
+        if any(map(Message.error, messages)):
+            records = [message for message in messages if message.error() is None]
+        blocks: dict[str, list[RecordBlock]] = {}
+        for part, run in by_partition(records) if records else ():
+            reading = self._reading.get(part)
+            if reading is None or reading.is_finished or reading.is_paused:
+                continue
+            reading.position, reading.is_at_end = run[-1].offset() + 1, False
+            stop = reading.split.stop
+            if stop is not None and reading.position > stop:
+                run = [message for message in run if message.offset() < stop]
+            if run:
+                blocks.setdefault(reading.split.split_id, []).append(self._columns.block(part, run))
+        if records is not messages:
+            # Behind the records: an end is reached after them, never before.
+            for message in messages:
+                if message.error() is not None:
+                    self._take_event(message)
+        return blocks
+
+    def _take_event(self, message: Message) -> None:
+        error, topic = message.error(), message.topic()
+        assert error is not None
+        reading = None if topic is None else self._reading.get(Partition(topic, message.partition()))
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            if reading is not None and message.offset() >= reading.position:
+                reading.position = message.offset()
+                # A range may not end before its stop: what is planned was there, and comes.
+                reading.is_at_end = reading.split.stop is None
+        elif code in _LOST:
+            if reading is not None:
+                self._lose(reading)
+        elif code in _GONE:
+            if reading is not None:
+                self._lose_all(reading)
+        elif not (code in _PASSING or error.retriable()):
+            raise client_error(self._config, f"reading partition {message.topic()}-{message.partition()}", error)
+
+    def _take_finished(self) -> set[str]:
+        finished = [part for part, reading in self._reading.items() if reading.is_finished]
+        ids = {self._reading[part].split.split_id for part in finished}
+        for part in finished:
+            self._end(part)
+        return ids
+
+    # ---- what is lost --------------------------------------------------------------------------------------------
+
+    def _lose(self, reading: _Reading) -> None:
+        """The brokers do not have the next offset: go on behind what is gone, or fail."""
+        part, position = reading.split.of, reading.position
+        earliest, latest = (self._asked(part, at) for at in (EARLIEST, LATEST))
+        if self._fail_on_data_loss:
+            why = "its first records were deleted" if position < earliest else "its last ones were, or its topic was"
+            raise DataLossError(
+                f"split {reading.split.split_id!r}: offset {position} is not there, the partition has {earliest} to "
+                f"{latest}: {why}. Start with a new checkpointLocation, or set failOnDataLoss = false to go on with "
+                "what is there"
+            )
+        self._unassign(reading)
+        if position < earliest:
+            reading.position = earliest
+            self._assign(reading)
+        elif reading.split.stop is not None:
+            reading.position = reading.split.stop
+        else:
+            # The log has become shorter: it is read on when it has grown beyond this again.
+            reading.is_at_end = True
+
+    def _lose_all(self, reading: _Reading) -> None:
+        """The partition is gone."""
+        if self._fail_on_data_loss:
+            raise DataLossError(
+                f"split {reading.split.split_id!r}: the brokers know no partition {reading.split.of} any more; start "
+                "with a new checkpointLocation, or set failOnDataLoss = false to go on without it"
+            )
+        self._unassign(reading)
+        reading.position = max(reading.position, reading.split.stop or 0)
+        reading.is_at_end = True
+
+    def _asked(self, part: Partition, at: int) -> int:
+        # Not get_watermark_offsets: it can take an error for an empty partition.
+        try:
+            answers = self._consumer.offsets_for_times([TopicPartition(*part, at)], timeout=_ASK_S)
+        except KafkaException as error:
+            failed = client_error(self._config, f"asking for the offsets of partition {part}", error)
+            raise failed from None
+        return int(answers[0].offset)

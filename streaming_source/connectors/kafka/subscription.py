@@ -1,0 +1,140 @@
+"""Which partitions are read: `subscribe`, `subscribePattern` or `assign`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from streaming_source.exceptions import OptionError
+
+__all__ = ["Partition", "Subscription", "parse_by_partition"]
+
+
+class Partition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A choice of partitions.
+
+    Attributes
+    ----------
+    kind
+        Name of the option that says it.
+    topics
+        Names, sorted; for `subscribe` and `assign`.
+    pattern
+        For `subscribePattern`: a regular expression that the whole name must match.
+    partitions
+        For `assign`, sorted.
+    """
+
+    kind: Literal["subscribe", "subscribePattern", "assign"]
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[Partition, ...] = ()
+
+    @classmethod
+    def to_topics(cls, names: str | Iterable[str]) -> Subscription:
+        """To all partitions of topics, given as a collection or with commas between them.
+
+        Raises
+        ------
+        OptionError
+            If there is no name.
+        """
+        given = names.split(",") if isinstance(names, str) else names
+        topics = tuple(sorted({name.strip() for name in given} - {""}))
+        if not topics:
+            raise OptionError(f"option subscribe = {names!r}: must name at least one topic, as in 'orders,payments'")
+        return cls("subscribe", topics)
+
+    @classmethod
+    def to_pattern(cls, pattern: str) -> Subscription:
+        """To all partitions of the topics whose whole names match.
+
+        Raises
+        ------
+        OptionError
+            If it is no regular expression.
+        """
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise OptionError(
+                f"option subscribePattern = {pattern!r}: must be a regular expression of Python: {error}"
+            ) from None
+        return cls("subscribePattern", pattern=pattern)
+
+    @classmethod
+    def to_partitions(cls, text: str | Mapping[str, Collection[int]]) -> Subscription:
+        """To single partitions, as in `{"orders": [0, 1]}`.
+
+        Raises
+        ------
+        OptionError
+            If it is no such JSON.
+        """
+        try:
+            given = json.loads(text) if isinstance(text, str) else text
+            numbers = [Partition(topic, number) for topic, listed in given.items() for number in listed]
+            if not numbers or not all(type(part.number) is int and part.number >= 0 for part in numbers):
+                raise ValueError
+        except (ValueError, TypeError, AttributeError):
+            raise OptionError(
+                f"""option assign = {text!r}: must be JSON of topics and their partitions, like {{"orders": [0, 1]}}"""
+            ) from None
+        partitions = tuple(sorted(set(numbers)))
+        return cls("assign", tuple(sorted({part.topic for part in partitions})), partitions=partitions)
+
+    @property
+    def description(self) -> str:
+        """Tells this choice from others, the same however it was written."""
+        chosen = self.pattern or ",".join(map(str, self.partitions)) or ",".join(self.topics)
+        return f"{self.kind}:{chosen}"
+
+    def matches(self, topic: str) -> bool:
+        """Whether partitions of a topic of that name are chosen."""
+        if self.kind == "subscribePattern":
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.topics
+
+    def select(self, topic: str, numbers: Iterable[int]) -> list[Partition]:
+        """Which of the partitions of a topic that matches are chosen, in order."""
+        there = [Partition(topic, number) for number in sorted(numbers)]
+        return [part for part in there if part in self.partitions] if self.kind == "assign" else there
+
+
+def parse_by_partition(name: str, text: str) -> dict[Partition, int]:
+    """Of JSON like `{"orders": {"0": 23, "1": -2}}` the number of each partition.
+
+    Raises
+    ------
+    OptionError
+        If it is no such JSON.
+    """
+    try:
+        given: Any = json.loads(text)
+        numbers = {
+            Partition(topic, int(number)): value
+            for topic, by_number in given.items()
+            for number, value in by_number.items()
+        }
+        if not numbers or not all(type(value) is int for value in numbers.values()):
+            raise ValueError
+    except (ValueError, TypeError, AttributeError):
+        raise OptionError(
+            f"""option {name} = {text!r}: must be JSON of topics, partitions and numbers, like """
+            """{"orders": {"0": 23, "1": -2}}"""
+        ) from None
+    return numbers

@@ -1,0 +1,34 @@
+"""The suite that every connector should pass, for pytest. Subclass `SourceConformance` in a test module, and run it.
+
+    class TestMySource(SourceConformance):
+        def create_source(self, bounded):
+            return MySource("localhost:9000", bounded=bounded)
+
+        def write(self, split, times_us):
+            my_client.append(self.split_id(split), times_us)
+
+What else can be told of a connector is in `ConnectorUnderTest`. All is deterministic, on one thread and in time that
+stands still, but for the tests that are about threads.
+"""
+
+import pytest
+
+# Before they are imported: a test that fails shows what was compared.
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{suite}" for suite in ("enumerating", "growing", "pausing", "reading", "recovery", "serializing")),
+    f"{__name__}.connector",
+)
+
+from streaming_source.testing.conformance.connector import ConnectorUnderTest, Expected  # noqa: E402
+from streaming_source.testing.conformance.enumerating import EnumeratingSuite  # noqa: E402
+from streaming_source.testing.conformance.growing import GrowingSuite  # noqa: E402
+from streaming_source.testing.conformance.pausing import PausingSuite  # noqa: E402
+from streaming_source.testing.conformance.reading import ReadingSuite  # noqa: E402
+from streaming_source.testing.conformance.recovery import RecoverySuite  # noqa: E402
+from streaming_source.testing.conformance.serializing import SerializingSuite  # noqa: E402
+
+__all__ = ["ConnectorUnderTest", "Expected", "SourceConformance"]
+
+
+class SourceConformance(ReadingSuite, RecoverySuite, PausingSuite, GrowingSuite, EnumeratingSuite, SerializingSuite):
+    """All of it; see `ConnectorUnderTest` for what a subclass has to say."""

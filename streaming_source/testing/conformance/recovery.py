@@ -1,0 +1,128 @@
+"""Nothing is lost and nothing comes twice, whatever fails and whenever it does."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from streaming_source.api import Source, SourceReader
+from streaming_source.testing.conformance.connector import ConnectorUnderTest, records_by_batch
+from streaming_source.testing.harness import SourceHarness
+from streaming_source.testing.output import EmittedRecord
+
+__all__ = ["RecoverySuite"]
+
+_MAX_ROWS: Final = 5
+
+_MOMENTS: Final = (
+    "before its offset is written",
+    "before it is read",
+    "after it was read",
+    "after it is committed",
+)
+
+
+class _TaskFailed(Exception):  # noqa: N818 (not an error of anybody's)
+    """Raised by a test in the middle of a read."""
+
+
+class RecoverySuite(ConnectorUnderTest):
+    """Restarts, failures, and other numbers of readers."""
+
+    @pytest.mark.parametrize("bounded", [True, False], ids=["bounded", "unbounded"])
+    @pytest.mark.parametrize("moment", _MOMENTS)
+    def test_a_restart_at_any_step_of_a_micro_batch_changes_nothing(self, moment: str, bounded: bool) -> None:
+        expected = self.fill(3)
+        source = self.bounded_source() if bounded else self.growing_source()
+        undisturbed = self._undisturbed(source)
+        harness = self.harness(source, max_rows=_MAX_ROWS)
+        while harness.records() != expected:
+            self._plan(harness)
+            if moment == "before its offset is written":
+                harness.restart(loses_plan=True)
+                self._plan(harness)
+            elif moment == "before it is read":
+                harness.restart()
+            batch = harness.read()
+            if moment == "after it was read":
+                harness.restart()
+                again = harness.read()
+                assert sorted(again.all_records) == sorted(batch.all_records)
+                batch = again
+            harness.commit(batch)
+            if moment == "after it is committed":
+                harness.restart()
+        assert records_by_batch(harness.batches) == undisturbed
+
+    def test_a_plan_that_was_given_up_is_made_again(self) -> None:
+        expected = self.fill(3)
+        source = self.bounded_source()
+        undisturbed = self._undisturbed(source)
+        harness = self.harness(source, max_rows=_MAX_ROWS)
+        while harness.records() != expected:
+            self._plan(harness)
+            harness.rewind()
+            self._plan(harness)
+            harness.commit(harness.read())
+        assert records_by_batch(harness.batches) == undisturbed
+
+    @pytest.mark.parametrize("planned", [False, True], ids=["between two micro-batches", "with one that is planned"])
+    @pytest.mark.parametrize("readers", [(1, 2, 3, 8), (8, 3, 2, 1)], ids=["up", "down"])
+    def test_scaling_changes_who_reads_and_not_what_is_read(self, readers: tuple[int, ...], planned: bool) -> None:
+        expected = self.fill(4)
+        source = self.bounded_source()
+        undisturbed = self._undisturbed(source)
+        harness = self.harness(source, readers=readers[0], max_rows=_MAX_ROWS)
+        step = 0
+        while harness.records() != expected:
+            if planned:
+                self._plan(harness)
+            harness.restart(readers=readers[min(step, len(readers) - 1)])
+            self._plan(harness)
+            batch = harness.read()
+            assert len(batch.records) <= harness.readers
+            harness.commit(batch)
+            step += 1
+        assert step >= len(readers)
+        assert records_by_batch(harness.batches) == undisturbed
+
+    def test_a_reader_that_fails_anywhere_is_replaced_by_one_that_reads_the_same(self) -> None:
+        expected = self.fill(3)
+        harness = self.harness(self.bounded_source(), max_rows=2 * _MAX_ROWS)
+        failures = 0
+        while harness.plan():
+            counter = _Counter()
+            batch = harness.read(counter)
+            for poll in range(counter.polls):
+                with pytest.raises(_TaskFailed):
+                    harness.read(_Counter(fails_at=poll))
+                failures += 1
+                assert harness.read().records == batch.records
+            harness.commit(batch)
+        assert harness.records() == expected
+        assert failures > len(expected)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _undisturbed(self, source: Source[Any, Any]) -> list[list[EmittedRecord]]:
+        return records_by_batch(self.harness(source, max_rows=_MAX_ROWS).run())
+
+    def _plan(self, harness: SourceHarness) -> None:
+        """Go on, or say that nothing goes on."""
+        if not (harness.is_planned or harness.plan()):
+            self.clock.advance("1 minute")
+            assert harness.plan(), f"there is nothing more to read, but only {harness.records()} was"
+
+
+class _Counter:
+    """Counts the polls of all readers; fails at one of them."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.polls = 0
+        self._fails_at = fails_at
+
+    def __call__(self, reader: SourceReader[Any], poll: int) -> None:
+        if self.polls == self._fails_at:
+            raise _TaskFailed
+        self.polls += 1

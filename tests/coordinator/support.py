@@ -1,0 +1,268 @@
+"""What stands around the parts of a coordinator in their tests."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from alignment import WatermarkStrategy
+from alignment.index import EventTimeIndex
+from alignment.planner import PlanningRules
+from alignment.timestamps import RecordTimestampAssigner
+from streaming_source.api import (
+    Boundedness,
+    RecordBlock,
+    RecordsBySplits,
+    RecordSplit,
+    SourceEvent,
+    SourceReaderContext,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitReader,
+    SplitsChange,
+)
+from streaming_source.coordinator import ReadRules, SourceCoordinator, Workers
+from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.host import EnumeratorHost
+from streaming_source.coordinator.look_ahead import LookAhead
+from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
+
+WAIT_S = 20.0
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("0 us")
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("value", pa.int64())])
+
+
+def worker_threads() -> set[threading.Thread]:
+    """Those that pools have started."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("source-worker")}
+
+
+def ids(splits: Iterable[RecordSplit]) -> list[str]:
+    return [split.split_id for split in splits]
+
+
+@dataclass(frozen=True)
+class Note(SourceEvent):
+    """An event of a connector's own."""
+
+    text: str
+
+
+class NotingEnumerator(SplitEnumerator[RecordSplit, tuple[RecordSplit, ...]]):
+    """Has its splits from the start, gives one to each request, and notes what it is told."""
+
+    def __init__(self, context: SplitEnumeratorContext[RecordSplit], splits: Iterable[str] = ()) -> None:
+        self.context = context
+        self.unassigned = deque(RecordSplit(split_id) for split_id in splits)
+        self.told: list[tuple[Any, ...]] = []
+
+    def start(self) -> None:
+        self.told.append(("start", sorted(self.context.registered_readers())))
+
+    def add_reader(self, subtask_id: int) -> None:
+        self.told.append(("reader", subtask_id, self.context.registered_readers()[subtask_id].restored_splits))
+
+    def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
+        if self.unassigned:
+            self.context.assign_split(self.unassigned.popleft(), subtask_id)
+        else:
+            self.context.signal_no_more_splits(subtask_id)
+
+    def add_splits_back(self, splits: Sequence[RecordSplit], subtask_id: int) -> None:
+        self.told.append(("back", subtask_id, ids(splits)))
+        self.unassigned.extend(splits)
+
+    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
+        self.told.append(("event", subtask_id, event))
+
+    def snapshot_state(self, checkpoint_id: int) -> tuple[RecordSplit, ...]:
+        return tuple(self.unassigned)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.told.append(("complete", checkpoint_id))
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self.told.append(("aborted", checkpoint_id))
+
+    def close(self) -> None:
+        self.told.append(("close",))
+
+    def told_of(self, *kinds: str) -> list[tuple[Any, ...]]:
+        """What it was told of some kinds, in order."""
+        return [entry for entry in self.told if entry[0] in kinds]
+
+
+class Planner:
+    """An enumerator and all that it is hosted with; the time stands still, unless there are other workers."""
+
+    def __init__(self, readers: int = 1, splits: Iterable[str] = (), workers: Workers | None = None) -> None:
+        self.clock = FakeClock()
+        self.workers = InlineWorkers(self.clock) if workers is None else workers
+        self.calls = AsyncCalls(self.workers, self.clock.now_us)
+        self.context: CoordinatorContext[RecordSplit] = CoordinatorContext(
+            readers, RecordTimestampAssigner(), SCHEMA, self.calls, self.workers
+        )
+        self.index = EventTimeIndex(self._load)
+        self.context.take_index(self.index, None)
+        self.enumerator = NotingEnumerator(self.context, splits)
+        self.host = EnumeratorHost(self.enumerator, self.context, self.calls)
+
+    def assigned(self) -> list[str]:
+        """Ids of the splits that were assigned and not taken by a plan."""
+        return ids(self.context.added)
+
+    def give_up_splits(self) -> None:
+        """What a coordinator does before its readers go back."""
+        self.index.remove(self.index.split_ids)
+        self.context.added.clear()
+
+    def _load(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        raise AssertionError("no times are asked for")
+
+
+class HeldWorkers(Workers):
+    """Keeps work until the test has it done: also from inside of other work, as threads would."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[float, Callable[[], None]]] = []
+
+    def submit(self, work: Callable[[], None], delay_s: float = 0.0) -> None:
+        self.held.append((delay_s, work))
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        return [function(item) for item in items]
+
+    def do_one(self, *, due: bool) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.held.clear()
+
+    def do(self, name: str) -> None:
+        """Do the oldest work that is a method of this name."""
+        for entry in self.held:
+            if getattr(entry[1], "func", entry[1]).__name__ == name:
+                self.held.remove(entry)
+                entry[1]()
+                return
+        raise AssertionError(f"no {name} is held, only {[entry[1] for entry in self.held]}")
+
+    def count(self, name: str) -> int:
+        """How much work of this name is held."""
+        return sum(getattr(work, "func", work).__name__ == name for _, work in self.held)
+
+
+class ScriptedFetches(SplitReader[RecordSplit]):
+    """One step of a script a fetch: so many records, or something to do that says how many."""
+
+    def __init__(self, source: FetchSource, split_id_of: dict[str, list[int | Callable[[], int]]]) -> None:
+        self.source = source
+        self.steps = split_id_of
+        self.woken = threading.Event()
+        self.closed = 0
+
+    def handle_splits_changes(self, change: SplitsChange[RecordSplit]) -> None:
+        (self.split,) = change.splits
+        self.position = self.split.position
+
+    def fetch(self) -> RecordsBySplits[RecordBlock]:
+        split_id = self.split.split_id
+        self.source.fetches[split_id] = self.source.fetches.get(split_id, 0) + 1
+        steps = self.steps.get(split_id, [])
+        step = steps.pop(0) if steps else 0
+        rows = step if isinstance(step, int) else step()
+        if not rows:
+            return RecordsBySplits()
+        positions = np.arange(self.position, self.position + rows)
+        self.position += rows
+        columns = [pa.array(positions).cast(SCHEMA.field(0).type), pa.array(positions)]
+        kept = [column for column, field in zip(columns, SCHEMA, strict=True) if field.name in self.source.columns]
+        names = [field.name for field in SCHEMA if field.name in self.source.columns]
+        batch = pa.record_batch(kept, names=names)
+        return RecordsBySplits({split_id: [RecordBlock(batch, int(positions[0]), positions)]})
+
+    def wake_up(self) -> None:
+        self.woken.set()
+        self.source.wakes += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class FetchSource(TestingSource):
+    """Splits whose fetches bring what a test says; nothing when it has said no more."""
+
+    def __init__(self, steps: dict[str, list[int | Callable[[], int]]]) -> None:
+        super().__init__({split_id: [] for split_id in steps})
+        self.steps = steps
+        self.fetches: dict[str, int] = {}
+        self.readers: list[ScriptedFetches] = []
+        self.columns: list[str] = []
+        self.wakes = 0
+
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader[RecordSplit]:
+        self.columns = context.schema.names
+        reader = ScriptedFetches(self, self.steps)
+        self.readers.append(reader)
+        return reader
+
+
+class Looking:
+    """A `LookAhead` alone."""
+
+    def __init__(self, source: TestingSource, workers: Workers | None = None, max_rows: int = 100) -> None:
+        self.planner = Planner(workers=workers)
+        if workers is None:
+            self.planner.clock = source.clock
+            self.planner.workers = InlineWorkers(source.clock)
+            self.planner.calls = AsyncCalls(self.planner.workers, source.clock.now_us)
+            self.planner.context._calls = self.planner.calls
+        self.calls, self.context = self.planner.calls, self.planner.context
+        self.index = self.planner.index
+        self.look_ahead = LookAhead(
+            source, self.context, self.calls, self.planner.workers, self.planner.clock.now_us, max_rows
+        )
+
+    def add(self, *split_ids: str) -> None:
+        for split_id in split_ids:
+            self.index.add_split(split_id, 0)
+        self.look_ahead.add_splits([RecordSplit(split_id) for split_id in split_ids])
+
+    def seen(self) -> dict[str, int]:
+        """Records taken over, by split."""
+        return dict(zip(self.index.split_ids, self.index.ends().tolist(), strict=True))
+
+    def run(self) -> dict[str, int]:
+        """Let happen what is due; then what was seen."""
+        self.calls.run()
+        return self.seen()
+
+
+def coordinator(
+    source: TestingSource,
+    strategy: WatermarkStrategy = STRATEGY,
+    *,
+    readers: int = 1,
+    workers: Workers | None = None,
+    look_ahead_rows: int = 1000,
+    now_us: Callable[[], int] | None = None,
+) -> SourceCoordinator[Any, Any]:
+    """One with the exact watermark, on the clock of its source."""
+    planning = PlanningRules(
+        strategy.out_of_orderness_us,
+        max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None,
+        drains_past_caught_up=True,
+        bounded=source.boundedness is Boundedness.BOUNDED,
+    )
+    rules = ReadRules(strategy, planning, announces=True, look_ahead_rows=look_ahead_rows)
+    clock = source.clock
+    workers = InlineWorkers(clock) if workers is None else workers
+    return SourceCoordinator(source, rules, source.schema(), now_us or clock.now_us, readers=readers, workers=workers)

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from streaming_source.coordinator import WorkerPool
+from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.testing import FakeClock, InlineWorkers
+from tests.coordinator.support import WAIT_S, HeldWorkers
+
+
+class Timed:
+    """Calls in time that stands still."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.workers = InlineWorkers(self.clock)
+        self.calls = AsyncCalls(self.workers, self.clock.now_us)
+        self.made_at_us: list[int] = []
+        self.handled: list[tuple[Any, BaseException | None, int]] = []
+
+    def call(self) -> int:
+        self.made_at_us.append(self.clock.now_us())
+        return len(self.made_at_us)
+
+    def handle(self, result: Any, error: BaseException | None, began_us: int) -> None:
+        self.handled.append((result, error, began_us))
+
+
+# ---- when calls are made ---------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_made_once_and_its_handler_told_when_it_began() -> None:
+    timed = Timed()
+    timed.clock.advance("3 us")
+    timed.calls.call(timed.call, timed.handle)
+    assert timed.made_at_us == []
+    timed.calls.run()
+    timed.clock.advance("1 hour")
+    timed.calls.run()
+    assert timed.handled == [(1, None, 3)]
+
+
+def test_with_a_period_each_call_begins_a_period_after_the_one_before_has_ended() -> None:
+    timed = Timed()
+
+    def slow() -> int:
+        timed.call()
+        timed.clock.advance("300 ms")
+        return 0
+
+    timed.calls.call(slow, timed.handle, period_s=1.0)
+    for _ in range(40):
+        timed.calls.run()
+        timed.clock.advance("100 ms")
+    assert timed.made_at_us == [0, 1_300_000, 2_600_000, 3_900_000]
+
+
+def test_an_initial_delay_is_kept_and_nobody_waits_for_such_a_call() -> None:
+    timed = Timed()
+    timed.calls.call(timed.call, timed.handle, delay_s=2.0, period_s=1.0)
+    assert not timed.calls.awaits_first
+    for _ in range(4):
+        timed.calls.run()
+        timed.clock.advance("1 second")
+    assert timed.made_at_us == [2_000_000, 3_000_000]
+
+
+def test_the_first_result_of_each_call_without_delay_is_awaited() -> None:
+    timed = Timed()
+    held = HeldWorkers()
+    calls = AsyncCalls(held, timed.clock.now_us)
+    calls.call(timed.call, timed.handle, period_s=1.0)
+    calls.call(timed.call, timed.handle)
+    assert calls.awaits_first
+    held.do("work")
+    calls.run()
+    assert calls.awaits_first
+    held.do("work")
+    assert calls.awaits_first
+    calls.run()
+    assert not calls.awaits_first
+
+
+def test_a_period_goes_on_after_a_call_that_failed() -> None:
+    timed = Timed()
+
+    def fail() -> int:
+        timed.call()
+        raise OSError("not now")
+
+    timed.calls.call(fail, timed.handle, period_s=1.0)
+    for _ in range(3):
+        timed.calls.run()
+        timed.clock.advance("1 second")
+    assert [str(error) for _, error, _ in timed.handled] == ["not now"] * 3
+
+
+def test_results_that_nobody_takes_do_not_pile_up_and_the_period_is_kept_again_once_they_are_taken() -> None:
+    timed = Timed()
+    timed.calls.call(timed.call, timed.handle, period_s=1.0)
+
+    def pass_seconds(seconds: int) -> None:
+        for _ in range(seconds):
+            timed.workers.do_one(due=True)
+            timed.clock.advance("1 second")
+
+    pass_seconds(3600)
+    assert len(timed.made_at_us) == 11
+    assert timed.made_at_us[-1] >= 1_800_000_000, "the last look is not older than half of the time"
+    assert timed.handled == []
+    timed.calls.run()
+    assert len(timed.handled) == 12, "those that waited, and a fresh one"
+    for _ in range(10):
+        timed.clock.advance("1 second")
+        timed.calls.run()
+    assert len(timed.handled) == 22
+
+
+# ---- where handlers run ----------------------------------------------------------------------------------------------
+
+
+def test_handlers_run_one_after_another_on_the_coordinator_s_thread_and_calls_elsewhere() -> None:
+    pool = WorkerPool(4)
+    calls = AsyncCalls(pool, lambda: 0)
+    here = threading.get_ident()
+    callers: set[int] = set()
+    running = 0
+    handled: list[int] = []
+
+    def handle(result: Any, error: BaseException | None, began_us: int) -> None:
+        nonlocal running
+        running += 1
+        assert (running, threading.get_ident()) == (1, here)
+        handled.append(result)
+        if result < 100:
+            calls.call(lambda: result + 100, handle)
+        calls.on_thread(lambda: None)
+        running -= 1
+
+    def call(number: int) -> int:
+        callers.add(threading.get_ident())
+        return number
+
+    for number in range(50):
+        calls.call(lambda n=number: call(n), handle)
+    while len(handled) < 100:
+        calls.wait(WAIT_S)
+    assert sorted(handled) == [*range(50), *range(100, 150)]
+    assert here not in callers
+    calls.close()
+    pool.close()
+
+
+def test_actions_of_another_thread_are_done_here_in_their_order_and_own_ones_at_once() -> None:
+    calls = AsyncCalls(HeldWorkers(), lambda: 0)
+    done: list[tuple[int, int]] = []
+
+    def post(number: int) -> None:
+        calls.on_thread(lambda: done.append((number, threading.get_ident())))
+
+    thread = threading.Thread(target=lambda: [post(number) for number in range(100)])
+    thread.start()
+    thread.join()
+    post(-1)
+    assert done == [(-1, threading.get_ident())]
+    calls.run()
+    assert done[1:] == [(number, threading.get_ident()) for number in range(100)]
+
+
+def test_the_coordinator_s_thread_is_the_one_that_runs_it() -> None:
+    calls = AsyncCalls(HeldWorkers(), lambda: 0)
+    done: list[str] = []
+
+    def run_elsewhere() -> None:
+        calls.run()
+        calls.on_thread(lambda: done.append("at once"))
+
+    thread = threading.Thread(target=run_elsewhere)
+    thread.start()
+    thread.join()
+    assert done == ["at once"]
+    calls.on_thread(lambda: done.append("later"))
+    assert done == ["at once"]
+
+
+def test_what_a_handler_raises_reaches_the_caller_and_what_else_arrived_is_not_lost() -> None:
+    timed = Timed()
+
+    def refuse(result: Any, error: BaseException | None, began_us: int) -> None:
+        raise RuntimeError("refused")
+
+    timed.calls.call(timed.call, refuse)
+    timed.calls.call(timed.call, timed.handle)
+    with pytest.raises(RuntimeError, match="refused"):
+        timed.calls.run()
+    timed.calls.run()
+    assert [result for result, _, _ in timed.handled] == [2]
+
+
+def test_waiting_wakes_up_for_what_arrives_and_ends_with_its_time() -> None:
+    pool = WorkerPool(1)
+    calls = AsyncCalls(pool, lambda: 0)
+    handled: list[Any] = []
+    calls.wait(0.001)
+    calls.call(lambda: 1, lambda result, error, began_us: handled.append(result), delay_s=0.01)
+    calls.wait(WAIT_S)
+    assert handled == [1]
+    calls.close()
+    pool.close()
+
+
+# ---- CD-18: interruption, and the end --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt("stop"), SystemExit(3), OSError("broken")])
+def test_cd_18_the_handler_sees_why_its_call_was_interrupted(raised: BaseException) -> None:
+    timed = Timed()
+
+    def interrupted() -> None:
+        raise raised
+
+    timed.calls.call(interrupted, timed.handle)
+    timed.calls.run()
+    assert timed.handled == [(None, raised, 0)]
+
+
+def test_cd_18_what_is_interrupted_by_the_end_fails_nothing() -> None:
+    held = HeldWorkers()
+    calls = AsyncCalls(held, lambda: 0)
+
+    def interrupted() -> None:
+        calls.close()
+        raise KeyboardInterrupt
+
+    def rethrow(result: Any, error: BaseException | None, began_us: int) -> None:
+        assert error is not None
+        raise error
+
+    calls.call(interrupted, rethrow, period_s=1.0)
+    held.do("work")
+    calls.run()
+    held.do("work")
+    assert held.held == []
+
+
+def test_after_the_end_results_are_dropped_and_no_call_is_made_but_what_was_posted_is_done() -> None:
+    timed = Timed()
+    held = HeldWorkers()
+    calls = AsyncCalls(held, timed.clock.now_us)
+    calls.call(timed.call, timed.handle)
+    calls.call(timed.call, timed.handle)
+    held.do("work")
+    calls.end()
+    held.do("work")
+    calls.call(timed.call, timed.handle)
+    assert not calls.awaits_first
+    assert held.held == []
+    done: list[str] = []
+    calls.post(lambda: done.append("posted"))
+    calls.run()
+    assert (len(timed.made_at_us), timed.handled, done) == (1, [], ["posted"])
+
+
+def test_once_closed_nothing_is_done() -> None:
+    calls = AsyncCalls(HeldWorkers(), lambda: 0)
+    done: list[str] = []
+    calls.post(lambda: done.append("posted"))
+    calls.close()
+    calls.run()
+    calls.wait(0.001)
+    assert done == []

@@ -1,0 +1,231 @@
+"""The life of an enumerator and its readers, as FLIP-27's source coordinator has it."""
+
+from __future__ import annotations
+
+import threading
+
+from streaming_source.api import RecordSplit, SplitsAssignment
+from streaming_source.coordinator import WorkerPool
+from tests.coordinator.support import WAIT_S, Note, Planner, ids
+
+SIX = "abcdef"
+
+
+def assignment(by_reader: dict[int, str]) -> SplitsAssignment[RecordSplit]:
+    return SplitsAssignment({reader: [RecordSplit(split) for split in splits] for reader, splits in by_reader.items()})
+
+
+# ---- requests and assignment -----------------------------------------------------------------------------------------
+
+
+def test_the_enumerator_starts_before_its_readers_are_there() -> None:
+    planner = Planner(3)
+    planner.host.start(["a", "b", "c", "d"])
+    assert planner.enumerator.told == [
+        ("start", []),
+        ("reader", 0, ("a", "d")),
+        ("reader", 1, ("b",)),
+        ("reader", 2, ("c",)),
+    ]
+
+
+def test_readers_ask_in_turn_until_there_are_no_more_splits() -> None:
+    planner = Planner(2, "abcde")
+    planner.host.start()
+    assert planner.assigned() == []
+    planner.host.run()
+    of = {reader: ids(splits) for reader, splits in planner.context.tracker.uncheckpointed.items()}
+    assert of == {0: ["a", "c", "e"], 1: ["b", "d"]}
+    assert planner.context.no_more_splits
+
+
+def test_who_gets_no_more_splits_is_not_heard() -> None:
+    planner = Planner(1, "a")
+    planner.host.start()
+    planner.host.run()
+    planner.enumerator.unassigned.extend(planner.context.added)
+    planner.host.request_split(0)
+    planner.host.run()
+    assert planner.assigned() == ["a"], "a second assignment would have been refused"
+
+
+def test_a_request_that_is_repeated_before_it_is_heard_counts_once() -> None:
+    planner = Planner(1)
+    asked: list[int] = []
+    planner.enumerator.handle_split_request = lambda reader, host=None: asked.append(reader)  # type: ignore[method-assign]
+    planner.host.start()
+    planner.host.request_split(0)
+    planner.host.request_split(0)
+    planner.host.run()
+    assert asked == [0]
+
+
+def test_the_request_of_a_reader_that_is_gone_is_dropped() -> None:
+    planner = Planner(2, "ab")
+    planner.host.start()
+    planner.host.unregister(0)
+    planner.host.run()
+    assert dict(planner.context.tracker.uncheckpointed).keys() == {1}
+
+
+def test_cd_04_an_event_of_a_reader_is_delivered_once_and_is_the_same_object() -> None:
+    planner = Planner(2)
+    planner.host.start()
+    event = Note("hello")
+    planner.host.handle_source_event(1, event)
+    ((_, reader, delivered),) = planner.enumerator.told_of("event")
+    assert reader == 1
+    assert delivered is event
+
+
+# ---- failures and earlier states -------------------------------------------------------------------------------------
+
+
+def fail(planner: Planner, reader: int, checkpoint: int) -> None:
+    """A reader fails, and goes on from a state."""
+    planner.host.unregister(reader)
+    planner.host.reset(reader, checkpoint)
+
+
+def test_what_is_in_no_state_comes_back_to_the_enumerator() -> None:
+    planner = Planner(1, SIX)
+    planner.enumerator.unassigned.clear()
+    planner.host.start()
+    planner.context.assign_splits(assignment({0: "ab"}))
+    planner.host.snapshot(1)
+    planner.context.assign_splits(assignment({0: "c"}))
+    fail(planner, 0, 1)
+    assert planner.enumerator.told_of("back") == [("back", 0, ["c"])]
+
+
+def test_cd_08_what_is_committed_does_not_come_back() -> None:
+    planner = Planner(1, SIX)
+    planner.host.start()
+    planner.host.enumerator.handle_split_request(0)
+    planner.host.enumerator.handle_split_request(0)
+    planner.host.snapshot(100)
+    planner.host.complete(100)
+    fail(planner, 0, 100)
+    assert planner.enumerator.told_of("complete") == [("complete", 100)]
+    assert ids(planner.enumerator.unassigned) == ["c", "d", "e", "f"]
+    assert planner.enumerator.told_of("back") == [("back", 0, [])]
+    assert dict(planner.context.tracker.by_checkpoint) == {}
+    assert dict(planner.context.tracker.uncheckpointed) == {}
+
+
+def test_cd_12_a_reader_that_goes_on_from_before_its_splits_asks_and_gets_them_again() -> None:
+    planner = Planner(1, "ab")
+    planner.host.start()
+    planner.host.run()
+    assert planner.assigned() == ["a", "b"]
+    planner.host.snapshot(100)
+    assert planner.context.without_more == {0}
+    fail(planner, 0, 99)
+    assert ids(planner.enumerator.unassigned) == ["a", "b"]
+    assert planner.context.without_more == set()
+    planner.give_up_splits()
+    planner.host.register(0)
+    planner.host.run()
+    assert planner.assigned() == ["a", "b"]
+    assert planner.context.without_more == {0}
+
+
+def test_cd_14_when_a_reader_fails_the_others_stay_and_an_unknown_one_is_no_error() -> None:
+    planner = Planner(3)
+    planner.host.start()
+    planner.host.unregister(1)
+    planner.host.unregister(1)
+    planner.host.unregister(77)
+    assert sorted(planner.context.registered_readers()) == [0, 2]
+
+
+def test_a_reader_that_comes_back_gets_no_events_of_its_former_life() -> None:
+    planner = Planner(1)
+    planner.host.start()
+    planner.context.send_event_to_source_reader(0, Note("before"))
+    fail(planner, 0, 0)
+    planner.host.register(0)
+    planner.context.send_event_to_source_reader(0, Note("after"))
+    assert planner.context.take_events(0) == [Note("after")]
+
+
+def test_so_04_commits_and_states_that_are_given_up_are_told() -> None:
+    planner = Planner(2, "ab")
+    planner.host.start()
+    planner.host.run()
+    for checkpoint in (99, 100, 101):
+        planner.host.snapshot(checkpoint)
+    planner.host.complete(99)
+    planner.give_up_splits()
+    planner.host.go_back(99)
+    assert planner.enumerator.told_of("complete", "aborted") == [("complete", 99), ("aborted", 100), ("aborted", 101)]
+
+
+def test_when_all_go_back_each_gives_back_its_own_and_is_registered_with_what_the_state_has() -> None:
+    planner = Planner(2)
+    planner.host.start()
+    planner.context.assign_splits(assignment({0: "ab", 1: "c"}))
+    planner.host.snapshot(1)
+    planner.context.assign_splits(assignment({0: "d", 1: "e"}))
+    planner.host.snapshot(2)
+    planner.context.assign_splits(assignment({1: "f"}))
+    planner.give_up_splits()
+    del planner.enumerator.told[:]
+    planner.host.go_back(1, ["a", "b", "c"])
+    assert planner.enumerator.told == [
+        ("back", 0, ["d"]),
+        ("back", 1, ["e", "f"]),
+        ("aborted", 2),
+        ("reader", 0, ("a", "c")),
+        ("reader", 1, ("b",)),
+    ]
+    assert list(planner.context.tracker.by_checkpoint) == [1]
+
+
+def test_no_reader_is_there_while_splits_are_given_back() -> None:
+    planner = Planner(2)
+    planner.host.start()
+    there: list[int] = []
+    planner.enumerator.add_splits_back = lambda splits, reader: there.extend(  # type: ignore[method-assign]
+        planner.context.registered_readers()
+    )
+    planner.host.go_back(0)
+    assert there == []
+    assert sorted(planner.context.registered_readers()) == [0, 1]
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_cd_10_an_enumerator_is_closed_while_a_call_of_it_hangs() -> None:
+    pool = WorkerPool(1)
+    planner = Planner(1, workers=pool)
+    begun, released = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        assert released.wait(WAIT_S)
+
+    planner.host.start()
+    planner.context.call_async(hang, lambda result, error: planner.enumerator.told.append(("handled",)))
+    assert begun.wait(WAIT_S)
+    planner.host.close()
+    assert planner.enumerator.told[-1] == ("close",)
+    released.set()
+    pool.close()
+    planner.host.run()
+    assert planner.enumerator.told[-1] == ("close",)
+
+
+def test_steps_are_made_until_something_is_so_or_the_time_is_over() -> None:
+    pool = WorkerPool(1)
+    planner = Planner(1, workers=pool)
+    handled: list[int] = []
+    planner.host.start()
+    for number in range(3):
+        planner.context.call_async(lambda n=number: n, lambda result, error: handled.append(result))
+    planner.host.run_until(lambda: len(handled) == 3, WAIT_S)
+    assert sorted(handled) == [0, 1, 2]
+    planner.host.run_until(lambda: False, 0.001)
+    planner.host.close()
+    pool.close()

@@ -1,0 +1,79 @@
+"""The examples in the documentation run, and print what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pyspark.sql import SparkSession
+
+import alignment
+import streaming_source
+from tests.docs.pages import ROOT, blocks, code, pages
+
+RUN_BY_TESTS = {"README.md", "docs/files.md", "docs/kafka.md", "docs/write-a-connector.md"}
+
+
+def modules(package: ModuleType) -> Iterator[str]:
+    yield package.__name__
+    yield from (module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
+
+
+@pytest.mark.parametrize("name", [*modules(alignment), *modules(streaming_source)])
+def test_the_examples_in_docstrings_give_what_they_say(name: str) -> None:
+    module = importlib.import_module(name)
+    assert doctest.testmod(module).failed == 0
+
+
+def test_every_page_with_code_is_run_by_a_test() -> None:
+    with_code = {
+        str(page.relative_to(ROOT)) for page in pages() if any(block.language == "python" for block in blocks(page))
+    }
+    assert with_code == RUN_BY_TESTS, "run the code of a new page in tests/docs, and add the page here"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.spark
+def test_the_quick_start_loses_no_row(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    scope = {"__name__": "quick_start"}
+    exec(compile(code(ROOT / "README.md"), "README.md", "exec"), scope)
+    shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert [cells for cells in shown if cells and cells[0] in ("fast", "slow")] == [
+        ["fast", "240", "3600"],
+        ["slow", "60", "3600"],
+    ]
+    # The last lines make a second frame, over a `FileSource`.
+    assert scope["events"].isStreaming
+    assert "event_time" in scope["events"].columns
+
+
+@pytest.mark.spark
+def test_the_page_on_files_reads_the_same_by_both_doors(spark: SparkSession, tmp_path: Path) -> None:
+    streaming_source.register(spark)
+    folder = tmp_path / "readings" / "cellar"
+    folder.mkdir(parents=True)
+    (folder / "1.csv").write_text("ts,sensor,value\n2026-01-01 00:00:00,cellar,20.5\n", encoding="utf-8")
+    scope = {"__name__": "files", "spark": spark}
+    text = code(ROOT / "docs" / "files.md").replace("/data/readings", str(tmp_path / "readings"))
+    exec(compile(text, "files.md", "exec"), scope)
+    assert scope["readings"].isStreaming
+    assert scope["same"].columns == scope["readings"].columns == ["ts", "sensor", "value", "event_time"]
+
+
+@pytest.mark.spark
+def test_the_page_on_kafka_makes_a_frame_without_asking_a_broker(spark: SparkSession) -> None:
+    scope = {"__name__": "kafka", "spark": spark}
+    exec(compile(code(ROOT / "docs" / "kafka.md"), "kafka.md", "exec"), scope)
+    assert scope["counted"].isStreaming
+    assert scope["counted"].columns == ["window", "count"]

@@ -1,0 +1,243 @@
+"""What is lost, gone, unreachable or wrong: each error names the thing, the rule and the fix, and no secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming_source import with_exact_watermark
+from streaming_source.exceptions import DataLossError, OptionError, SourceError
+from streaming_source.spark.datasource import AlignedDataSource
+from tests.kafka.broker import KafkaBroker
+from tests.kafka.support import format_options, reading, records, to_end
+from tests.kafka.topics import Record, Topic, wait_until
+from tests.spark.support import T0, available_now, fails_with
+from tests.streaming_source.reading import Reading
+
+T0_MS = T0 // 1000
+SECRET = "correct-horse-battery"
+
+
+def numbered(n: int, first: int = 0, **fields: Any) -> list[Record]:
+    return [Record(T0_MS + i, b"%d" % i, **fields) for i in range(first, first + n)]
+
+
+def step_until(begun: Reading, condition: Callable[[], object]) -> None:
+    """Micro-batches until it holds; errors come from here."""
+
+    def step() -> object:
+        begun.next()
+        return condition()
+
+    wait_until(step, "it to be noticed")
+
+
+def offsets(tables: list[pa.Table]) -> list[int]:
+    return [record.offset for table in tables for record in records(table)]
+
+
+# ---- lost ------------------------------------------------------------------------------------------------------------
+
+
+def lose_by_deletion(topic: Topic) -> None:
+    topic.delete_records({0: 8})
+
+
+def lose_by_retention(topic: Topic) -> None:
+    topic.expire()
+    topic.write(numbered(2, 10))
+
+
+@pytest.mark.parametrize("lose", [lose_by_deletion, lose_by_retention])
+def test_records_that_are_deleted_before_a_restart(topic: Topic, lose: Callable[[Topic], None]) -> None:
+    topic.create().write(numbered(10))
+    with reading(topic, maxRowsPerTrigger=5) as begun:
+        begun.reader.prepareForTriggerAvailableNow()
+        begun.next()
+        at = begun.offset
+    lose(topic)
+    left = [record.offset for record in topic.read()[0]]
+    assert left[0] > 5
+    with reading(topic) as begun:
+        begun.offset = at
+        with pytest.raises(DataLossError) as error:
+            to_end(begun)
+    for word in (f"{topic.name}-0", "offset 5", "failOnDataLoss", "checkpointLocation"):
+        assert word in str(error.value)
+    with reading(topic, failOnDataLoss="false") as begun:
+        begun.offset = at
+        assert offsets(to_end(begun)) == left
+
+
+def test_records_that_are_deleted_between_planning_and_reading(topic: Topic) -> None:
+    topic.create().write(numbered(10))
+    with reading(topic) as begun:
+        begun.reader.prepareForTriggerAvailableNow()
+        start, end = begun.offset, begun.reader.latestOffset(begun.offset, begun.reader.getDefaultReadLimit())
+        stop = end["splits"][0][0][2]
+        assert stop > 6
+        topic.delete_records({0: 6})
+        with pytest.raises(DataLossError, match=r"offset 0 is not there.*6 to 10"):
+            begun.between(start, end)
+    with reading(topic, failOnDataLoss="false") as begun:
+        assert offsets([begun.between(start, end)]) == list(range(6, stop))
+
+
+# ---- gone ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_was_never_there(topic: Topic) -> None:
+    with reading(topic) as begun, pytest.raises(OptionError, match=f"no topic '{topic.name}'.*subscribePattern"):
+        begun.next()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "created-again"])
+def test_a_topic_that_is_deleted_while_it_is_read(topic: Topic, again: bool) -> None:
+    topic.create().write(numbered(10))
+    with reading(topic, discoveryInterval="50 ms") as begun:
+        step_until(begun, lambda: begun.offset["splits"][0][0][2] == 10)
+        topic.delete()
+        if again:
+            # As many records as before, so that no offset gives it away.
+            topic.create().write(numbered(10))
+        with pytest.raises(DataLossError) as error:
+            step_until(begun, lambda: False)
+    for word in (topic.name, "failOnDataLoss", "checkpointLocation"):
+        assert word in str(error.value)
+
+
+def test_a_topic_that_was_created_again_while_the_query_was_down(topic: Topic) -> None:
+    topic.create().write(numbered(10))
+    with reading(topic) as begun:
+        to_end(begun)
+        at = begun.offset
+    topic.delete()
+    topic.create().write(numbered(12, 100))
+    with reading(topic) as begun:
+        begun.offset = at
+        with pytest.raises(DataLossError, match=topic.name):
+            to_end(begun)
+    with reading(topic, failOnDataLoss="false") as begun:
+        begun.offset = at
+        assert offsets(to_end(begun)) == list(range(12))
+
+
+# ---- unreachable -----------------------------------------------------------------------------------------------------
+
+
+def test_brokers_that_cannot_be_reached_fail_the_query_when_its_patience_ends(topic: Topic) -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:19", "brokerTimeout": "2 seconds"}
+    began = time.monotonic()
+    with reading(topic, **options) as begun, pytest.raises(SourceError, match=r"127\.0\.0\.1:19"):
+        begun.next()
+    assert time.monotonic() - began > 2
+
+
+def test_a_broker_that_is_paused_and_killed_is_waited_for(own_broker: KafkaBroker) -> None:
+    topic = Topic(own_broker).create(partitions=2)
+    topic.write([*numbered(10), *numbered(10, partition=1)])
+    with reading(topic, idleTimeout="300 ms", discoveryInterval="100 ms", watermarkRows="true") as begun:
+        seen: list[Record] = []
+
+        def have(n: int) -> Callable[[], bool]:
+            def step() -> bool:
+                table = begun.next()
+                seen.extend(records(table) if table is not None else ())
+                return len(seen) >= n
+
+            return step
+
+        wait_until(have(20), "what is there")
+        for stop, start in ((own_broker.pause, own_broker.resume), (own_broker.kill, own_broker.start)):
+            stop()
+            for _ in range(50):
+                assert begun.next() is None or len(seen) < 100
+            start()
+            n = len(seen)
+            topic.write(numbered(10, n, partition=n // 10 % 2))
+            wait_until(have(n + 10), "what was written afterwards", 60)
+        assert len(seen) == len({(r.partition, r.offset) for r in seen}) == 40
+
+
+# ---- wrong and secret ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": None}, "give exactly one of subscribe, subscribePattern, assign"),
+        ({"assign": '{"t": [0]}'}, "exclude each other"),
+        ({"startingOffset": "latest"}, "unknown option 'startingoffset'; did you mean startingOffsets"),
+        ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers is missing"),
+        ({"kafka.auto.offset.reset": "latest"}, "startingOffsets"),
+        ({"kafka.bootstrap.server": "x"}, "bootstrap.server"),
+        ({"startingOffsets": '{"another": {"0": 1}}'}, "startingOffsets"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_wrong_options_are_told(topic: Topic, options: dict[str, str | None], message: str) -> None:
+    topic.create().write(numbered(1))
+    with pytest.raises((OptionError, SourceError)) as error, reading(topic, **options) as begun:
+        to_end(begun)
+    assert message.lower() in str(error.value).lower()
+
+
+def test_a_secret_is_in_no_error_no_log_and_no_repr(
+    topic: Topic, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    topic.create().write(numbered(3))
+    secret = {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "someone",
+        "kafka.sasl.password": SECRET,
+    }
+    caplog.set_level(logging.DEBUG)
+    # The broker speaks no SASL: it hangs up.
+    with reading(topic, **secret, brokerTimeout="2 seconds") as begun, pytest.raises(SourceError) as error:
+        begun.next()
+    wrong = {**secret, "kafka.sasl.mechanism": "NONSENSE"}
+    with reading(topic, **wrong, brokerTimeout="2 seconds") as begun, pytest.raises(SourceError) as other:
+        begun.next()
+    source = AlignedDataSource.of_format("aligned_kafka", format_options(topic, **secret))
+    printed = capfd.readouterr()
+    for text in (str(error.value), repr(error.value), str(other.value), repr(vars(source)), caplog.text, *printed):
+        assert SECRET not in text
+    assert error.value.__cause__ is None
+
+
+@pytest.mark.spark
+def test_a_secret_is_in_no_checkpoint_and_no_progress(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    topic.create().write(numbered(10))
+    given = format_options(topic, watermarkRows="true", **{"kafka.sasl.password": SECRET, "maxRowsPerTrigger": 4})
+    frame = with_exact_watermark(spark.readStream.format("aligned_kafka").options(**given).load())
+    run = available_now(spark, frame, tmp_path / "cp")
+    assert len(run.rows) == 10
+    assert SECRET not in json.dumps(run.progress)
+    written = [path for path in (tmp_path / "cp").rglob("*") if path.is_file()]
+    assert any("offsets" in path.parts for path in written)
+    assert not [path for path in written if SECRET.encode() in path.read_bytes()]
+
+
+@pytest.mark.spark
+def test_spark_tells_what_was_lost(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    topic.create().write(numbered(10))
+
+    def frame(**more: object) -> Any:
+        return spark.readStream.format("aligned_kafka").options(**format_options(topic, **more)).load()
+
+    available_now(spark, frame(), tmp_path / "cp", files=tmp_path / "out")
+    topic.write(numbered(10, 10))
+    topic.delete_records({0: 15})
+    with fails_with("DataLossError", f"{topic.name}-0", "offset 10", "failOnDataLoss"):
+        available_now(spark, frame(), tmp_path / "cp", files=tmp_path / "out")
+    run = available_now(spark, frame(failOnDataLoss="false"), tmp_path / "cp", files=tmp_path / "out")
+    assert len(run.rows) == 15

@@ -1,0 +1,58 @@
+"""What Java's producers write reads the same: keys, headers, nulls, every codec, transactions."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from tests.kafka.support import reading, records, to_end
+from tests.kafka.topics import CODECS, Record, Topic
+
+CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+
+
+def read_all(topic: Topic, **options: str) -> list[Record]:
+    with reading(topic, bounded="true", includeHeaders="true", **options) as begun:
+        return records(pa.concat_tables(to_end(begun)))
+
+
+def test_javas_console_producer_with_keys_headers_nulls_and_every_codec(topic: Topic) -> None:
+    topic.create(partitions=2)
+    properties = {"parse.key": "true", "parse.headers": "true", "null.marker": "NULL"}
+    options = [word for name, value in properties.items() for word in ("--reader-property", f"{name}={value}")]
+
+    def write(codec: str) -> None:
+        lines = [f"from:java,codec:{codec}\tkey-{codec}-{i}\tvalue-{codec}-{i}" for i in range(40)]
+        lines += [f"only:{codec}\tkey-{codec}\tNULL", f"NULL\tNULL\tbare-{codec}"]
+        where = ("--bootstrap-server", topic.broker.bootstrap, "--topic", topic.name, "--compression-codec", codec)
+        topic.broker.run_tool(CONSOLE_PRODUCER, *where, *options, stdin="\n".join(lines).encode() + b"\n")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, CODECS))
+    found = read_all(topic)
+    assert found == [record for log in topic.read().values() for record in log]
+    written = {
+        (f"key-{codec}-{i}".encode(), f"value-{codec}-{i}".encode(), (("from", b"java"), ("codec", codec.encode())))
+        for codec in CODECS
+        for i in range(40)
+    }
+    written |= {(f"key-{codec}".encode(), None, (("only", codec.encode()),)) for codec in CODECS}
+    written |= {(None, f"bare-{codec}".encode(), ()) for codec in CODECS}
+    assert len(found) == len(written)
+    assert {(r.key, r.value, r.headers) for r in found} == written
+
+
+def test_javas_transactions(topic: Topic) -> None:
+    topic.create(partitions=1)
+    topic.broker.run_tool(
+        PRODUCER_PERFORMANCE,
+        *("--bootstrap-server", topic.broker.bootstrap, "--topic", topic.name, "--num-records", "5000"),
+        *("--record-size", "50", "--throughput", "20000", "--transaction-duration-ms", "20"),
+    )
+    found = read_all(topic)
+    assert len(found) == 5000
+    assert found[-1].offset > 5000  # the marks of its transactions lie between
+    assert found == topic.read()[0]
+    assert read_all(topic, maxRowsPerTrigger="777") == found

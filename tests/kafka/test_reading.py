@@ -1,0 +1,191 @@
+"""Without Spark: every record once, with all that it has, whoever wrote it, however it lies in the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from streaming_source.spark.datasource import AlignedDataSource
+from tests.kafka.support import SKEWS, by_split, format_options, reading, records, to_end
+from tests.kafka.topics import CODECS, Record, Topic, wait_until
+from tests.spark.support import SECOND, T0
+from tests.streaming_source.reading import Reading
+
+T0_MS = T0 // 1000
+
+
+def numbered(n: int, first: int = 0, **fields: Any) -> list[Record]:
+    return [Record(T0_MS + i, b"%d" % i, **fields) for i in range(first, first + n)]
+
+
+def read_all(topic: Topic, **options: Any) -> list[Record]:
+    """Everything there is, by partition and offset, from a bounded source."""
+    with reading(topic, bounded="true", includeHeaders="true", **options) as begun:
+        return records(pa.concat_tables(to_end(begun)))
+
+
+def naive(topic: Topic, **options: Any) -> list[Record]:
+    return [record for read in topic.read(**options).values() for record in read]
+
+
+def test_a_record_has_all_that_was_written(topic: Topic) -> None:
+    topic.create(partitions=2).write(
+        [
+            Record(T0_MS + 5, b"v", b"k", (("a", b"1"), ("a", None), ("b", b""))),
+            Record(T0_MS + 1, None, b"k", partition=1),
+            Record(T0_MS + 9, b"", None),
+            Record(T0_MS + 7, b"\x00\xff", b"", partition=1),
+        ]
+    )
+    assert read_all(topic) == naive(topic)
+    with reading(topic, bounded="true", includeHeaders="true") as begun:
+        table = pa.concat_tables(to_end(begun)).sort_by([("partition", "ascending"), ("offset", "ascending")])
+    first, _, third, last = table.to_pylist()
+    assert (first["topic"], first["partition"], first["offset"], first["timestampType"]) == (topic.name, 0, 0, 0)
+    assert first["timestamp"] == first["event_time"] == first["_source_timestamp"]
+    assert (first["_split"], first["_position"], first["_late"]) == (f"{topic.name}-0", 0, False)
+    assert first["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}, {"key": "b", "value": b""}]
+    assert (third["key"], third["value"], third["headers"]) == (b"k", None, None)
+    assert (last["key"], last["value"]) == (b"", b"\x00\xff")
+
+
+def test_the_time_of_appending_is_told_from_that_of_creation(topic: Topic) -> None:
+    topic.create(message_timestamp_type="LogAppendTime").write(numbered(3))
+    with reading(topic, bounded="true") as begun:
+        (table,) = to_end(begun)
+    assert table["timestampType"].to_pylist() == [1, 1, 1]
+    assert min(table["timestamp"].cast(pa.int64()).to_pylist()) > T0 + 365 * 86_400 * SECOND
+
+
+def test_every_codec_is_read(topic: Topic) -> None:
+    topic.create()
+    for number, codec in enumerate(CODECS):
+        topic.write(numbered(100, 100 * number), codec=codec)
+    assert read_all(topic) == naive(topic)
+    assert len(naive(topic)) == 100 * len(CODECS)
+
+
+def test_aborted_transactions_and_the_marks_of_all_leave_gaps_that_are_read_over(topic: Topic) -> None:
+    topic.create(partitions=2)
+    for number in range(5):
+        topic.transaction(numbered(7, 10 * number), end="abort" if number % 2 else "commit")
+        topic.write(numbered(2, 10 * number + 8, partition=number % 2))
+    # Nothing that a reader sees comes behind it.
+    topic.transaction(numbered(7, 100), end="abort")
+    committed = naive(topic)
+    assert len(committed) == 3 * 7 + 5 * 2
+    assert read_all(topic) == committed
+    assert read_all(topic, maxRowsPerTrigger=3) == committed
+    everything = naive(topic, committed=False)
+    assert len(everything) == 6 * 7 + 5 * 2
+    assert read_all(topic, **{"kafka.isolation.level": "read_uncommitted"}) == everything
+
+
+def test_a_partition_of_nothing_but_aborted_records_ends(topic: Topic) -> None:
+    topic.create(partitions=2)
+    topic.transaction(numbered(5), end="abort")
+    topic.write(numbered(3, partition=1))
+    assert read_all(topic) == naive(topic)
+    topic.transaction(numbered(5, partition=1), end="abort")
+    assert read_all(topic) == naive(topic)
+
+
+def test_a_compacted_partition_is_read(topic: Topic) -> None:
+    topic.create(cleanup_policy="compact", segment_ms=10, min_cleanable_dirty_ratio=0.001)
+    for i in range(12):
+        topic.write([Record(T0_MS + 1000 * i + k, b"%d" % i, b"key-%d" % (k % 3)) for k in range(5)])
+    topic.await_compaction(0, 8)
+    left = naive(topic)
+    assert len(left) <= 8
+    assert left[0].offset > 40
+    assert read_all(topic) == left
+    assert read_all(topic, maxRowsPerTrigger=1) == left
+    assert read_all(topic, startingOffsets=json.dumps({topic.name: {"0": 3}})) == left
+
+
+def test_an_open_transaction_is_waited_for_and_then_read(topic: Topic) -> None:
+    topic.create(partitions=2)
+    topic.write([*numbered(4), *numbered(10, 50_000, partition=1)])
+    left_open = topic.transaction(numbered(3, 100), end="open")
+    topic.write(numbered(2, 200))
+
+    def statuses(begun: Reading) -> list[str]:
+        begun.next()
+        return [entry[2] for entry in begun.offset["splits"]]
+
+    with reading(topic, idleTimeout="100 ms", watermarkRows="true") as begun:
+        got = until(begun, 14)
+        assert {p: len(offsets) for p, offsets in by_split(got).items()} == {0: 4, 1: 10}
+        # Both have nothing more to read. One waits for records that are there already.
+        wait_until(lambda: statuses(begun) == ["active", "idle"], "the split that has caught up to be idle")
+        left_open.commit_transaction(30)
+        more = until(begun, 5)
+        assert by_split(more) == {0: [4, 5, 6, 7, 8]}
+        assert not any(more["_late"].to_pylist())
+        wait_until(lambda: statuses(begun) == ["idle", "idle"], "both to be idle")
+
+
+def until(begun: Reading, n: int) -> pa.Table:
+    """Micro-batches until they have brought `n` records."""
+    tables: list[pa.Table] = []
+
+    def count() -> int:
+        return sum(len(offsets) for table in tables for offsets in by_split(table).values())
+
+    def step() -> bool:
+        table = begun.next()
+        if table is not None:
+            tables.append(table)
+        return count() >= n
+
+    wait_until(step, f"{n} records")
+    assert count() == n
+    return pa.concat_tables(tables)
+
+
+def test_a_batch_read_is_everything_there_is(topic: Topic) -> None:
+    topic.create(partitions=3).write_logs(SKEWS["one-ahead"])
+    topic.transaction(numbered(7), end="abort")
+    source = AlignedDataSource.of_format("aligned_kafka", format_options(topic, startingOffsets=None))
+    reader = source.batch_reader(source.schema())
+    table = pa.Table.from_batches([b for part in reader.partitions() for b in reader.read(part)])
+    assert records(table) == naive(topic)
+
+
+def in_order(batches: Iterable[list[Record]]) -> list[Record]:
+    return sorted((r for batch in batches for r in batch), key=lambda r: (r.partition, r.offset))
+
+
+@pytest.mark.parametrize("max_rows", [None, 37])
+def test_every_micro_batch_can_be_read_again_after_a_restart_at_any_step(topic: Topic, max_rows: int | None) -> None:
+    topic.create(partitions=3).write_logs(SKEWS["one-tiny"])
+    topic.transaction(numbered(9), end="abort")
+    topic.write_logs({0: T0 + 4000 * SECOND + np.arange(20) * SECOND}, first=900)
+    limit = {} if max_rows is None else {"maxRowsPerTrigger": max_rows}
+    with reading(topic, bounded="true", **limit) as begun:
+        begun.reader.prepareForTriggerAvailableNow()
+        offsets, tables = [begun.offset], []
+        while (table := begun.next()) is not None:
+            offsets.append(json.loads(json.dumps(begun.offset)))
+            tables.append(records(table))
+    assert in_order(tables) == naive(topic)
+    for step in range(0, len(tables), max(len(tables) // 6, 1)):
+        with reading(topic, bounded="true", **limit) as again:
+            # As Spark does it: first the batch that was planned, from the offsets alone, then those behind it.
+            assert records(again.between(offsets[step], offsets[step + 1])) == tables[step]
+            again.offset = offsets[step + 1]
+            assert in_order(map(records, to_end(again))) == in_order(tables[step + 1 :])
+
+
+def test_an_offset_tells_where_it_is_in_few_bytes(topic: Topic) -> None:
+    topic.create(partitions=20).write([r for p in range(20) for r in numbered(3, partition=p)])
+    with reading(topic, maxOutOfOrderness="1 second") as begun:
+        to_end(begun)
+        splits = begun.offset["splits"]
+    assert {(entry[0][1], entry[0][2]) for entry in splits} == {(p, 3) for p in range(20)}
+    assert len(json.dumps(splits)) / 20 <= 100

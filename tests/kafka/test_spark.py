@@ -1,0 +1,196 @@
+"""On Spark: windowed results over skewed partitions are those of a batch; those of Spark's own source are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streaming_source import required_delay, with_exact_watermark
+from tests.kafka.support import BOUND, SKEWS, Logs, format_options, naive_logs
+from tests.kafka.topics import MS, Topic
+from tests.spark.support import (
+    SECOND,
+    T0,
+    Run,
+    available_now,
+    end_offset,
+    forget_batches,
+    last_batch,
+    naive_windows,
+    windows,
+)
+from tests.spark.test_windowed_results import strategy
+
+pytestmark = pytest.mark.spark
+
+Rows = list[tuple[int, int]]
+
+
+def stream(spark: SparkSession, topic: Topic, **options: Any) -> DataFrame:
+    """A frame with the column `s` that tells the partitions."""
+    given = format_options(topic, maxOutOfOrderness=BOUND, **options)
+    frame = spark.readStream.format("aligned_kafka").options(**given).load()
+    return frame if "watermarkRows" in given else named(frame)
+
+
+def exact(spark: SparkSession, topic: Topic, **options: Any) -> DataFrame:
+    return named(with_exact_watermark(stream(spark, topic, watermarkRows="true", **options)))
+
+
+def named(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("s", F.col("partition").cast("string"))
+
+
+@pytest.fixture(params=SKEWS)
+def logs(request: pytest.FixtureRequest, topic: Topic) -> Logs:
+    """Skewed partitions, written."""
+    logs = SKEWS[request.param]
+    topic.create(partitions=3).write_logs(logs)
+    return logs
+
+
+def test_a_batch_read_counts_every_record(spark: SparkSession, topic: Topic, logs: Logs) -> None:
+    given = format_options(topic, startingOffsets=None)
+    frame = named(spark.read.format("aligned_kafka").options(**given).load())
+    assert sorted(map(tuple, windows(frame).collect())) == naive_windows(naive_logs(logs))
+
+
+def test_exact_mode_gives_all_windows_of_the_batch_result(
+    spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path
+) -> None:
+    frame = exact(spark, topic, bounded="true", maxOffsetsPerTrigger=300)
+    run = available_now(spark, windows(frame), tmp_path / "cp")
+    assert run.rows == naive_windows(naive_logs(logs))
+    assert max(p["numInputRows"] for p in run.progress) <= 300 + 1  # the watermark row
+
+
+def test_exact_mode_over_an_unbounded_topic_gives_all_windows_that_are_closed(
+    spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path
+) -> None:
+    run = available_now(spark, windows(exact(spark, topic)), tmp_path / "cp")
+    slowest = min(int(times.max()) - 5 * SECOND - 1 for times in logs.values())
+    expected = [row for row in naive_windows(naive_logs(logs)) if row[1] <= slowest]
+    assert run.rows == expected
+
+
+def test_plain_mode_at_the_required_delay_gives_all_closed_windows(
+    spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path
+) -> None:
+    frame = stream(spark, topic, bounded="true", maxOffsetsPerTrigger=250)
+    watermarked = frame.withWatermark("event_time", required_delay(strategy(5 * SECOND)))
+    run = available_now(spark, windows(watermarked), tmp_path / "cp")
+    final_us = (max(int(times.max()) for times in logs.values()) // MS - 5000) * MS
+    assert run.rows == [row for row in naive_windows(naive_logs(logs)) if row[1] <= final_us]
+
+
+def test_a_running_trigger_gives_all_windows(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    logs = SKEWS["one-ahead"]
+    topic.create(partitions=3).write_logs(logs)
+    frame = exact(spark, topic, bounded="true", maxOffsetsPerTrigger=300)
+    run = Run(spark, windows(frame), tmp_path / "cp", trigger={"processingTime": "200 milliseconds"})
+    assert run.caught_up().rows == naive_windows(naive_logs(logs))
+
+
+def test_sparks_own_source_loses_rows_on_the_same_topics_and_this_one_none(
+    spark_kafka: SparkSession, topic: Topic, logs: Logs, tmp_path: Path
+) -> None:
+    given = {"kafka.bootstrap.servers": topic.broker.bootstrap, "subscribe": topic.name, "startingOffsets": "earliest"}
+    theirs = named(spark_kafka.readStream.format("kafka").options(**given, maxOffsetsPerTrigger="150").load())
+    theirs = theirs.withColumnRenamed("timestamp", "event_time").withWatermark("event_time", BOUND)
+    ours = exact(spark_kafka, topic, maxOffsetsPerTrigger=150)
+    # Counts as they were at last, of windows that are still open too: what is not in them was dropped.
+    kept = {
+        name: sum({row[:3]: row[3] for row in run_through(spark_kafka, frame, tmp_path / name)}.values())
+        for name, frame in {"theirs": theirs, "ours": ours}.items()
+    }
+    written = sum(map(len, logs.values()))
+    assert kept["ours"] == written
+    assert kept["theirs"] < 0.9 * written
+
+
+def run_through(spark: SparkSession, frame: DataFrame, checkpoint: Path) -> list[tuple[Any, ...]]:
+    """Counts in update mode, each window's greatest last: counts only grow."""
+    return sorted(available_now(spark, windows(frame), checkpoint, "update").rows)
+
+
+def batches_of(frame: DataFrame, checkpoint: Path) -> dict[int, Rows]:
+    """Run to the end of what is there; the `(partition, offset)` that each micro-batch read."""
+    read: dict[int, Rows] = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        found = batch.where("partition is not null").select("partition", "offset").collect()
+        read[number] = sorted(map(tuple, found))
+
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    return read
+
+
+def test_a_query_that_is_restarted_at_any_step_reads_every_record_once(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    logs = {p: T0 + (np.arange(60) * (p + 1) + 100 * p) * SECOND for p in range(2)}
+    topic.create(partitions=2).write_logs(logs)
+    cp = tmp_path / "cp"
+    first = batches_of(exact(spark, topic, maxOffsetsPerTrigger=40), cp)
+    assert sum(map(len, first.values())) == 120
+    for seam in range(last_batch(cp), -1, -1):
+        # As if the driver had died between planning a micro-batch and committing it.
+        forget_batches(cp / "commits", seam)
+        forget_batches(cp / "offsets", seam + 1)
+        again = batches_of(exact(spark, topic, maxOffsetsPerTrigger=40), cp)
+        assert again[seam] == first.get(seam, [])
+        seen = [row for n, rows in first.items() if n < seam for row in rows]
+        seen += [row for n, rows in again.items() if n >= seam for row in rows]
+        assert sorted(seen) == [(p, i) for p in range(2) for i in range(60)]
+        first = {n: again.get(n, first.get(n, [])) for n in {*first, *again} if n < seam or n in again}
+
+
+def test_available_now_run_again_with_more_records_between_gives_each_once(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.create(partitions=2)
+    seen: Rows = []
+    for turn in range(3):
+        times = T0 + (100 * turn + np.arange(50)) * SECOND
+        topic.write_logs({0: times, 1: times + 3600 * SECOND}, first=50 * turn)
+        if turn == 2:
+            topic.add_partitions(3)
+            topic.write_logs({2: times})
+        read = batches_of(exact(spark, topic, maxOffsetsPerTrigger=70), tmp_path / "cp")
+        seen += [row for rows in read.values() for row in rows]
+    assert sorted(seen) == [(p, i) for p, n in ((0, 150), (1, 150), (2, 50)) for i in range(n)]
+
+
+def test_the_offset_in_the_progress_says_where_each_partition_is(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.create(partitions=2).write_logs({p: T0 + np.arange(10) * SECOND for p in range(2)})
+    run = available_now(spark, exact(spark, topic), tmp_path / "cp")
+    splits = end_offset(run.progress[-1])["splits"]
+    assert [entry[0][:3] for entry in splits] == [[topic.name, 0, 10], [topic.name, 1, 10]]
+
+
+def test_json_values_give_the_event_time(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    from tests.kafka.topics import Record
+
+    logs = SKEWS["one-fast"]
+    # Written at any time; their event times are in their values.
+    topic.create(partitions=3).write(
+        Record(T0 // MS + i, b'{"ts": "%s", "n": %d}' % (_iso(int(t)), i), partition=partition)
+        for partition, times in logs.items()
+        for i, t in enumerate(times)
+    )
+    json_options = {"valueFormat": "json", "valueSchema": "ts TIMESTAMP, n BIGINT", "eventTimeColumn": "value.ts"}
+    frame = exact(spark, topic, bounded="true", maxOffsetsPerTrigger=300, **json_options)
+    run = available_now(spark, windows(frame), tmp_path / "cp")
+    assert run.rows == naive_windows(naive_logs(logs))
+
+
+def _iso(time_us: int) -> bytes:
+    return f"{np.datetime64(time_us, 'us')}Z".encode()

@@ -1,0 +1,290 @@
+"""Options of Kafka: Spark's names, in Spark's order of precedence, refused with what to do instead."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from streaming_source.api import Boundedness
+from streaming_source.connectors.kafka import KafkaSource
+from streaming_source.connectors.kafka.config import ClientConfig
+from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, Boundary
+from streaming_source.connectors.kafka.subscription import Partition, Subscription
+from streaming_source.exceptions import OptionError
+from streaming_source.spark.datasource import AlignedDataSource
+from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS, frame_options
+
+ALL = STRATEGY_OPTIONS | FRAME_OPTIONS | KafkaSource.options()
+BROKERS = "host1:9092,host2:9092"
+
+
+def source(**options: Any) -> KafkaSource:
+    return KafkaSource.of(BROKERS, **options)
+
+
+# ---- what to read --------------------------------------------------------------------------------------------------
+
+
+def test_topics_are_subscribed_to_by_their_names() -> None:
+    assert source(subscribe=" b,a ,b").subscription == Subscription("subscribe", ("a", "b"))
+    assert source(subscribe="a,b").identity == source(subscribe="b,a").identity == "subscribe:a,b"
+
+
+def test_a_pattern_matches_whole_names() -> None:
+    chosen = source(subscribePattern="orders-.*").subscription
+    assert [chosen.matches(topic) for topic in ("orders-eu", "old-orders-eu", "orders")] == [True, False, False]
+
+
+def test_single_partitions_are_assigned() -> None:
+    chosen = source(assign='{"a": [2, 0], "b": [1]}').subscription
+    assert chosen.topics == ("a", "b")
+    assert chosen.select("a", [0, 1, 2]) == [Partition("a", 0), Partition("a", 2)]
+    assert not chosen.matches("c")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "what to read is not said: give exactly one of subscribe, subscribePattern, assign"),
+        ({"subscribe": "a", "assign": '{"a": [0]}'}, "options subscribe and assign exclude each other"),
+        ({"subscribe": ","}, "option subscribe = ',': must name at least one topic"),
+        ({"subscribePattern": "("}, r"option subscribePattern = '\(': must be a regular expression"),
+        ({"assign": "{}"}, r"option assign = '{}': must be JSON of topics and their partitions, like"),
+        ({"assign": '{"a": [-1]}'}, "must be JSON of topics and their partitions"),
+        ({"assign": '["a"]'}, "must be JSON of topics and their partitions"),
+    ],
+)
+def test_what_to_read_must_be_said_once_and_well(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        source(**options)
+
+
+# ---- settings of the client ----------------------------------------------------------------------------------------
+
+
+def test_settings_are_passed_through_and_those_of_this_source_are_not_the_users() -> None:
+    config = source(subscribe="a", kafka={"fetch.wait.max.ms": 7, "client.id": "me"}).config.for_consumer()
+    assert config["bootstrap.servers"] == BROKERS
+    assert (config["fetch.wait.max.ms"], config["client.id"]) == ("7", "me")
+    assert (config["auto.offset.reset"], config["enable.auto.commit"]) == ("error", "false")
+    assert config["group.id"] == "spark-kafka-source-aligned"
+
+
+def test_an_admin_client_gets_no_settings_of_consumers() -> None:
+    admin = source(subscribe="a", kafka={"fetch.wait.max.ms": 7, "security.protocol": "SSL"}).config.for_admin()
+    assert admin == {"bootstrap.servers": BROKERS, "security.protocol": "SSL", "log_level": "2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("auto.offset.reset", "say where to start with option startingOffsets"),
+        ("enable.auto.commit", "it is set here"),
+        ("sasl.jaas.config", "set kafka.sasl.username and kafka.sasl.password"),
+        ("ssl.truststore.location", "set kafka.ssl.ca.location"),
+        ("value.deserializer", "see option valueFormat"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_with_what_to_set_instead(name: str, advice: str) -> None:
+    with pytest.raises(OptionError, match=f"option kafka.{name} cannot be set: .*{advice}"):
+        source(subscribe="a", kafka={name: "secret-value"})
+
+
+def test_the_brokers_are_required() -> None:
+    with pytest.raises(OptionError, match=r"option kafka\.bootstrap\.servers is missing"):
+        AlignedDataSource.of_format("aligned_kafka", {"subscribe": "a"})
+
+
+def test_secrets_are_neither_shown_nor_kept_in_texts() -> None:
+    read = source(subscribe="a", kafka={"sasl.password": "hunter2", "sasl.username": "kim", "client.id": "me"})
+    assert "hunter2" not in repr(read) + read.identity + repr(read.config)
+    assert read.config.scrub("login of kim with hunter2 as me failed") == "login of *** with *** as me failed"
+    assert pickle.loads(pickle.dumps(read)) == read
+
+
+# ---- where to start and to end -------------------------------------------------------------------------------------
+
+P0, P1 = Partition("a", 0), Partition("a", 1)
+
+
+class Log:
+    """Two partitions that answer, and count how often they are asked."""
+
+    def __init__(self, by_time: dict[Partition, int | None] | None = None) -> None:
+        self.calls = 0
+        self._by_time = by_time or {}
+
+    def __call__(self, wanted: Any) -> dict[Partition, int | None]:
+        self.calls += 1
+        fixed = {EARLIEST: 10, LATEST: 90}
+        return {part: fixed.get(number, self._by_time.get(part)) for part, number in wanted.items()}
+
+
+def test_a_stream_starts_at_the_latest_records_and_what_ends_at_the_earliest() -> None:
+    assert source(subscribe="a").start.kind == "latest"
+    assert source(subscribe="a", bounded=True).start.kind == "earliest"
+    assert source(subscribe="a").for_batch().start.kind == "earliest"
+    assert source(subscribe="a", startingOffsets="Earliest").start.kind == "earliest"
+
+
+def test_a_timestamp_goes_before_those_by_partition_and_these_before_offsets() -> None:
+    given = {
+        "startingTimestamp": 5,
+        "startingOffsetsByTimestamp": '{"a": {"0": 6}}',
+        "startingOffsets": "earliest",
+    }
+    chosen = []
+    while given:
+        chosen.append(source(subscribe="a", **given).start.option)
+        given.pop(next(iter(given)))
+    assert chosen == ["startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"]
+
+
+def test_offsets_by_partition_are_resolved_in_one_call() -> None:
+    log = Log()
+    start = source(subscribe="a", startingOffsets='{"a": {"0": 23, "1": -2}}').start
+    assert start.resolve([P0, P1], log) == {P0: 23, P1: 10}
+    assert log.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        (
+            '{"a": {"0": 1}}',
+            "option startingOffsets lacks a-1: it must name exactly the partitions that are read, a-0",
+        ),
+        ('{"a": {"0": 1, "1": 1, "7": 1}}', "option startingOffsets names a-7"),
+    ],
+)
+def test_offsets_by_partition_must_name_all_partitions_and_no_others(offsets: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        source(subscribe="a", startingOffsets=offsets).start.resolve([P0, P1], Log())
+
+
+def test_a_time_after_the_last_record_is_an_error_or_the_end() -> None:
+    log = Log({P0: 50, P1: None})
+    with pytest.raises(OptionError, match="option startingTimestamp: partition a-1 has no record at or after 5 ms"):
+        source(subscribe="a", startingTimestamp=5).start.resolve([P0, P1], log)
+    lenient = source(subscribe="a", startingTimestamp=5, startingOffsetsByTimestampStrategy="latest").start
+    assert lenient.resolve([P0, P1], log) == {P0: 50, P1: 90}
+
+
+def test_an_end_makes_the_source_bounded() -> None:
+    assert source(subscribe="a").boundedness is Boundedness.CONTINUOUS_UNBOUNDED
+    for options in ({"bounded": True}, {"endingOffsets": "latest"}, {"endingTimestamp": 7}):
+        assert source(subscribe="a", **options).boundedness is Boundedness.BOUNDED
+    ended = source(subscribe="a", endingTimestamp=7).end
+    assert ended is not None
+    assert ended.resolve([P0, P1], Log({P0: 50, P1: None})) == {P0: 50, P1: 90}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": "newest"}, "option startingOffsets = 'newest': must be JSON"),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, "option startingOffsets: a-0 has -3; must be at least -2"),
+        ({"startingOffsets": "latest", "bounded": True}, "cannot start there"),
+        ({"startingOffsets": '{"a": {"0": -1}}', "bounded": True}, "cannot start there"),
+        ({"endingOffsets": "earliest"}, "option endingOffsets = 'earliest': must be latest, or JSON"),
+        ({"endingOffsets": '{"a": {"0": -2}}'}, "option endingOffsets: a-0 has -2; must be at least -1"),
+        ({"startingTimestamp": "yesterday"}, "option startingTimestamp = 'yesterday': must be a whole number"),
+    ],
+)
+def test_a_start_or_an_end_that_is_none_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        source(subscribe="a", **options)
+
+
+def test_a_batch_read_that_is_to_start_at_its_end_is_refused() -> None:
+    with pytest.raises(OptionError, match="option startingOffsets = latest: what is read to the present end"):
+        source(subscribe="a", startingOffsets="latest").for_batch()
+
+
+def test_the_default_start_is_not_taken_for_a_wish() -> None:
+    assert source(subscribe="a").start == Boundary("startingOffsets", "latest", is_given=False)
+
+
+# ---- other names ---------------------------------------------------------------------------------------------------
+
+
+def test_names_of_spark_stand_for_those_of_every_format() -> None:
+    values = ALL.parse({"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "3", "minPartitions": "7"})
+    options = frame_options(values)
+    assert (options.max_rows, options.min_rows, options.readers) == (10, 3, 7)
+
+
+def test_two_names_of_one_option_must_agree() -> None:
+    assert ALL.parse({"maxOffsetsPerTrigger": "10", "maxRowsPerTrigger": "10"})["maxRowsPerTrigger"] == 10
+    with pytest.raises(
+        OptionError, match="options maxOffsetsPerTrigger = '10' and maxRowsPerTrigger = '11' are the same"
+    ):
+        ALL.parse({"maxOffsetsPerTrigger": "10", "maxRowsPerTrigger": "11"})
+
+
+def test_the_least_must_not_be_more_than_the_most() -> None:
+    with pytest.raises(OptionError, match="option minRowsPerTrigger = 11: must be at most maxRowsPerTrigger = 10"):
+        frame_options(ALL.parse({"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "11"}))
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(OptionError, match="unknown option 'startingOffset'; did you mean startingOffsets"):
+        ALL.parse({"startingOffset": "latest"})
+
+
+def test_settings_of_the_client_are_collected_and_the_prefix_is_found_in_any_case() -> None:
+    values = ALL.parse({"kafka.bootstrap.servers": "a", "KAFKA.client.id": "me", "kafkaConsumer.pollTimeoutMs": "5"})
+    assert values["kafka.*"] == {"bootstrap.servers": "a", "client.id": "me"}
+    assert values["kafkaConsumer.pollTimeoutMs"] == 5
+
+
+def test_durations_are_the_same_however_they_are_written() -> None:
+    assert source(subscribe="a", brokerTimeout="1 minute") == source(subscribe="a", brokerTimeout="60 seconds")
+    assert source(subscribe="a").poll_timeout == timedelta(minutes=2)
+
+
+# ---- values --------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_those_of_sparks_own_source() -> None:
+    assert source(subscribe="a").schema().names == [
+        *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+    ]
+    assert source(subscribe="a", includeHeaders=True).schema().names[-1] == "headers"
+
+
+def test_json_values_are_a_struct_and_their_fields_can_be_event_times() -> None:
+    read = AlignedDataSource.of_format(
+        "aligned_kafka",
+        {
+            "kafka.bootstrap.servers": BROKERS,
+            "subscribe": "a",
+            "valueFormat": "json",
+            "valueSchema": "id BIGINT, ts TIMESTAMP",
+            "eventTimeColumn": "value.ts",
+        },
+    )
+    assert read.schema()["value"].dataType.simpleString() == "struct<id:bigint,ts:timestamp>"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"valueFormat": "json"}, "option valueFormat = 'json' needs valueSchema"),
+        ({"valueSchema": "a INT"}, "option valueFormat = 'binary' takes no valueSchema"),
+        ({"valueFormat": "avro"}, "option valueFormat = 'avro' is not supported; .* with from_avro"),
+        ({"valueFormat": "xml"}, "option valueFormat = 'xml': must be one of binary, string, json"),
+    ],
+)
+def test_formats_of_values_are_checked(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        source(subscribe="a", **options)
+
+
+def test_settings_are_equal_in_any_order() -> None:
+    one, other = {"bootstrap.servers": "a", "client.id": "b"}, {"client.id": "b", "bootstrap.servers": "a"}
+    assert ClientConfig.of(one) == ClientConfig.of(other)
+    assert hash(ClientConfig.of(one)) == hash(ClientConfig.of(other))

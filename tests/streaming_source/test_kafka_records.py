@@ -1,0 +1,133 @@
+"""From messages to Arrow: every field, gaps in offsets, and values of every format."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from confluent_kafka import Message
+
+from alignment.timestamps import NO_TIMESTAMP
+from streaming_source.connectors.kafka.records import MessageColumns, by_partition, record_schema
+from streaming_source.connectors.kafka.subscription import Partition
+from streaming_source.connectors.kafka.values import BinaryValues, JsonValues, TextValues, ValueFormat
+from streaming_source.exceptions import MalformedDataError
+
+P = Partition("orders", 1)
+
+
+def message(offset: int = 0, value: bytes | None = b"v", time_ms: int = 1000, kind: int = 1, **fields: Any) -> Message:
+    given = {"topic": "orders", "partition": 1, "key": None, "headers": None, **fields}
+    return Message(offset=offset, value=value, timestamp=(kind, time_ms), **given)
+
+
+def block(messages: list[Message], value: ValueFormat | None = None, headers: bool = True) -> Any:
+    value = value or BinaryValues()
+    return MessageColumns(record_schema(value, headers=headers), value).block(P, messages)
+
+
+def test_a_record_has_the_columns_of_sparks_own_source() -> None:
+    made = block([message(7, b"\xff", 1001, key=b"k", headers=[("a", b"1"), ("b", None)]), message(8, None, 1002, 2)])
+    (first, second) = made.batch.to_pylist()
+    assert (first["key"], first["value"], first["topic"], first["partition"], first["offset"]) == (
+        *(b"k", b"\xff", "orders", 1, 7),
+    )
+    assert first["headers"] == [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
+    assert (second["key"], second["value"], second["headers"]) == (None, None, None)
+    assert [row["timestampType"] for row in (first, second)] == [0, 1]
+    assert made.batch.column("timestamp").cast(pa.int64()).to_pylist() == [1_001_000, 1_002_000]
+    assert made.source_timestamps.tolist() == [1_001_000, 1_002_000]
+
+
+def test_a_record_without_a_timestamp_has_none() -> None:
+    made = block([message(kind=0, time_ms=-1), message(1)])
+    assert made.source_timestamps.tolist() == [NO_TIMESTAMP, 1_000_000]
+    assert made.batch.column("timestamp").to_pylist()[0] is None
+    assert made.batch.column("timestampType").to_pylist() == [-1, 0]
+
+
+def test_positions_are_offsets_with_their_gaps() -> None:
+    assert block([message(offset) for offset in (5, 6, 7)]).positions == 5
+    with_gaps = block([message(offset) for offset in (5, 7, 8)])
+    assert with_gaps.positions.tolist() == [5, 7, 8]
+    assert with_gaps.next_position == 9
+
+
+def test_only_the_columns_that_are_asked_for_are_made() -> None:
+    schema = pa.schema([("offset", pa.int64()), ("topic", pa.string())])
+    made = MessageColumns(schema, JsonValues(pa.schema([("a", pa.int64())]))).block(P, [message(3, b"no JSON")])
+    assert made.batch.to_pylist() == [{"offset": 3, "topic": "orders"}]
+
+
+def test_messages_of_several_partitions_are_told_apart_as_they_came() -> None:
+    rng = np.random.default_rng(0)
+    places = [(f"t{rng.integers(2)}", int(rng.integers(3))) for _ in range(300)]
+    messages = [message(i, topic=topic, partition=number) for i, (topic, number) in enumerate(places)]
+    runs = list(by_partition(messages))
+    assert [m.offset() for _, run in runs for m in run] == list(range(300))
+    assert all((m.topic(), m.partition()) == part for part, run in runs for m in run)
+    assert all(a[0] != b[0] for a, b in pairwise(runs))
+
+
+def test_messages_of_one_partition_are_one_run() -> None:
+    messages = [message(i) for i in range(5)]
+    assert list(by_partition(messages)) == [(P, messages)]
+
+
+# ---- values --------------------------------------------------------------------------------------------------------
+
+
+def column(value: ValueFormat, *values: bytes | None) -> list[Any]:
+    made: list[Any] = value.column([*values], P, np.arange(10, 10 + len(values))).to_pylist()
+    return made
+
+
+def json_values(*fields: tuple[str, pa.DataType], invalid: Literal["fail", "null"] = "fail") -> JsonValues:
+    return JsonValues(pa.schema(list(fields)), invalid)
+
+
+def test_values_are_bytes_text_or_null() -> None:
+    assert column(BinaryValues(), b"\xff", None, b"") == [b"\xff", None, b""]
+    assert column(TextValues(), "ü".encode(), None, b"") == ["ü", None, ""]
+
+
+def test_json_objects_are_read_by_their_schema() -> None:
+    kind = json_values(("id", pa.int64()), ("at", pa.struct([("x", pa.float64())])), ("ts", pa.timestamp("us", "UTC")))
+    read = column(
+        kind, b'{"id": 1, "at": {"x": 2.5, "y": 0}, "ts": "2024-01-01T00:00:00Z", "more": []}', b"{}", None, b"null"
+    )
+    assert (read[0]["id"], read[0]["at"], read[0]["ts"].isoformat()) == (1, {"x": 2.5}, "2024-01-01T00:00:00+00:00")
+    assert read[1:] == [{"id": None, "at": None, "ts": None}, None, None]
+
+
+def test_json_may_have_lines_and_be_large() -> None:
+    kind = json_values(("a", pa.string()))
+    long = "x" * 3_000_000
+    assert column(kind, b'{\n"a":\n"1"\n}', b'{"a": "%s"}' % long.encode()) == [{"a": "1"}, {"a": long}]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"", b"text", b"[1]", b'{"a": "one"}', b'{"a": 1', b'{"a": 1}}\n{"v": {"a": 2}', b"\xff", b'{"a": 1.5}', b"1"],
+)
+def test_what_is_no_such_object_fails_by_its_place_or_is_null(bad: bytes) -> None:
+    kind = json_values(("a", pa.int64()))
+    good = b'{"a": 7}'
+    with pytest.raises(MalformedDataError, match=r"partition orders-1, offset 11: the value .* is not a JSON object"):
+        column(kind, good, bad, good)
+    assert column(json_values(("a", pa.int64()), invalid="null"), good, bad, good) == [{"a": 7}, None, {"a": 7}]
+
+
+def test_what_is_no_text_fails_by_its_place_or_is_null() -> None:
+    with pytest.raises(MalformedDataError, match=r"offset 11: the value b'\\xff' is not UTF-8 text: .* invalidValue"):
+        column(TextValues(), b"a", b"\xff")
+    assert column(TextValues("null"), b"a", b"\xff") == ["a", None]
+
+
+def test_a_long_value_is_not_quoted_whole() -> None:
+    with pytest.raises(MalformedDataError) as raised:
+        column(TextValues(), b"x" * 10_000 + b"\xff")
+    assert len(str(raised.value)) < 1000

@@ -1,0 +1,342 @@
+"""Splits of Kafka without a broker: how they are found, written down, and lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from streaming_source.api import SourceSplit
+from streaming_source.connectors.kafka import KafkaSource
+from streaming_source.connectors.kafka.admin import FoundTopic, Patience
+from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
+from streaming_source.connectors.kafka.ends import LogEnd, LogEnds
+from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
+from streaming_source.connectors.kafka.split import (
+    KafkaCheckpoint,
+    KafkaCheckpointSerializer,
+    KafkaSplit,
+    KafkaSplitSerializer,
+    KnownTopic,
+)
+from streaming_source.connectors.kafka.starting import EARLIEST, Boundary
+from streaming_source.connectors.kafka.subscription import Partition, Subscription
+from streaming_source.exceptions import DataLossError, OffsetError, OptionError, SourceError
+from streaming_source.testing import TestingEnumeratorContext
+
+SPLITS, CHECKPOINTS = KafkaSplitSerializer(), KafkaCheckpointSerializer()
+
+
+@dataclass
+class Cluster:
+    """Topics with an id and a number of partitions; every partition holds the offsets 5 to 50."""
+
+    there: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def topics(self, subscription: Subscription) -> list[FoundTopic]:
+        return [
+            FoundTopic(name, topic_id, tuple(range(count)))
+            for name, (topic_id, count) in sorted(self.there.items())
+            if subscription.matches(name)
+        ]
+
+    def offsets(self, wanted: Mapping[Partition, int]) -> Mapping[Partition, int | None]:
+        return {part: 5 if number == EARLIEST else 50 for part, number in wanted.items()}
+
+
+def discovery(
+    cluster: Cluster,
+    subscription: Subscription,
+    checkpoint: KafkaCheckpoint | None = None,
+    *,
+    bounded: bool = False,
+    fail_on_data_loss: bool = True,
+) -> PartitionDiscovery:
+    start, end = Boundary("startingOffsets", "latest"), Boundary("endingOffsets", "latest")
+    return PartitionDiscovery(
+        cluster,
+        subscription,
+        start,
+        end if bounded else None,
+        fail_on_data_loss=fail_on_data_loss,
+        checkpoint=checkpoint,
+    )
+
+
+def found(splits: tuple[KafkaSplit, ...]) -> dict[str, int]:
+    return {split.split_id: split.position for split in splits}
+
+
+# ---- splits and offsets --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("split", "written"),
+    [
+        (KafkaSplit("orders", 3, 120, 7), b'["orders",3,120,7]'),
+        (KafkaSplit("orders", 3, 120, 7, 200), b'["orders",3,120,7,200]'),
+        (KafkaSplit("orders", 3, 120, 7, None, "Zq3kX0aB"), b'["orders",3,120,7,null,"Zq3kX0aB"]'),
+    ],
+)
+def test_a_split_is_written_shortly_and_read_back(split: KafkaSplit, written: bytes) -> None:
+    assert SPLITS.serialize(split) == written
+    assert SPLITS.deserialize(1, written) == split
+
+
+def test_a_split_of_a_long_log_is_written_in_a_hundred_bytes() -> None:
+    split = KafkaSplit("a-topic-with-a-rather-long-name", 999, 10**14, 10**14, 10**14)
+    assert len(SPLITS.serialize(split)) <= 100
+
+
+def test_a_split_goes_on_and_back_to_its_origin() -> None:
+    split: SourceSplit = KafkaSplit("orders", 0, 7, 7)
+    assert split.at(100).until(200) == KafkaSplit("orders", 0, 100, 7, 200)
+    assert split.at(100).origin() == split
+
+
+@pytest.mark.parametrize("data", [b'["orders"]', b"{}", b'["orders",0,-1,0]', b'["orders","0",1,0]', b"7", b"["])
+def test_what_is_no_split_is_a_damaged_offset(data: bytes) -> None:
+    with pytest.raises(OffsetError, match="damaged offset"):
+        SPLITS.deserialize(1, data)
+
+
+def test_a_checkpoint_is_written_by_topic_and_read_back() -> None:
+    checkpoint = KafkaCheckpoint(
+        (KnownTopic("a", "id-a", (0, 1, 2)), KnownTopic("b", "", (1, 3)), KnownTopic("c", "id-c", (0,), "id-c")), True
+    )
+    written = CHECKPOINTS.serialize(checkpoint)
+    assert written == b'{"bounded":true,"topics":{"a":["id-a",3],"b":["",[1,3]],"c":["id-c",1,"id-c"]}}'
+    assert CHECKPOINTS.deserialize(1, written) == checkpoint
+    with pytest.raises(OffsetError, match="has no topics"):
+        CHECKPOINTS.deserialize(1, b"{}")
+
+
+@pytest.mark.parametrize("serializer", [SPLITS, CHECKPOINTS])
+def test_newer_versions_are_refused(serializer: KafkaSplitSerializer) -> None:
+    with pytest.raises(OffsetError, match="have version 2, this library reads up to 1"):
+        serializer.deserialize(2, b"[]")
+
+
+# ---- discovery -----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_look_starts_where_the_options_say_and_later_ones_at_the_first_record() -> None:
+    cluster = Cluster({"a": ("id", 2)})
+    looks = discovery(cluster, Subscription.to_topics("a"))
+    assert found(looks.look().splits) == {"a-0": 50, "a-1": 50}
+    assert looks.look().splits == ()
+    cluster.there["a"] = ("id", 3)
+    assert found(looks.look().splits) == {"a-2": 5}
+
+
+def test_after_a_restart_only_what_is_new_is_found() -> None:
+    cluster = Cluster({"a": ("id", 2)})
+    checkpoint = discovery(cluster, Subscription.to_topics("a")).look().checkpoint
+    cluster.there["a"] = ("id", 3)
+    assert found(discovery(cluster, Subscription.to_topics("a"), checkpoint).look().splits) == {"a-2": 5}
+
+
+def test_topics_that_come_to_match_a_pattern_are_read_from_their_first_record() -> None:
+    cluster = Cluster({"x-1": ("1", 1), "y": ("y", 1)})
+    looks = discovery(cluster, Subscription.to_pattern("x-.*"))
+    assert found(looks.look().splits) == {"x-1-0": 50}
+    cluster.there["x-2"] = ("2", 1)
+    assert found(looks.look().splits) == {"x-2-0": 5}
+
+
+def test_a_pattern_may_match_nothing_yet_and_a_name_may_not() -> None:
+    assert discovery(Cluster(), Subscription.to_pattern("x")).look().splits == ()
+    with pytest.raises(OptionError, match="option subscribe: the brokers know no topic 'x'; create it first"):
+        discovery(Cluster(), Subscription.to_topics("x")).look()
+
+
+def test_splits_of_what_is_bounded_know_their_ends() -> None:
+    looks = discovery(Cluster({"a": ("id", 1)}), Subscription.to_topics("a"), bounded=True)
+    assert looks.look().splits == (KafkaSplit("a", 0, 50, 50, 50),)
+
+
+@pytest.mark.parametrize("now", [{}, {"a": ("other", 1)}], ids=["deleted", "created again"])
+def test_a_topic_that_is_lost_is_an_error(now: dict[str, tuple[str, int]]) -> None:
+    cluster = Cluster({"a": ("id", 1)})
+    looks = discovery(cluster, Subscription.to_topics("a"))
+    looks.look()
+    cluster.there = now
+    with pytest.raises(DataLossError, match=r"topic 'a' was deleted, or deleted and created again, .* failOnDataLoss"):
+        looks.look()
+
+
+def test_a_topic_that_was_created_again_is_another_one_where_loss_is_allowed() -> None:
+    cluster = Cluster({"a": ("first-id-", 2)})
+    looks = discovery(cluster, Subscription.to_topics("a"), fail_on_data_loss=False)
+    looks.look()
+    cluster.there = {}
+    assert looks.look().gone == ("a-0", "a-1")
+    assert looks.look() == Found((), (), KafkaCheckpoint((KnownTopic("a", "first-id-", ()),)))
+    cluster.there = {"a": ("second-id", 1)}
+    again = looks.look()
+    assert found(again.splits) == {"a-0@second-i": 5}
+    assert again.gone == ()
+    cluster.there = {"a": ("third-id-", 1)}
+    both = looks.look()
+    assert both.gone == ("a-0@second-i",)
+    assert found(both.splits) == {"a-0@third-id": 5}
+
+
+def test_where_brokers_give_no_ids_a_topic_is_known_by_its_name() -> None:
+    cluster = Cluster({"a": ("", 1)})
+    looks = discovery(cluster, Subscription.to_topics("a"))
+    looks.look()
+    cluster.there = {"a": ("now-it-has-one", 1)}
+    assert looks.look().checkpoint.topics == (KnownTopic("a", "now-it-has-one", (0,)),)
+
+
+# ---- the enumerator ------------------------------------------------------------------------------------------------
+
+
+def enumerator(
+    cluster: Cluster, context: TestingEnumeratorContext[KafkaSplit], *, bounded: bool = False
+) -> KafkaSplitEnumerator:
+    looks = discovery(cluster, Subscription.to_topics("a"), bounded=bounded, fail_on_data_loss=False)
+    period = None if bounded else 1.0
+    ends = LogEnds(lambda parts: {})
+    return KafkaSplitEnumerator(context, looks, Patience(0), ends, period_seconds=period, checkpoint=None)
+
+
+def assigned(context: TestingEnumeratorContext[KafkaSplit]) -> list[str]:
+    return sorted(split.split_id for splits in context.assigned.values() for split in splits)
+
+
+def test_partitions_are_given_to_readers_as_they_are_found() -> None:
+    cluster, context = Cluster({"a": ("id", 3)}), TestingEnumeratorContext[KafkaSplit](2)
+    finds = enumerator(cluster, context)
+    finds.start()
+    for subtask_id in range(2):
+        context.register_reader(subtask_id)
+    assert context.periods == [1.0]
+    context.run_calls()
+    assert assigned(context) == ["a-0", "a-1", "a-2"]
+    cluster.there["a"] = ("id", 4)
+    context.run_calls()
+    assert assigned(context) == ["a-0", "a-1", "a-2", "a-3"]
+    assert finds.snapshot_state(1).topics == (KnownTopic("a", "id", (0, 1, 2, 3)),)
+    assert not context.without_more
+
+
+def test_splits_of_a_topic_that_is_gone_are_complete() -> None:
+    cluster, context = Cluster({"a": ("id", 1)}), TestingEnumeratorContext[KafkaSplit]()
+    enumerator(cluster, context).start()
+    context.register_reader(0)
+    context.run_calls()
+    cluster.there = {}
+    context.run_calls()
+    assert context.complete == ["a-0"]
+
+
+def test_readers_of_what_is_bounded_get_no_more() -> None:
+    context = TestingEnumeratorContext[KafkaSplit]()
+    finds = enumerator(Cluster({"a": ("id", 1)}), context, bounded=True)
+    finds.start()
+    context.register_reader(0)
+    assert context.periods == [None]
+    context.run_calls()
+    assert context.without_more == {0}
+
+
+def test_splits_that_are_given_back_are_assigned_again() -> None:
+    context = TestingEnumeratorContext[KafkaSplit]()
+    finds = enumerator(Cluster({"a": ("id", 1)}), context)
+    finds.start()
+    context.register_reader(0)
+    context.run_calls()
+    lost = context.assigned.pop(0)
+    finds.add_splits_back(lost, 0)
+    finds.handle_split_request(0)
+    assert context.assigned == {0: lost}
+
+
+def test_a_restart_must_end_where_the_start_did() -> None:
+    context = TestingEnumeratorContext[KafkaSplit]()
+    bounded, unbounded = (KafkaSource.of("host:1", "a", bounded=value) for value in (True, False))
+    with pytest.raises(OffsetError, match="is of a source that was bounded, this one is not"):
+        unbounded.restore_enumerator(context, KafkaCheckpoint(bounded=True))
+    with pytest.raises(OffsetError, match="is of a source that was not bounded, this one is bounded"):
+        bounded.restore_enumerator(context, KafkaCheckpoint())
+
+
+# ---- ends of logs --------------------------------------------------------------------------------------------------
+
+
+class Ends:
+    """Answers, or does not, and notes who was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.fails = False
+        self.now = 0.0
+        self.ends = LogEnds(self._ask, patience_s=10.0, fresh_s=1.0, clock=lambda: self.now)
+
+    def _ask(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
+        self.asked.append([str(part) for part in parts])
+        if self.fails:
+            raise SourceError("no brokers")
+        return {part: LogEnd(len(self.asked), len(self.asked)) for part in parts}
+
+
+PARTS = {f"a-{number}": Partition("a", number) for number in range(3)}
+
+
+def test_all_ends_are_asked_for_in_one_call_and_kept_for_a_moment() -> None:
+    brokers = Ends()
+    brokers.ends.update(PARTS, ())
+    assert [brokers.ends.end(split_id) for split_id in PARTS] == [LogEnd(1, 1)] * 3
+    brokers.now = 0.9
+    assert brokers.ends.end("a-0") == LogEnd(1, 1)
+    brokers.now = 1.0
+    assert [brokers.ends.end(split_id) for split_id in PARTS] == [LogEnd(2, 2)] * 3
+    assert brokers.asked == [["a-0", "a-1", "a-2"]] * 2
+
+
+def test_of_a_split_that_was_not_found_nothing_is_known_and_nothing_asked() -> None:
+    brokers = Ends()
+    assert brokers.ends.end("a-0") is None
+    assert brokers.asked == []
+    brokers.ends.update(PARTS, ())
+    assert brokers.ends.end("a-0") == LogEnd(1, 1)
+
+
+def test_splits_that_are_found_later_are_asked_for_at_once() -> None:
+    brokers = Ends()
+    brokers.ends.update({"a-0": PARTS["a-0"]}, ())
+    brokers.ends.end("a-0")
+    brokers.ends.update(PARTS, ())
+    assert brokers.ends.end("a-2") == LogEnd(2, 2)
+
+
+def test_a_split_that_is_gone_is_another_one_than_that_of_the_partition_now() -> None:
+    brokers = Ends()
+    brokers.ends.update({"a-0@new": PARTS["a-0"]}, ["a-0"])
+    assert brokers.ends.is_gone("a-0")
+    assert brokers.ends.end("a-0") is None
+    assert not brokers.ends.is_gone("a-0@new")
+    assert brokers.ends.end("a-0@new") == LogEnd(1, 1)
+
+
+def test_of_brokers_that_do_not_answer_nothing_is_known(caplog: pytest.LogCaptureFixture) -> None:
+    brokers = Ends()
+    brokers.ends.update(PARTS, ())
+    assert brokers.ends.end("a-0") == LogEnd(1, 1)
+    brokers.fails, brokers.now = True, 5.0
+    assert brokers.ends.end("a-0") is None
+    brokers.now = 7.0
+    assert brokers.ends.end("a-0") is None
+    assert [record.message for record in caplog.records] == [
+        "nothing is idle until the brokers say where their logs end: no brokers"
+    ]
+    brokers.fails, brokers.now = False, 9.0
+    assert brokers.ends.end("a-0") == LogEnd(4, 4)
+    brokers.fails, brokers.now = True, 11.0
+    assert brokers.ends.end("a-0") is None
+    brokers.now = 21.0
+    with pytest.raises(SourceError, match="no brokers"):
+        brokers.ends.end("a-0")

@@ -1,0 +1,77 @@
+"""Events of an enumerator on their way to the readers of a stream."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from alignment import WatermarkStrategy
+from streaming_source.api import (
+    DiscoveredSplits,
+    DiscoveringSplitEnumerator,
+    RecordSplit,
+    SourceEvent,
+    SplitEnumeratorContext,
+)
+from streaming_source.spark.datasource import AlignedDataSource
+from streaming_source.spark.offsets import Offset
+from streaming_source.spark.options import FrameOptions
+from streaming_source.spark.stream_reader import AlignedStreamReader
+from streaming_source.testing import Pause, TestingSource
+
+
+@dataclass(frozen=True)
+class Greeting(SourceEvent):
+    """Says which reader it is for."""
+
+    reader: int
+
+
+class GreetingEnumerator(DiscoveringSplitEnumerator[RecordSplit]):
+    """Greets every reader as it is registered."""
+
+    def add_reader(self, subtask_id: int) -> None:
+        self._context.send_event_to_source_reader(subtask_id, Greeting(subtask_id))
+
+
+class GreetingSource(TestingSource):
+    def create_enumerator(self, context: SplitEnumeratorContext[RecordSplit]) -> GreetingEnumerator:
+        return GreetingEnumerator(context, self.discover, period_seconds=1.0)
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[RecordSplit], checkpoint: DiscoveredSplits[RecordSplit]
+    ) -> GreetingEnumerator:
+        return GreetingEnumerator(context, self.discover, period_seconds=1.0, checkpoint=checkpoint)
+
+
+def stream_reader(source: TestingSource) -> AlignedStreamReader:
+    data_source = AlignedDataSource(
+        source, WatermarkStrategy.for_monotonous_timestamps(), FrameOptions(watermark_rows=True, readers=1)
+    )
+    return data_source.stream_reader(data_source.schema())
+
+
+def next_offset(reader: AlignedStreamReader, start: Offset) -> Offset:
+    """As Spark asks for it: again and again, until there is something."""
+    while (end := reader.latestOffset(start, ReadAllAvailable())) == start:
+        time.sleep(0.01)
+    return end
+
+
+def test_an_event_waits_for_a_micro_batch_in_which_its_reader_has_something_to_read() -> None:
+    source = GreetingSource({"a": [1_000_000, 2_000_000, Pause("1 minute"), 3_000_000]})
+    before = stream_reader(source)
+    read = next_offset(before, before.initialOffset())
+    assert [part.events for part in before.partitions(before.initialOffset(), read)] == [(Greeting(0),)]
+    before.stop()
+
+    # After a restart the watermark is announced again, by a batch of nothing else: no reader is made for it.
+    restarted = stream_reader(source)
+    announced = next_offset(restarted, read)
+    assert [(part.splits, part.events) for part in restarted.partitions(read, announced)] == [((), ())]
+    source.clock.advance("1 minute")
+    more = next_offset(restarted, announced)
+    assert [part.events for part in restarted.partitions(announced, more)] == [(Greeting(0),)]
+    restarted.stop()
