@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -22,6 +20,7 @@ from streaming_source.connectors.files.finite_discovery import FileDiscovery, Fo
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.log import FileLog, LoggedFile
+from streaming_source.connectors.files.lowest import Lowest
 from streaming_source.connectors.files.marks import marks_of
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.connectors.files.state_log import LoggedFiles
@@ -75,7 +74,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                 "most: it needs a built-in watermark generator, or use fileOrder = eventTime"
             )
         self._backlog = Backlog(self._order)
-        self._waiting_ms = _Lowest(width=max(source.max_file_age_us // 64_000, 1000))
+        self._waiting_ms = Lowest(width=max(source.max_file_age_us // 64_000, 1000))
         # Of the splits in work.
         self._files: dict[str, ListedFile] = {}
         self._bytes_in_work = 0
@@ -305,7 +304,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _lowest_waiting(self) -> OrderKey | None:
         if self._order == "eventTime":
-            lowest_ms = self._waiting_ms.lowest
+            lowest_ms = self._waiting_ms.bound
             return None if lowest_ms is None else (lowest_ms, "")
         first = self._backlog.peek()
         return None if first is None else order_key(first.file, self._order)
@@ -330,7 +329,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             if self._source.tolerance.allows(error):
                 return NO_BLOCKS
             raise error
-        if _is_rewritten(split, info):
+        if split.is_rewritten(info):
             raise self._rewritten_while_read(split.path)
         return self._describe_or_nothing(path)
 
@@ -344,7 +343,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         """The file of a split, from the file system."""
         path = self._path(end.path)
         log = FileLog()
-        if _is_rewritten(end, self._filesystem.get_file_info(path)):
+        if end.is_rewritten(self._filesystem.get_file_info(path)):
             raise self._changed(start, end)
         blocks = self._describe(path)
         if blocks is None:
@@ -355,41 +354,9 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         return log
 
 
-class _Lowest:
-    """The lowest of many numbers that come and go, to within a width: O(log n) a change."""
-
-    def __init__(self, width: int) -> None:
-        self._width = width
-        self._counts: Counter[int] = Counter()
-        self._heap: list[int] = []
-
-    def add(self, number: int) -> None:
-        floor = number // self._width
-        if floor not in self._counts:
-            heapq.heappush(self._heap, floor)
-        self._counts[floor] += 1
-
-    def remove(self, number: int) -> None:
-        self._counts[number // self._width] -= 1
-        while self._heap and not self._counts[self._heap[0]]:
-            del self._counts[heapq.heappop(self._heap)]
-
-    @property
-    def lowest(self) -> int | None:
-        """No number is below this; None if there is none."""
-        return self._heap[0] * self._width if self._heap else None
-
-
 def _file_of(split: FileSplit) -> ListedFile:
     return ListedFile.of(split.path, split.modified_ms or 0, -1 if split.size is None else split.size)
 
 
 def _bytes_of(split_id: str) -> int:
     return len(split_id.encode()) + _BYTES_BESIDE_PATH
-
-
-def _is_rewritten(split: FileSplit, info: fs.FileInfo) -> bool:
-    """Whether a file is another than the one of a split; not of one that is gone, or of which too little is known."""
-    if info.type is not fs.FileType.File or not split.modified_ms:
-        return False
-    return (info.mtime_ns or 0) // 1_000_000 != split.modified_ms or split.size not in (None, info.size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -23,11 +22,12 @@ from streaming_source.api import (
 from streaming_source.api.options import boolean, choice, duration, duration_argument, text
 from streaming_source.connectors.files.backlog import FileOrder
 from streaming_source.connectors.files.cleaning import CleanSource
+from streaming_source.connectors.files.columns import chosen_columns
 from streaming_source.connectors.files.directories import DirectoryEnumerator
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finite import FiniteFileEnumerator
 from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
-from streaming_source.connectors.files.hive import PartitionedFormat, partition_schema
+from streaming_source.connectors.files.hive import PartitionedFormat
 from streaming_source.connectors.files.layout import (
     CLEAN_SOURCE,
     FILE_ORDERS,
@@ -35,7 +35,6 @@ from streaming_source.connectors.files.layout import (
     check_layout,
     layout_arguments,
 )
-from streaming_source.connectors.files.listing import ListedFile, list_files
 from streaming_source.connectors.files.selection import Selection, split_paths
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
@@ -46,7 +45,7 @@ from streaming_source.connectors.files.split import (
 from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.connectors.files.storage import NO_STORAGE_OPTIONS, Root, StorageOptions, repr_without_secrets
 from streaming_source.connectors.files.tolerance import Tolerance
-from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
+from streaming_source.exceptions import OffsetError, OptionError
 
 __all__ = ["FileSource"]
 
@@ -332,47 +331,7 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         SchemaError
             If one of `columns` is not among them.
         """
-        if self.columns is None:
-            return self._schema_of_all()
-        try:
-            schema = self._schema_of_all()
-        except NoSchemaError as error:
-            raise OptionError(f"columns = {','.join(self.columns)} cannot be looked up: {error}") from None
-        missing = [name for name in self.columns if schema.get_field_index(name) < 0]
-        if missing:
-            raise SchemaError(
-                f"columns: {', '.join(map(repr, missing))} not in the data, which has {', '.join(schema.names)}"
-            )
-        return pa.schema([schema.field(name) for name in self.columns])
-
-    def _schema_of_all(self) -> pa.Schema:
-        if self.data_schema is not None and self.recursive_file_lookup:
-            return self.data_schema
-        first: ListedFile | None = None
-        directories = set()
-        for file in list_files(self.root):
-            first = file if first is None else min(first, file)
-            directories.add(file.directory)
-        told = self.data_schema if self.data_schema is not None else self._schema_of_first(first)
-        if self.recursive_file_lookup:
-            return told
-        types = {field.name: field.type for field in self.data_schema or ()}
-        named = partition_schema(sorted(directories), types)
-        # As in Spark: what a directory says goes before what a file has under the same name.
-        merged = {field.name: field for field in [*told, *named]}
-        return pa.schema(list(merged.values()))
-
-    def _schema_of_first(self, first: ListedFile | None) -> pa.Schema:
-        filesystem, root = self.root.open()
-        if first is not None:
-            with self.tolerance.tolerated():
-                return self.format.schema_of(filesystem, posixpath.join(root, first.relative_path))
-            for file in sorted(list_files(self.root)):
-                with self.tolerance.tolerated():
-                    return self.format.schema_of(filesystem, posixpath.join(root, file.relative_path))
-        raise NoDataError(
-            f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
-        )
+        return chosen_columns(self)
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
         """See `Source`."""

@@ -7,6 +7,8 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pyarrow import fs
+
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
 from streaming_source.connectors.files.finished import Remembered, Segment
 from streaming_source.connectors.files.formats import Place
@@ -72,6 +74,12 @@ class FileSplit(SourceSplit):
     def path(self) -> str:
         """Of the directory or file below the source's root."""
         return self.split_id.removesuffix(f"@{self.modified_ms}")
+
+    def is_rewritten(self, info: fs.FileInfo) -> bool:
+        """Whether what is there now is another file; not of one that is gone, or of which too little is known."""
+        if info.type is not fs.FileType.File or not self.modified_ms:
+            return False
+        return (info.mtime_ns or 0) // 1_000_000 != self.modified_ms or self.size not in (None, info.size)
 
     def origin(self) -> FileSplit:
         """See `SourceSplit`."""

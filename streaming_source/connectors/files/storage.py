@@ -134,6 +134,8 @@ def _opened(root: Root) -> tuple[fs.FileSystem, str]:
         if isinstance(error, OptionError):
             raise
         told = without_secrets(str(error))
+        for _, value in root.storage.values:
+            told = told.replace(value, "***") if value else told
         raise PathNotFoundError(f"path: cannot be opened as a file system: {told}") from None
 
 
