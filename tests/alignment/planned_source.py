@@ -96,11 +96,16 @@ class PlannedSource:
         """Build the index anew from the positions, as a source does that starts from an offset."""
         self.told_from = {split_id: split.position for split_id, split in self.naive.items()}
         self.index = self._index(sorted(self.naive))
-        for split in self.naive.values():
-            if 0 < split.position < len(split.times):
+        for split_id, split in self.naive.items():
+            position = split.position
+            if 0 < position < len(split.times):
                 # Looked into from now on: nobody remembers whether this block was begun.
-                block = split.block[split.position]
-                split.block = [split.position - 0.5 if i == block else i for i in split.block]
+                block = split.block[position]
+                # What is told of it is told of the whole; where that is loose, its rest is all that is looked at.
+                first = position if self._is_loose(split_id, position) else 0
+                split.block = [
+                    position - 0.5 if begin == block and i >= first else begin for i, begin in enumerate(split.block)
+                ]
 
     def forget_read(self) -> None:
         self.index.forget_before(self._positions())
@@ -172,6 +177,14 @@ class PlannedSource:
                     index.append(split_id, rest, block.low, block.high, exact=block.exact)
                 begin += len(block.times)
         return index
+
+    def _is_loose(self, split_id: str, position: int) -> bool:
+        blocks = iter(self.logs[split_id].blocks)
+        end = 0
+        while end <= position:
+            block = next(blocks)
+            end += len(block.times)
+        return not block.exact
 
     def _positions(self) -> np.ndarray:
         return np.array([self.naive[split_id].position for split_id in sorted(self.naive)], np.int64)

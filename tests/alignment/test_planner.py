@@ -268,6 +268,18 @@ def _has_room(source: PlannedSource, at_once: int, horizon: int) -> bool:
 # ---- arguments -----------------------------------------------------------------------------------------------------
 
 
+def test_a_restart_inside_a_block_of_loose_bounds_forgets_the_maximum_that_was_read() -> None:
+    source = PlannedSource(PlanningRules(out_of_orderness_us=None, max_drift_us=0))
+    source.join("ahead")
+    source.join("behind")
+    source.append("ahead", [Block((5, 5, 5))])
+    source.append("behind", [Block((5, 1, 1), above=1)])
+    source.plan(max_rows=2)
+    source.restart()
+    plan = source.plan()
+    assert plan.after.positions.tolist() == [1, 3]
+
+
 def test_a_limit_of_no_rows_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="max_rows = 0"):
         plan_micro_batch(SplitTable.empty(), EventTimeIndex(_nothing), PlanningRules(0), max_rows=0)
