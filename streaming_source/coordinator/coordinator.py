@@ -13,13 +13,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.combine import SplitStatus
-from alignment.index import EventTimeIndex
-from alignment.planner import MicroBatchPlan, plan_micro_batch
+from alignment.planner import MicroBatchPlan
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.api import Boundedness, Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import (
+    Boundedness,
+    Source,
+    SourceEvent,
+    SourceSplit,
+    SplitEnumerator,
+    SplitRange,
+    SupportsEventTimeIndex,
+)
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.foresight import Foresight, OwnIndex
 from streaming_source.coordinator.generators import SplitGenerators
 from streaming_source.coordinator.group import GroupSeat
 from streaming_source.coordinator.host import EnumeratorHost
@@ -86,7 +94,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._group = GroupSeat(meeting)
         self._draining = self._announce_again = self._started = False
         self._host: EnumeratorHost[SplitT, CheckpointT] | None = None
-        self._look_ahead: LookAhead[SplitT] | None = None
         self._in_work = SplitsInWork(rules.strategy.idle_timeout_us, now_us)
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
         self.last_plan: MicroBatchPlan | None = None
@@ -132,15 +139,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         else:
             enumerator = self._source.restore_enumerator(self._context, state.checkpoint)
         self._host = EnumeratorHost(enumerator, self._context, self._calls)
-        if isinstance(enumerator, SupportsEventTimeIndex):
-            self._ahead: SupportsEventTimeIndex[SplitT] = enumerator
-            self._index = EventTimeIndex(self._load_times)
-        else:
-            self._ahead = self._look_ahead = LookAhead(
-                self._source, self._context, self._calls, self._workers, self._now_us, self._rules.look_ahead_rows
-            )
-            # All times are in memory already: nothing is to be gained by keeping them twice.
-            self._index = EventTimeIndex(self._load_times, cached_times=0)
+        self._foresight = self._foresight_of(enumerator)
+        self._index = self._foresight.new_index(self._load_times)
         self._context.take_index(self._index, self._rules.time_limit_us)
         self._started = False
         self._begin_from(state)
@@ -148,8 +148,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
         _log.warning("planning goes on from state %d instead of %d", state.sequence, self.state.sequence)
-        if self._look_ahead is None or not self._started:
-            # What an index of the source's own told of the records since is forgotten: it must be found anew.
+        if not (self._foresight.goes_back and self._started):
+            # What the enumerator told of the records since is forgotten: it must be found anew.
             self.host.close()
             self._started = False
             self.restore(state)
@@ -168,13 +168,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._draining = True
         if self._started:
             self._calls.end()
-            if self._look_ahead is not None:
-                self._look_ahead.drain()
+            self._foresight.drain()
 
     def start(self) -> None:
         """Start discovery and wait for its first result."""
-        if self._draining and self._look_ahead is not None:
-            self._look_ahead.drain()
+        if self._draining:
+            self._foresight.drain()
         self._take_over()
         self.host.start(self._in_work.table.split_ids)
         self.host.run_until(lambda: not self._calls.awaits_first)
@@ -184,18 +183,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._group.start(self._calls, alignment.update_interval_us / 1e6, self._look_again)
         if self._draining:
             self._calls.end()
-        elif self._look_ahead is not None:
+        else:
             # Not needed, but the first micro-batch had better not be an empty one.
             self._take_added()
-            self.host.run_until(self._look_ahead.has_looked_at_all, _FIRST_LOOKS_S)
+            self.host.run_until(self._foresight.has_looked_at_all, _FIRST_LOOKS_S)
 
     def close(self) -> None:
         """End discovery."""
         self._group.leave()
         try:
-            if self._look_ahead is not None:
-                self._look_ahead.close()
             if self._host is not None:
+                self._foresight.close()
                 self._host.close()
         finally:
             self._workers.close()
@@ -215,14 +213,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """
         if not self._started:
             self.start()
-        waits_for = self._look_ahead if self._draining else None
         while True:
             self.host.run()
             self._take_added()
             is_due = self._context.changed or self._in_work.idle_clock.is_due(self._context.observed_us)
-            if is_due and (waits_for is None or waits_for.is_settled) and self._plan(max_rows):
+            if is_due and (not self._draining or self._foresight.is_settled) and self._plan(max_rows):
                 return self.state
-            if waits_for is None or waits_for.is_at_rest:
+            if not self._draining or self._foresight.is_at_rest:
                 return self.state
             self._calls.wait()
 
@@ -248,8 +245,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._started:
             ends = zip(self._index.split_ids, self._index.ends().tolist(), strict=True)
             at = {i: (at[i][0], end) for i, end in ends if i in at}
-        if self._started and self._look_ahead is not None:
-            position_at = self._look_ahead.position_at
+            position_at = self._foresight.position_at
             at = {i: (position_at(i, number), position_at(i, end)) for i, (number, end) in at.items()}
         return at
 
@@ -269,7 +265,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
         rows = sum(ended.position - begun.position for begun, ended in pairs)
         rows_per_range = max(min_rows, -(-rows // readers))
-        return [part for begun, ended in pairs for part in self._ahead.ranges(begun, ended, rows_per_range)]
+        return [part for begun, ended in pairs for part in self._foresight.ranges(begun, ended, rows_per_range)]
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
         """What to read of a fresh source in one go, for a batch read: all there is now. Call `restore` and this only.
@@ -277,7 +273,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         A bounded source without an index is not looked ahead in: its splits have their ends in themselves.
         """
         self.drain()
-        if self._look_ahead is not None and self._source.boundedness is Boundedness.BOUNDED:
+        if not isinstance(self._foresight, OwnIndex) and self._source.boundedness is Boundedness.BOUNDED:
             self.host.start()
             self.host.run_until(lambda: not self._calls.awaits_first)
             splits = [split for split in self._context.added if split.stop is None or split.stop > split.position]
@@ -302,8 +298,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     # ---- inside: plans -------------------------------------------------------------------------------------------
 
+    def _foresight_of(self, enumerator: SplitEnumerator[SplitT, CheckpointT]) -> Foresight[SplitT]:
+        if isinstance(enumerator, SupportsEventTimeIndex):
+            return OwnIndex(enumerator, self._context)
+        return LookAhead(
+            self._source, self._context, self._calls, self._workers, self._now_us, self._rules.look_ahead_rows
+        )
+
     def _load_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        times = self._ahead.event_times(split_id, start, stop)
+        times = self._foresight.event_times(split_id, start, stop)
         limit_us = self._rules.time_limit_us
         return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
 
@@ -314,7 +317,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         ids = self._in_work.table.split_ids
         strategy = self._rules.strategy
         own_generator = strategy.generates_watermarks and strategy.out_of_orderness_us is None
-        plan = plan_micro_batch(
+        plan = self._foresight.plan(
             self._in_work.table,
             self._index,
             self._rules.planning,
@@ -330,10 +333,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         )
         # A snapshot says nothing of the time that passes while it is read.
         if not self._draining:
-            ends, left = self._index.ends(), plan.after.positions
-            nearest = partial(self._index.nearest_time, left) if (left < ends).any() else None
-            self._group.tell(plan.slowest_us, nearest)
-            unread = self._in_work.table.positions < ends
+            self._group.tell(plan.slowest_us, partial(self._foresight.nearest_us, self._index, plan.after))
+            unread = self._in_work.table.positions < self._index.ends()
             self._in_work.idle_clock.track(unread, plan.after.statuses, self._context.observed_us)
         is_news = plan.rows > 0 or has_news(self.state.table, self._in_work.table, plan.after)
         if not is_news and not self._announce_again:
@@ -349,9 +350,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _idle(self) -> npt.NDArray[np.bool_]:
         if self._draining:
             return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
-        if self._look_ahead is not None:
-            return self._in_work.idle_clock.idle(self._look_ahead.observed_us(self._in_work.table.split_ids))
-        return self._in_work.idle_clock.idle(self._context.observed_us or 0)
+        return self._in_work.idle_clock.idle(self._foresight.observed_us(self._in_work.table.split_ids))
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
         ids, positions = plan.after.split_ids, plan.after.positions.tolist()
@@ -359,11 +358,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if plan.late.any():
             counts = {ids[i]: int(plan.late[i]) for i in np.flatnonzero(plan.late)}
             _log.warning("late records, at or below the watermark already announced, by split: %s", counts)
-        splits = tuple(self._ahead.split_at(i, position) for i, position in zip(ids, positions, strict=True))
-        table = plan.after
-        if self._look_ahead is not None:
-            self._look_ahead.hand_out(ids, positions)
-            table = replace(table, positions=np.array([split.position for split in splits], np.int64))
+        splits = self._foresight.hand_out(ids, positions)
+        table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
         sequence = self.state.sequence + 1
         self.state = SourceState(sequence, splits, table, self._in_work.late, self.host.snapshot(sequence))
         self.last_plan = plan
@@ -387,9 +383,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         for split in state.splits:
             self._index.add_split(split.split_id, split.position)
         self._in_work.begin(state.table, state.late)
-        statuses = zip(state.splits, state.table.statuses, strict=True)
-        in_work = [split for split, status in statuses if status != SplitStatus.FINISHED]
-        self._ahead.restore_splits(state.splits if self._look_ahead is None else in_work)
+        self._foresight.restore_splits(state)
         self._leave_finished()
 
     def _take_added(self) -> None:
@@ -397,15 +391,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         added = self._context.added
         if added:
             self._in_work.join(added)
-            if self._look_ahead is not None:
-                self._look_ahead.add_splits(added)
+            self._foresight.add_splits(added)
             added.clear()
 
     def _assign_waiting(self) -> None:
         """Let splits that wait join the table until something before the horizon can be read."""
         while self._context.horizon_us < MAX_WATERMARK:
             readable = int((self._in_work.table.positions < self._index.ends()).sum())
-            if not self._ahead.assign_waiting(readable, self._index.nearest_time(self._in_work.table.positions)):
+            if not self._foresight.assign_waiting(readable, self._index.nearest_time(self._in_work.table.positions)):
                 return
             self._take_added()
 
@@ -415,6 +408,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if finished:
             self._index.remove(finished)
             for split_id in finished:
-                self._ahead.finish_split(split_id)
+                self._foresight.finish_split(split_id)
                 self._context.complete.discard(split_id)
             self._generators.forget(finished)

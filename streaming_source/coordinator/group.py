@@ -44,7 +44,7 @@ class GroupSeat:
             self._limit_us = self._meeting.renew()
         return self._limit_us
 
-    def tell(self, slowest_us: int | None, nearest_us: Callable[[], int] | None) -> None:
+    def tell(self, slowest_us: int | None, nearest_us: Callable[[], int | None]) -> None:
         """What a plan came to.
 
         Parameters
@@ -55,8 +55,9 @@ class GroupSeat:
             Finds the event time of the record that would be read next; None if all that is there was read.
         """
         if self._meeting is not None:
-            self._waits = nearest_us is not None
-            self._meeting.report(slowest_us, None if nearest_us is None else nearest_us())
+            nearest = nearest_us()
+            self._waits = nearest is not None
+            self._meeting.report(slowest_us, nearest)
 
     def leave(self) -> None:
         """Hold nobody back any more."""

@@ -17,13 +17,16 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.ahead_reader import AheadReader, columns_for_times
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.foresight import Foresight
 from streaming_source.coordinator.look import Arrival, Look
 from streaming_source.coordinator.seen import SeenRecords
+from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.turns import Turns
 from streaming_source.coordinator.workers import WORKERS, Workers
 
@@ -43,7 +46,7 @@ _MAX_OPEN: Final = 64
 """With more splits than this a `SplitReader` is closed after each fetch: connections and files are not without end."""
 
 
-class LookAhead(SupportsEventTimeIndex[SplitT]):
+class LookAhead(Foresight[SplitT]):
     """Fills the index from the source's own `SplitReader`s, a bounded number of records ahead.
 
     Every split may be ahead by an equal share of the bound, and by one fetch more. Positions in the index are numbers
@@ -92,11 +95,15 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
-    def restore_splits(self, splits: Sequence[SplitT]) -> None:
-        """See `SupportsEventTimeIndex`. Those that were looked at before are looked at no more."""
+    def new_index(self, load: EventTimeLoader) -> EventTimeIndex:
+        """See `Foresight`. All times are in memory already: nothing is to be gained by keeping them twice."""
+        return EventTimeIndex(load, cached_times=0)
+
+    def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
+        """See `Foresight`. Splits that were looked at before are looked at no more."""
         self._let_go(list(self._looks))
         self._ended.clear()
-        self.add_splits(splits)
+        self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         """Look ahead in these, too."""
@@ -110,15 +117,16 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
             self._begin_ready()
 
     def finish_split(self, split_id: str) -> None:
-        """See `SupportsEventTimeIndex`."""
+        """See `Foresight`."""
         if split_id in self._looks:
             self._ended[split_id] = self._looks[split_id].seen
         self._let_go([split_id])
 
-    def hand_out(self, split_ids: Sequence[str], numbers: Sequence[int]) -> None:
-        """The records before these numbers are in a state that was handed out."""
+    def hand_out(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+        """See `Foresight`; `positions` are numbers of records."""
         self._ended.clear()
-        for split_id, number in zip(split_ids, numbers, strict=True):
+        splits = tuple(self.split_at(split_id, number) for split_id, number in zip(split_ids, positions, strict=True))
+        for split_id, number in zip(split_ids, positions, strict=True):
             look = self._looks[split_id]
             if number > look.seen.handed_out:
                 look.seen.hand_out(number)
@@ -128,6 +136,7 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
                         self._turns.add(look)
         with self._lock:
             self._begin_ready()
+        return splits
 
     def drain(self) -> None:
         """From now on look no further once a split has been caught up with."""
@@ -154,25 +163,25 @@ class LookAhead(SupportsEventTimeIndex[SplitT]):
         with self._lock:
             return all(look.is_done or (look.is_full and not look.untaken) for look in self._looks.values())
 
-    def position_at(self, split_id: str, number: int) -> int:
-        """The position that stands for a number of records. O(log n)."""
-        return self._looks[split_id].seen.position_at(number)
+    def position_at(self, split_id: str, position: int) -> int:
+        """See `Foresight`; `position` is a number of records. O(log n)."""
+        return self._looks[split_id].seen.position_at(position)
 
     def observed_us(self, split_ids: Sequence[str]) -> npt.NDArray[np.int64]:
         """`int64[n]`: when a fetch began that found nothing, and none has found anything since. O(n)."""
         return np.array([self._looks[split_id].observed_us for split_id in split_ids], np.int64)
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `SupportsEventTimeIndex`."""
+        """See `Foresight`."""
         return self._looks[split_id].seen.times(start, stop)
 
     def split_at(self, split_id: str, position: int) -> SplitT:
-        """See `SupportsEventTimeIndex`; `position` is a number of records."""
+        """The split in the state in which the record of this number is next."""
         look = self._looks[split_id]
         return look.split.at(look.seen.position_at(position))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
-        """See `SupportsEventTimeIndex`. Cut between what single fetches brought."""
+        """See `Foresight`. Cut between what single fetches brought."""
         look = self._looks.get(end.split_id)
         seen = look.seen if look is not None else self._ended.get(end.split_id, SeenRecords(end.position))
         parts = seen.cut(start.position, end.position, rows_per_range)

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from alignment.combine import SplitStatus
 from alignment.planner import SplitTable
 from streaming_source.api import SourceSplit
 
@@ -45,6 +46,11 @@ class SourceState(Generic[SplitT, CheckpointT]):
     def initial(cls) -> SourceState[SplitT, CheckpointT]:
         """Nothing discovered, nothing read."""
         return cls(0, (), SplitTable.empty(), np.empty(0, np.int64), None)
+
+    def unfinished(self) -> list[SplitT]:
+        """The splits in work."""
+        statuses = zip(self.splits, self.table.statuses, strict=True)
+        return [split for split, status in statuses if status != SplitStatus.FINISHED]
 
     def by_id(self) -> dict[str, SplitT]:
         """The splits by their ids."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streaming_source.api import RecordSplit
-from streaming_source.coordinator import WorkerPool
+from streaming_source.coordinator import SourceState, WorkerPool
 from streaming_source.testing import ABORT, EOF, Gap, Pause, TestingAbort, TestingSource
 from tests.coordinator.support import WAIT_S, FetchSource, HeldWorkers, Looking, ScriptedFetches
 
@@ -369,7 +369,7 @@ def test_an_error_of_a_split_that_nobody_wants_to_know_of_any_more_is_not_heard(
     looking = Looking(source, workers)
     looking.add("a")
     workers.do("_fetch")
-    looking.look_ahead.restore_splits([])
+    looking.look_ahead.restore_splits(SourceState.initial())
     looking.run()
     assert [reader.closed for reader in source.readers] == [1]
 
@@ -422,7 +422,7 @@ def test_a_finished_split_is_closed_and_a_split_that_is_let_go_as_well() -> None
     looking.run()
     looking.look_ahead.finish_split("a")
     assert sorted(reader.closed for reader in source.readers) == [0, 1]
-    looking.look_ahead.restore_splits([])
+    looking.look_ahead.restore_splits(SourceState.initial())
     assert [reader.closed for reader in source.readers] == [1, 1]
 
 
@@ -471,7 +471,7 @@ def test_of_a_split_that_was_let_go_nothing_is_fetched_any_more() -> None:
     looking = Looking(source, workers)
     looking.add(*"abcdefg")
     assert workers.count("_fetch") == 5
-    looking.look_ahead.restore_splits([])
+    looking.look_ahead.restore_splits(SourceState.initial())
     for _ in range(5):
         workers.do("_fetch")
     assert (source.fetches, source.readers, workers.held) == ({}, [], [])

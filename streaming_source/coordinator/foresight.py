@@ -1,0 +1,169 @@
+"""What the planner knows of records that nobody has read yet, and from whom.
+
+There are three ways, and one class for each: the enumerator tells (`OwnIndex`), the planner reads ahead (`LookAhead`),
+or nobody knows before the readers have read and report (`Reports`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.index import EventTimeIndex, EventTimeLoader
+from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable, plan_micro_batch
+from alignment.reports import RangeReport
+from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.state import SourceState
+
+__all__ = ["Foresight", "OwnIndex"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+
+class Foresight(ABC, Generic[SplitT]):
+    """Fills the planner's index, and turns its positions into splits and ranges.
+
+    All methods are called on the coordinator's thread.
+
+    Attributes
+    ----------
+    goes_back
+        Whether planning can go on from an earlier state without a new enumerator.
+    """
+
+    goes_back: ClassVar[bool] = True
+
+    def new_index(self, load: EventTimeLoader) -> EventTimeIndex:
+        """The index to be filled.
+
+        Parameters
+        ----------
+        load
+            Makes valid event times of `event_times`.
+        """
+        return EventTimeIndex(load)
+
+    # ---- splits --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
+        """The splits of a state are in work. May be called again, with an earlier state, if this `goes_back`."""
+
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        """These were assigned."""
+
+    def finish_split(self, split_id: str) -> None:
+        """A split was read to its end and leaves the state."""
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        """See `SupportsEventTimeIndex`."""
+        return False
+
+    @abstractmethod
+    def hand_out(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+        """A state is handed out in which these positions of the index are next: its splits."""
+
+    @abstractmethod
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        """See `SupportsEventTimeIndex`."""
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def position_at(self, split_id: str, position: int) -> int:
+        """The source's position that stands for one of the index."""
+        return position
+
+    @abstractmethod
+    def observed_us(self, split_ids: Sequence[str]) -> int | npt.NDArray[np.int64]:
+        """Up to which processing time is known that nothing else is there, of all or of each, `int64[n]`."""
+
+    @abstractmethod
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """See `SupportsEventTimeIndex`."""
+
+    def nearest_us(self, index: EventTimeIndex, after: SplitTable) -> int | None:
+        """Event time of the record to be read next, of all splits; None if nothing is unread."""
+        return index.nearest_time(after.positions) if (after.positions < index.ends()).any() else None
+
+    def plan(self, before: SplitTable, index: EventTimeIndex, rules: PlanningRules, **limits: Any) -> MicroBatchPlan:
+        """The next micro-batch, see `plan_micro_batch`."""
+        return plan_micro_batch(before, index, rules, **limits)
+
+    def take_reports(self, reports: Sequence[RangeReport]) -> bool:
+        """Readers tell what they read; whether that makes a difference for the next plan."""
+        return False
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """What is there now is all there is (AvailableNow)."""
+
+    def has_looked_at_all(self) -> bool:
+        """Whether something is known of every split."""
+        return True
+
+    @property
+    def is_settled(self) -> bool:
+        """While draining: whether enough is known to plan."""
+        return True
+
+    @property
+    def is_at_rest(self) -> bool:
+        """While draining: whether nothing more will be known before more is handed out."""
+        return True
+
+    def close(self) -> None:
+        """Let go of resources."""
+
+
+class OwnIndex(Foresight[SplitT]):
+    """The enumerator knows its records' event times, and tells them.
+
+    Parameters
+    ----------
+    index
+        The enumerator.
+    context
+        Its context.
+    """
+
+    # What it told of the records since an earlier state is forgotten.
+    goes_back = False
+
+    def __init__(self, index: SupportsEventTimeIndex[SplitT], context: CoordinatorContext[SplitT]) -> None:
+        self._index = index
+        self._context = context
+
+    def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
+        """See `Foresight`."""
+        # Those that the last micro-batch finished, too: they leave it next.
+        self._index.restore_splits(state.splits)
+
+    def finish_split(self, split_id: str) -> None:
+        """See `Foresight`."""
+        self._index.finish_split(split_id)
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        """See `Foresight`."""
+        return self._index.assign_waiting(readable, nearest_us)
+
+    def hand_out(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+        """See `Foresight`."""
+        return tuple(self._index.split_at(i, position) for i, position in zip(split_ids, positions, strict=True))
+
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        """See `Foresight`."""
+        return self._index.ranges(start, end, rows_per_range)
+
+    def observed_us(self, split_ids: Sequence[str]) -> int:
+        """See `Foresight`: of all alike."""
+        return self._context.observed_us or 0
+
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """See `Foresight`."""
+        return self._index.event_times(split_id, start, stop)
