@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.blocks import BlockTable, EventTimeLoader, running
+from alignment.shares import share_evenly
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 
@@ -246,16 +247,7 @@ class EventTimeIndex(BlockTable):
     def _share(self, positions: Int64Array, bound_us: int, max_rows: int) -> Int64Array:
         """Of the records that `bound_us` admits `max_rows`: each split as many as any other, or all it has."""
         wanted = self.cut(positions, bound_us) - positions
-        level, too_high = 0, max_rows + 1
-        while too_high - level > 1:
-            middle = (level + too_high) // 2
-            fits = int(np.minimum(wanted, middle).sum()) <= max_rows
-            level, too_high = (middle, too_high) if fits else (level, middle)
-        shared: Int64Array = np.minimum(wanted, level)
-        wanting = np.flatnonzero(wanted > level)
-        least_read = wanting[np.argsort(positions[wanting], kind="stable")]
-        shared[least_read[: max_rows - int(shared.sum())]] += 1
-        return positions + shared
+        return positions + share_evenly(wanted, positions, max_rows)
 
 
 def _first_too_many(bounds: Int64Array, rows: Int64Array, max_rows: int) -> int | None:

@@ -14,17 +14,15 @@ A plan is a function of its arguments alone: same state in, same plan out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from alignment.combine import SplitStatus, combine_watermarks
 from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
+from alignment.micro_batch import LimitedBy, MicroBatchPlan, PlanningRules, SplitTable, conclude, holding_back
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark
 
 __all__ = ["LimitedBy", "MicroBatchPlan", "PlanningRules", "SplitTable", "WatermarkAdvance", "plan_micro_batch"]
@@ -34,113 +32,6 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 WatermarkAdvance: TypeAlias = Callable[[str, Int64Array], int]
 """`(split_id, event times just admitted) -> watermark`: the slow door, for generators of the user's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class SplitTable:
-    """The state of a source's splits between two micro-batches, in columns.
-
-    Attributes
-    ----------
-    split_ids
-        Sorted, the order of the columns.
-    positions
-        `int64[n]`, the next record of each split.
-    watermarks
-        `int64[n]`, the watermark that each split's own records gave it; `MIN_WATERMARK` before any.
-    statuses
-        `int8[n]` of `SplitStatus`.
-    combined
-        The watermark announced so far; never goes back.
-    """
-
-    split_ids: tuple[str, ...]
-    positions: Int64Array
-    watermarks: Int64Array
-    statuses: npt.NDArray[np.int8]
-    combined: int = MIN_WATERMARK
-
-    @classmethod
-    def empty(cls) -> SplitTable:
-        """No splits, nothing announced."""
-        return cls((), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
-
-    def __len__(self) -> int:
-        return len(self.split_ids)
-
-
-@dataclass(frozen=True, slots=True)
-class PlanningRules:
-    """What the user decided, for all micro-batches.
-
-    Attributes
-    ----------
-    out_of_orderness_us
-        Bound `B` of the generator; None if it is the user's own or none, whose watermarks cannot be foretold.
-    max_drift_us
-        How far `T` may be ahead of the smallest reach; None leaves it open.
-    drains_past_caught_up
-        While draining (AvailableNow), a split that has been read to its end no longer bounds `T`. Only safe where
-        drift costs state and never records: with the exact watermark.
-    perfect
-        Watermarks never pass the smallest time that the index sees unread (option `lateness=none`).
-    bounded
-        When all splits are finished and no more will come, the watermark is `MAX_WATERMARK`.
-    """
-
-    out_of_orderness_us: int | None
-    max_drift_us: int | None = None
-    drains_past_caught_up: bool = False
-    perfect: bool = False
-    bounded: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("out_of_orderness_us", "max_drift_us"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise InvalidArgumentError(f"{name} = {value}: must be at least 0, or None")
-        if self.perfect and self.out_of_orderness_us is None:
-            raise InvalidArgumentError(
-                "perfect = True: must have out_of_orderness_us, or watermarks cannot be foretold"
-            )
-
-
-class LimitedBy(StrEnum):
-    """Which rule decided `T`: the answer to "why was no more read?"."""
-
-    AVAILABLE = "available"
-    ROWS = "rows"
-    DRIFT = "drift"
-    GAP = "gap"
-    HORIZON = "horizon"
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatchPlan:
-    """What one micro-batch reads, and the state after it.
-
-    Attributes
-    ----------
-    after
-        The table after the batch; its positions are the ends of the batch.
-    bound_us
-        `T`: nothing later than this is read.
-    limited_by
-        The rule that decided `T`.
-    rows
-        Records in the batch.
-    late
-        `int64[n]`: records of the batch at or below the watermark announced before it.
-    slowest_us
-        The smallest watermark that holds back, of the splits that count after the batch; None if none counts.
-    """
-
-    after: SplitTable
-    bound_us: int
-    limited_by: LimitedBy
-    rows: int
-    late: Int64Array
-    slowest_us: int | None
 
 
 def plan_micro_batch(
@@ -221,26 +112,21 @@ def plan_micro_batch(
 
     watermarks = _advance(before, index, rules, ends, advance)
     waits = ends < available
-    statuses = np.full(len(before), SplitStatus.ACTIVE, np.int8)
-    if limited_by in (LimitedBy.DRIFT, LimitedBy.GAP):
-        statuses[waits] = SplitStatus.PAUSED
-    statuses[~waits & idle & (ends == before.positions)] = SplitStatus.IDLE
-    statuses[~waits & complete] = SplitStatus.FINISHED
-
-    held = _held(index, rules, ends, watermarks)
-    # What finishes was active up to its last record: its watermark counts once more, and only then is it left out.
-    last_counted = statuses.copy()
-    last_counted[(statuses == SplitStatus.FINISHED) & (watermarks > MIN_WATERMARK)] = SplitStatus.ACTIVE
-    combined = max(combine_watermarks(held, counted).value for counted in (last_counted, statuses))
-    if rules.bounded and no_more_splits and (statuses == SplitStatus.FINISHED).all():
-        combined = MAX_WATERMARK
-    if horizon_us < MAX_WATERMARK:
-        combined = min(combined, saturating_add(horizon_us, -1))
-    after = SplitTable(before.split_ids, ends, watermarks, statuses, max(before.combined, combined))
-    late = index.count_at_or_below(before.positions, ends, before.combined)
-    counting = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
-    slowest = min(int(held[counting].min()), horizon_us) if counting.any() else None
-    return MicroBatchPlan(after, bound, limited_by, int((ends - before.positions).sum()), late, slowest)
+    return conclude(
+        before,
+        rules,
+        ends,
+        watermarks,
+        held=_held(index, rules, ends, watermarks),
+        paused=waits if limited_by in (LimitedBy.DRIFT, LimitedBy.GAP) else nothing,
+        idle=~waits & idle & (ends == before.positions),
+        finished=~waits & complete,
+        late=index.count_at_or_below(before.positions, ends, before.combined),
+        bound_us=bound,
+        limited_by=limited_by,
+        horizon_us=horizon_us,
+        no_more_splits=no_more_splits,
+    )
 
 
 def _alignment_bound(
@@ -257,9 +143,7 @@ def _alignment_bound(
     A split that gets no more records holds nothing back once its last one is read: it reaches as far as its latest
     record, and when all is read it bounds nothing.
     """
-    bounding = unread | ~(idle | complete)
-    if draining and rules.drains_past_caught_up:
-        bounding &= unread
+    bounding = holding_back(rules, unread, idle, complete, draining)
     if rules.max_drift_us is None or not bounding.any():
         return MAX_WATERMARK, bounding
     latest = index.latest_times(before.positions)
