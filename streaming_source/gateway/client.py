@@ -25,7 +25,7 @@ __all__ = ["GatewayClient"]
 
 _log = logging.getLogger(__name__)
 
-_CALL_S: Final = 1.0
+_CALL_S: Final = 2.5
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_CLIENTS: Final = 16
 
@@ -44,9 +44,9 @@ class GatewayClient:
     """Speaks to one gateway, for all tasks that run in this process one after another.
 
     `of` gives the process's own, so that a connection outlives a micro-batch. What cannot be delivered is no error: a
-    task spends at most two seconds in all on the gateway, a call at most one. After a failure nobody tries for 2
-    seconds, then for 4, and so on up to 64, so that a worker whose gateway is out of reach loses at most one second in
-    each of these.
+    task spends at most 5 seconds in all on the gateway, a call at most 2.5. After a failure nobody tries for 2 seconds,
+    then for 4, and so on up to 64, so that a worker whose gateway hangs loses at most 2.5 seconds after each of these;
+    one that nobody listens at costs next to nothing.
 
     Parameters
     ----------
@@ -56,6 +56,8 @@ class GatewayClient:
         Seconds, monotonic.
     sleep
         Waits for so many seconds.
+    connect
+        Makes a Flight client.
 
     Examples
     --------
@@ -71,9 +73,11 @@ class GatewayClient:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
+        connect: Callable[[GatewayAddress], Any] | None = None,
     ) -> None:
         self.address = address
-        self._clock = clock
+        self.clock = clock
+        self._connect = connect or _connect
         self._sleep = sleep
         self._breaker = CircuitBreaker(clock)
         self._headers = [
@@ -143,15 +147,15 @@ class GatewayClient:
             return None
         if not self._breaker.allows():
             return None
-        until = self._clock() + within_s
+        until = self.clock() + within_s
         tries = 1 if self._breaker.is_tripped else tries
         for left in reversed(range(tries)):
             try:
-                answers = self._call(action, message, min(_CALL_S, until - self._clock()))
+                answers = self._call(action, message, min(_CALL_S, until - self.clock()))
             except _UNREACHABLE as error:
                 self.close()
                 pause_s = _FIRST_PAUSE_S
-                if left and until - self._clock() > 2 * pause_s:
+                if left and until - self.clock() > 2 * pause_s:
                     self._sleep(pause_s)
                     continue
                 self._breaker.failed()
@@ -171,10 +175,7 @@ class GatewayClient:
     def _call(self, action: str, message: bytes, timeout_s: float) -> list[bytes]:
         with self._lock:
             if self._flight is None:
-                processes.use()
-                self._flight = flight.FlightClient(
-                    self.address.uri, tls_root_certs=self.address.root_certificate, generic_options=list(_OPTIONS)
-                )
+                self._flight = self._connect(self.address)
             connection = self._flight
         options = flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
         return [result.body.to_pybytes() for result in connection.do_action(flight.Action(action, message), options)]
@@ -196,6 +197,12 @@ class GatewayClient:
                 self.address.port,
                 why,
             )
+
+
+def _connect(address: GatewayAddress) -> Any:
+    return processes.use(
+        flight.FlightClient(address.uri, tls_root_certs=address.root_certificate, generic_options=list(_OPTIONS))
+    )
 
 
 # ---- one for each address, in each process ----------------------------------------------------------------------
@@ -220,14 +227,11 @@ class _Clients:
 
 
 _CLIENTS = _Clients(threading.Lock(), OrderedDict())
-_INHERITED: Final[list[_Clients]] = []
-"""A parent's, kept for good: to let go of them is to call gRPC."""
 
 
 def _after_fork() -> None:
+    """A parent's are of no use; and their lock may be held by a thread that the child does not have."""
     global _CLIENTS
-    # The lock may be held by a thread that the child does not have.
-    _INHERITED.append(_CLIENTS)
     _CLIENTS = _Clients(threading.Lock(), OrderedDict())
 
 

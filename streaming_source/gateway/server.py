@@ -159,11 +159,11 @@ class GatewayServer:
             _log.warning("the gateway was closed while its listener is at work; that ends when the listener is done")
 
     def _start(self) -> GatewayAddress:
-        processes.use()
         front = self._front
         try:
             front.bind()
-            self._service = _Service(front.location, self._desk, _Doorkeeper(self._query_id, self._token, self._counts))
+            doorkeeper = _Doorkeeper(self._query_id, self._token, self._counts)
+            self._service = processes.use(_Service(front.location, self._desk, doorkeeper))
             front.serve()
         except BaseException:
             service, self._service = self._service, None

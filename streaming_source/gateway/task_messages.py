@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +27,7 @@ __all__ = ["TaskMessages"]
 
 _log = logging.getLogger(__name__)
 
-_TASK_S: Final = 2.0
+_TASK_S: Final = 5.0
 _TRIES: Final = 2
 _MAX_REPORTS: Final = 2_000
 _MAX_REPORT_BYTES: Final = 1 << 19
@@ -123,11 +122,11 @@ class TaskMessages:
         self._next = MessageHeader(header.query_id, header.batch, header.subtask_id, header.attempt, header.number + 1)
         if self._left_s <= 0:
             return None
-        began = time.monotonic()
+        began = self._client.clock()
         try:
             return self._client.call(action, header.encode() + body, self._left_s, tries)
         finally:
-            self._left_s -= time.monotonic() - began
+            self._left_s -= self._client.clock() - began
 
 
 def _parts(reports: Sequence[RangeReport]) -> Iterator[Sequence[RangeReport]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import pyarrow.flight as flight
 from hypothesis import strategies as st
 
@@ -76,6 +77,17 @@ class Stranger:
 
     def list_flights(self, headers: list[tuple[bytes, bytes]]) -> list[object]:
         return list(self._client.list_flights(options=flight.FlightCallOptions(timeout=20, headers=headers)))
+
+    def put(self, size: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Stream about so many bytes to a method that no gateway offers."""
+        batch = pa.record_batch({"x": pa.array([0] * 1_000, pa.int64())})
+        options = flight.FlightCallOptions(timeout=20, headers=headers)
+        writer, reader = self._client.do_put(flight.FlightDescriptor.for_command(b""), batch.schema, options)
+        with writer:
+            for _ in range(size // batch.nbytes + 1):
+                writer.write_batch(batch)
+            writer.done_writing()
+            reader.read()
 
     def close(self) -> None:
         self._client.close()
