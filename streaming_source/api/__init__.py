@@ -9,6 +9,7 @@ from streaming_source.api.discovery import (
 )
 from streaming_source.api.emitter import BlockEmitter, RecordEmitter, RecordEvaluator, SplitState
 from streaming_source.api.enumerator import ReaderInfo, SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
+from streaming_source.api.event_serializer import DataclassEventSerializer
 from streaming_source.api.event_time_index import SplitRange, SupportsEventTimeIndex
 from streaming_source.api.events import SourceEvent
 from streaming_source.api.fetching import Fetching
@@ -27,6 +28,7 @@ __all__ = [
     "Boundedness",
     "CaughtUp",
     "Counter",
+    "DataclassEventSerializer",
     "DiscoveredSplits",
     "DiscoveredSplitsSerializer",
     "DiscoveringSource",

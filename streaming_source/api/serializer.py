@@ -38,7 +38,8 @@ class SimpleVersionedSerializer(ABC, Generic[T]):
         Raises
         ------
         streaming_source.exceptions.OffsetError
-            If the version is newer than this code, or the bytes are not such a value.
+            If the version is newer than this code, or the bytes are not such a value. For source events, which stand
+            in no offset: `MalformedDataError`.
         """
 
 

@@ -1,0 +1,95 @@
+"""Spark forks its workers: each has a client of its own, and none hangs in what its parent left it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SETUP = """
+import os, sys
+from streaming_source.gateway import GatewayClient, GatewayServer
+from tests.gateway.support import REPORT, RecordingListener
+
+def send(address, task):
+    return GatewayClient.of(address).for_task(0, task, os.getpid()).send_reports([REPORT])
+
+def in_child(action):
+    pid = os.fork()
+    if pid == 0:
+        # Ends as Python ends: what it has inherited is let go of.
+        sys.exit(0 if action() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+"""
+
+SERVE = """
+import pickle, sys
+from streaming_source.gateway import GatewayServer
+from tests.gateway.support import RecordingListener
+listener = RecordingListener()
+server = GatewayServer(listener, None)
+print(pickle.dumps(server.start()).hex(), flush=True)
+sys.stdin.read()
+print(len(listener.reports))
+server.close()
+"""
+
+
+def run(code: str) -> str:
+    """Run a program in a process of its own, with a gateway in another; gives what the program wrote."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as gateway:
+        assert gateway.stdout is not None
+        address = gateway.stdout.readline().strip()
+        begin = f"{SETUP}\nimport pickle\naddress = pickle.loads(bytes.fromhex({address!r}))\n"
+        done = subprocess.run(
+            [sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=50, check=False
+        )
+        arrived, _ = gateway.communicate()
+    assert done.returncode == 0, done.stderr
+    return f"{done.stdout}arrived {arrived}"
+
+
+def test_workers_forked_by_a_daemon_that_never_used_it_each_reach_the_gateway() -> None:
+    assert run("for task in range(4): in_child(lambda: send(address, task))") == "arrived 4\n"
+
+
+def test_a_child_of_a_process_that_used_it_does_without() -> None:
+    code = """
+assert send(address, 0)
+for task in (1, 2):
+    in_child(lambda: not send(address, task))
+in_child(lambda: GatewayClient.of(address).close() is None)
+assert send(address, 3)
+"""
+    assert run(code) == "arrived 2\n"
+
+
+def test_a_child_that_is_forked_while_the_clients_are_locked_does_not_wait_for_the_lock() -> None:
+    code = """
+from streaming_source.gateway import client
+with client._CLIENTS.lock:
+    in_child(lambda: send(address, 0))
+"""
+    assert run(code) == "arrived 1\n"
+
+
+def test_a_child_that_closes_its_parents_server_leaves_it_in_peace() -> None:
+    code = """
+server = GatewayServer(RecordingListener(), None)
+own = server.start()
+in_child(lambda: server.close() is None and not send(own, 0) and (os._exit(0) or True))
+assert GatewayClient(own).for_task(0, 0, 0).send_reports([REPORT])
+server.close()
+"""
+    assert run(code) == "arrived 0\n"
+
+
+def test_a_process_that_closes_nothing_ends_all_the_same() -> None:
+    code = """
+server = GatewayServer(RecordingListener(), None)
+assert send(server.start(), 0)
+assert send(address, 0)
+"""
+    assert run(code) == "arrived 1\n"

@@ -1,0 +1,290 @@
+"""A gateway that cannot be reached, hangs, or is another one by now: no task fails, and none is slowed down by much."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import pyarrow.flight as flight
+import pytest
+
+from alignment.reports import RangeReport
+from streaming_source.exceptions import EventNotDeliveredError
+from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal
+from tests.gateway.support import REPORT, SERIALIZER, AskForMore, RecordingListener
+
+ADDRESS = GatewayAddress("gateway.invalid", 4711, "0123456789abcdef", "confidential token")
+
+
+# ---- on a clock and a connection of the test's own ----------------------------------------------------------------
+
+
+@dataclass
+class Clock:
+    seconds: float = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass
+class Wire:
+    """A connection to nowhere: each call takes as long as it may, unless it was told what happens."""
+
+    clock: Clock
+    outcomes: list[Exception | None] = field(default_factory=list)
+    calls: int = 0
+
+    def client(self) -> GatewayClient:
+        return GatewayClient(ADDRESS, clock=self.clock, sleep=self.clock.advance, connect=lambda _address: self)
+
+    def do_action(self, action: flight.Action, options: object) -> Iterator[flight.Result]:
+        self.calls += 1
+        outcome = self.outcomes.pop(0) if self.outcomes else flight.FlightTimedOutError("")
+        if isinstance(outcome, flight.FlightTimedOutError):
+            # The longest that a call is given.
+            self.clock.advance(2.5)
+        if outcome is not None:
+            raise outcome
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire(Clock())
+
+
+def test_a_task_waits_five_seconds_at_most_and_the_next_ones_not_at_all(wire: Wire) -> None:
+    client = wire.client()
+    began = wire.clock.seconds
+    first = client.for_task(0, 0, 0)
+    assert [first.send_reports([REPORT]) for _ in range(50)] == [False] * 50
+    assert wire.clock.seconds - began <= 5.1
+    after_first = wire.clock.seconds
+    for task in range(1, 50):
+        assert not client.for_task(0, task, 0).send_reports([REPORT])
+    assert wire.clock.seconds == after_first
+
+
+def test_a_worker_loses_one_call_after_each_back_off_at_most(wire: Wire) -> None:
+    client = wire.client()
+    lost = 0.0
+    began = wire.clock.seconds
+    for task in range(2_000):
+        before = wire.clock.seconds
+        client.for_task(task, 0, 0).send_reports([REPORT])
+        lost += wire.clock.seconds - before
+        wire.clock.advance(0.5)
+    # A task's worth at first; then one call after 2, 4, 8, 16 and 32 seconds, and after every 64.
+    assert lost <= 5.1 + 2.5 * (5 + (wire.clock.seconds - began) / 64)
+
+
+def test_a_task_that_was_slowed_down_gives_up_though_the_gateway_is_back(wire: Wire) -> None:
+    messages = wire.client().for_task(0, 0, 0)
+    wire.outcomes = [flight.FlightTimedOutError(""), None] * 2
+    assert [messages.send_reports([REPORT]) for _ in range(3)] == [True, False, False]
+    assert wire.calls == 3
+
+
+def test_a_try_that_fails_is_repeated_once(wire: Wire) -> None:
+    wire.outcomes = [flight.FlightUnavailableError(""), None]
+    assert wire.client().for_task(0, 0, 0).send_reports([REPORT])
+    assert wire.calls == 2
+
+
+def test_a_message_whose_answer_was_lost_has_arrived(wire: Wire) -> None:
+    wire.outcomes = [flight.FlightTimedOutError(""), flight.FlightServerError("", extra_info=b"REPLAYED")]
+    assert wire.client().for_task(0, 0, 0).send_reports([REPORT])
+
+
+def test_a_message_that_is_a_repetition_at_once_has_not_arrived(wire: Wire) -> None:
+    wire.outcomes = [flight.FlightServerError("", extra_info=b"REPLAYED")]
+    assert not wire.client().for_task(0, 0, 0).send_reports([REPORT])
+
+
+def test_events_are_not_asked_for_again(wire: Wire) -> None:
+    wire.outcomes = [flight.FlightUnavailableError(""), None]
+    assert wire.client().for_task(0, 0, 0, SERIALIZER).take_events() == []
+    assert wire.calls == 1
+
+
+def test_a_gateway_that_answers_again_is_told_everything_again(wire: Wire) -> None:
+    client = wire.client()
+    wire.outcomes = [flight.FlightUnavailableError("")] * 2
+    assert not client.for_task(0, 0, 0).send_reports([REPORT])
+    wire.clock.advance(2)
+    wire.outcomes = [None] * 3
+    assert [client.for_task(1, task, 0).send_reports([REPORT]) for task in range(3)] == [True] * 3
+
+
+def test_a_lost_event_is_an_error_only_for_who_asked(wire: Wire) -> None:
+    messages = wire.client().for_task(0, 0, 0, SERIALIZER)
+    assert not messages.send_event(AskForMore("confidential split", 7))
+    with pytest.raises(EventNotDeliveredError, match=r"AskForMore .* gateway\.invalid:4711 .* gatewayHost") as caught:
+        messages.send_event(AskForMore("confidential split", 7), required=True)
+    assert "confidential" not in str(caught.value)
+
+
+def test_it_is_said_once_and_without_the_token(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+    client = wire.client()
+    for task in range(20):
+        client.for_task(0, task, 0).send_reports([REPORT])
+        wire.clock.advance(100)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "gateway.invalid:4711" in caplog.text
+    assert "confidential" not in caplog.text
+
+
+# ---- over real sockets ---------------------------------------------------------------------------------------------
+
+
+class Patience:
+    """The real clock, and a way to have a back-off behind oneself."""
+
+    def __init__(self) -> None:
+        self._skipped = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self._skipped
+
+    def skip(self, seconds: float) -> None:
+        self._skipped += seconds
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    client = GatewayClient(replace(ADDRESS, host="127.0.0.1", port=port))
+    assert not client.for_task(0, 0, 0).send_reports([REPORT])
+    client.close()
+
+
+def test_somebody_listens_who_never_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        client = GatewayClient(replace(ADDRESS, host="127.0.0.1", port=mute.getsockname()[1]))
+        assert not client.for_task(0, 0, 0).send_reports([REPORT])
+        client.close()
+
+
+def test_something_else_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        client = GatewayClient(replace(ADDRESS, host="127.0.0.1", port=other.getsockname()[1]))
+        messages = client.for_task(0, 0, 0)
+        outcome: list[bool] = []
+        with answering(other, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
+            outcome.append(messages.send_reports([REPORT]))
+        assert outcome == [False]
+        client.close()
+
+
+@contextmanager
+def answering(listening: socket.socket, answer: bytes) -> Iterator[None]:
+    """Answer every connection with some bytes, and close it."""
+
+    def answer_all() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=answer_all, daemon=True)
+    thread.start()
+    yield
+    listening.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_a_server_that_started_again_at_the_same_port_is_another_one(listener: RecordingListener) -> None:
+    clock = Patience()
+    before = GatewayServer(listener, None)
+    address = before.start()
+    client = GatewayClient(address, clock=clock)
+    messages = client.for_task(0, 0, 0)
+    assert messages.send_reports([REPORT])
+    before.close()
+    assert not messages.send_reports([REPORT])
+
+    after = GatewayServer(listener, None, port=address.port)
+    new_address = after.start()
+    clock.skip(100)
+    # A task of the run before: refused, and no failure.
+    assert not client.for_task(1, 0, 0).send_reports([REPORT])
+    assert after.refused == {Refusal.OTHER_QUERY: 1}
+    new_client = GatewayClient(new_address)
+    assert new_client.for_task(0, 0, 0).send_reports([REPORT])
+    assert len(listener.reports) == 2
+    new_client.close()
+    client.close()
+    after.close()
+
+
+_SERVE = """
+import pickle, sys
+from streaming_source.gateway import GatewayServer
+from tests.gateway.support import RecordingListener
+server = GatewayServer(RecordingListener(), None)
+sys.stdout.write(pickle.dumps(server.start()).hex() + "\\n")
+sys.stdout.flush()
+sys.stdin.read()
+server.close()
+"""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[tuple[GatewayAddress, Callable[[signal.Signals], None]]]:
+    """A gateway in a process of its own, and how to send that process a signal."""
+    process = subprocess.Popen([sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        address = pickle.loads(bytes.fromhex(process.stdout.readline()))
+        yield address, process.send_signal
+        process.send_signal(signal.SIGCONT)
+        process.stdin.close()
+        process.wait()
+
+
+def test_a_gateway_that_hangs_is_let_alone_until_it_goes_on(
+    elsewhere: tuple[GatewayAddress, Callable[[signal.Signals], None]],
+) -> None:
+    address, send_signal = elsewhere
+    clock = Patience()
+    client = GatewayClient(address, clock=clock)
+    assert client.for_task(0, 0, 0).send_reports([REPORT])
+    send_signal(signal.SIGSTOP)
+    messages = client.for_task(1, 0, 0)
+    assert not messages.send_reports([RangeReport("orders", 10, 20, 10)])
+    send_signal(signal.SIGCONT)
+    clock.skip(100)
+    assert client.for_task(2, 0, 0).send_reports([REPORT])
+    client.close()
+
+
+def test_a_gateway_that_was_killed_is_out_of_reach(
+    elsewhere: tuple[GatewayAddress, Callable[[signal.Signals], None]],
+) -> None:
+    address, send_signal = elsewhere
+    client = GatewayClient(address)
+    messages = client.for_task(0, 0, 0)
+    assert messages.send_reports([REPORT])
+    send_signal(signal.SIGKILL)
+    assert not messages.send_reports([REPORT])
+    client.close()
