@@ -8,13 +8,14 @@ from streaming_source.api import OptionSet
 from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.kafka.options import KAFKA_OPTIONS
-from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS
+from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS
 
 PAGE = Path(__file__).with_name("options.md")
 
 _SECTIONS = (
     ("Event time, watermarks, alignment", "With `from_source` the `WatermarkStrategy` says this.", STRATEGY_OPTIONS),
     ("The frame", "For both doors; `from_source` takes them as keywords and adds watermark rows.", FRAME_OPTIONS),
+    ("Sources of your own", "Keywords of `from_source` beside those of the frame.", SOURCE_OPTIONS),
     ("`aligned_files`", "", FileSource.options()),
     ("`aligned_kafka`", "See [Kafka](kafka.md).", KAFKA_OPTIONS),
     ("`aligned_datagen`", "", DataGeneratorSource.options()),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext
+from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext, own_stops
 from streaming_source.api.serializer import JsonSerializer, SimpleVersionedSerializer, bytes_to_json, json_to_bytes
 from streaming_source.api.source import Boundedness, Source
 from streaming_source.api.split import RecordSplit, SourceSplit
@@ -94,6 +94,8 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         How often to look; None to look once: no split is added afterwards, not even after a restart.
     checkpoint
         Of the offset at a restart; None at a fresh start.
+    end_positions
+        See `SplitEnumerator`; by default the splits' own stops.
     """
 
     def __init__(
@@ -103,9 +105,11 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         *,
         period_seconds: float | None,
         checkpoint: DiscoveredSplits[SplitT] | None = None,
+        end_positions: Callable[[Sequence[SplitT]], Sequence[int]] | None = None,
     ) -> None:
         self._context = context
         self._discover = discover
+        self._end_positions = end_positions
         self._period_seconds = period_seconds
         self._is_complete = checkpoint is not None and period_seconds is None
         self._unassigned = deque(checkpoint.unassigned if checkpoint else ())
@@ -130,6 +134,10 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         """See `SplitEnumerator`."""
         self._unassigned.extendleft(reversed(splits))
         self._assign()
+
+    def end_positions(self, splits: Sequence[SplitT]) -> Sequence[int]:
+        """See `SplitEnumerator`."""
+        return super().end_positions(splits) if self._end_positions is None else self._end_positions(splits)
 
     def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SplitT]:
         """See `SplitEnumerator`."""
@@ -175,6 +183,10 @@ class DiscoveringSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
     def discover(self) -> Iterable[RecordSplit]:
         """All splits there are, each as it is before its first record is read. Runs on a worker thread."""
 
+    def end_positions(self, splits: Sequence[RecordSplit]) -> Sequence[int]:
+        """See `SplitEnumerator`: only for `indexing=off`."""
+        return own_stops(self, splits)
+
     def create_enumerator(
         self, context: SplitEnumeratorContext[RecordSplit]
     ) -> DiscoveringSplitEnumerator[RecordSplit]:
@@ -191,4 +203,10 @@ class DiscoveringSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
         self, context: SplitEnumeratorContext[RecordSplit], checkpoint: DiscoveredSplits[RecordSplit] | None
     ) -> DiscoveringSplitEnumerator[RecordSplit]:
         period = None if self.boundedness is Boundedness.BOUNDED else self.discovery_interval_seconds
-        return DiscoveringSplitEnumerator(context, self.discover, period_seconds=period, checkpoint=checkpoint)
+        return DiscoveringSplitEnumerator(
+            context,
+            self.discover,
+            period_seconds=period,
+            checkpoint=checkpoint,
+            end_positions=self.end_positions,
+        )

@@ -230,6 +230,20 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
             "override handle_source_event"
         )
 
+    def end_positions(self, splits: Sequence[SplitT]) -> Sequence[int]:
+        """Where the records end that these splits have now: behind the last one of each.
+
+        Asked again and again where event times are learnt from the readers' reports (`indexing=off`), on a worker
+        thread. What it says is there must stay there, to be read before that position and no further. By default the
+        splits' own stops.
+
+        Raises
+        ------
+        UnsupportedOperationError
+            If a split has no stop, unless this is overridden.
+        """
+        return own_stops(self, splits)
+
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> CheckpointT:
         """What must survive a restart beside the splits in work; all that was assigned is in work.
@@ -250,3 +264,22 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
 
     def close(self) -> None:
         """Let go of resources. Spark does not always call it: nothing may rely on it."""
+
+
+def own_stops(asked: object, splits: Sequence[SourceSplit]) -> list[int]:
+    """The stops of splits, for `end_positions` of what was asked.
+
+    Raises
+    ------
+    UnsupportedOperationError
+        If a split has none.
+    """
+    stops = []
+    for split in splits:
+        if split.stop is None:
+            raise UnsupportedOperationError(
+                f"{type(asked).__name__} does not say where the records of split {split.split_id!r} end now: override "
+                "end_positions, or leave indexing = auto, where the planner reads ahead"
+            )
+        stops.append(split.stop)
+    return stops

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from streaming_source.api.emitter import BlockEmitter, RecordEmitter, RecordEvaluator
 from streaming_source.api.fetching import Fetching
 from streaming_source.api.split import SourceSplit
-from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,19 +121,11 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         """Writes the enumerator's checkpoint into offsets."""
 
     @property
-    def source_event_serializer(self) -> SimpleVersionedSerializer[SourceEvent]:
-        """Writes events that readers send to the enumerator, and its answers to a reader at work.
+    def source_event_serializer(self) -> SimpleVersionedSerializer[SourceEvent] | None:
+        """Writes events that readers send to the enumerator, and its answers; None if readers send none.
 
         What arrives is bytes from the network: `deserialize` trusts nothing and unpickles nothing. For events that are
         frozen dataclasses there is `DataclassEventSerializer`. An event that the enumerator sends between two
         micro-batches travels inside Spark's own task, pickled, and does not need it.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
         """
-        raise UnsupportedOperationError(
-            f"{type(self).__name__} has no serializer for source events: override source_event_serializer; for frozen "
-            "dataclasses return DataclassEventSerializer(their classes)"
-        )
+        return None

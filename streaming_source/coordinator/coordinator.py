@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.planner import MicroBatchPlan
+from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import (
@@ -34,6 +35,7 @@ from streaming_source.coordinator.host import EnumeratorHost
 from streaming_source.coordinator.look_ahead import LookAhead
 from streaming_source.coordinator.meeting import GroupMeeting
 from streaming_source.coordinator.members import SplitsInWork, has_news, without_finished
+from streaming_source.coordinator.reported import ReportedTimes
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WorkerPool, Workers
@@ -176,6 +178,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._foresight.drain()
         self._take_over()
         self.host.start(self._in_work.table.split_ids)
+        self._foresight.start()
         self.host.run_until(lambda: not self._calls.awaits_first)
         self._context.changed = self._started = True
         alignment = self._rules.strategy.alignment
@@ -283,6 +286,21 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             found += self.ranges(before, self.state, self._readers, min_rows)
         return found
 
+    def take_reports(self, reports: Sequence[RangeReport]) -> None:
+        """What readers saw. From any thread; it counts from the next plan on."""
+        self._calls.post(partial(self._take_reports, tuple(reports)))
+
+    def take_event(self, subtask_id: int, event: SourceEvent) -> None:
+        """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
+        self._calls.post(lambda: self.host.handle_source_event(subtask_id, event))
+
+    def work(self) -> None:
+        """Let the enumerator do what has arrived, between two plans. An error is raised by the next plan."""
+        try:
+            self.host.run()
+        except BaseException as error:  # whatever it is, the query must hear of it
+            self._calls.post(partial(_raise, error))
+
     def take_events(self, subtask_id: int) -> list[SourceEvent]:
         """Events from the enumerator to a reader that were not taken yet."""
         return self._context.take_events(subtask_id)
@@ -301,6 +319,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _foresight_of(self, enumerator: SplitEnumerator[SplitT, CheckpointT]) -> Foresight[SplitT]:
         if isinstance(enumerator, SupportsEventTimeIndex):
             return OwnIndex(enumerator, self._context)
+        if self._rules.reports:
+            planning = self._rules.planning
+            return ReportedTimes(enumerator, self._context, self._calls, self._workers, self._now_us, planning)
         return LookAhead(
             self._source, self._context, self._calls, self._workers, self._now_us, self._rules.look_ahead_rows
         )
@@ -336,13 +357,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._group.tell(plan.slowest_us, partial(self._foresight.nearest_us, self._index, plan.after))
             unread = self._in_work.table.positions < self._index.ends()
             self._in_work.idle_clock.track(unread, plan.after.statuses, self._context.observed_us)
-        is_news = plan.rows > 0 or has_news(self.state.table, self._in_work.table, plan.after)
+        is_news = plan.rows > 0 or plan.late.any() or has_news(self.state.table, self._in_work.table, plan.after)
         if not is_news and not self._announce_again:
             return False
         self._hand_out(plan)
         # There may be more than this plan was allowed to take.
         self._context.changed = True
         return True
+
+    def _take_reports(self, reports: Sequence[RangeReport]) -> None:
+        self._context.changed |= self._foresight.take_reports(reports)
 
     def _look_again(self) -> None:
         self._context.changed = True
@@ -411,3 +435,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self._foresight.finish_split(split_id)
                 self._context.complete.discard(split_id)
             self._generators.forget(finished)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -1,7 +1,7 @@
 """What the planner knows of records that nobody has read yet, and from whom.
 
 There are three ways, and one class for each: the enumerator tells (`OwnIndex`), the planner reads ahead (`LookAhead`),
-or nobody knows before the readers have read and report (`Reports`).
+or nobody knows before the readers have read and report (`ReportedTimes`).
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ class Foresight(ABC, Generic[SplitT]):
     @abstractmethod
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         """The splits of a state are in work. May be called again, with an earlier state, if this `goes_back`."""
+
+    def start(self) -> None:
+        """The enumerator was started."""
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         """These were assigned."""

@@ -27,6 +27,8 @@ class ReadRules:
         The watermark is announced by rows, so that Spark's own watermark follows it.
     group
         Name of the alignment group that other sources of the application may be in; None if this source is alone.
+    reports
+        Event times of a source without an index are learnt from what its readers report, not by reading ahead.
     look_ahead_rows
         Of a source without an index: records that the planner may have read ahead of the readers, at least 1.
     """
@@ -36,4 +38,5 @@ class ReadRules:
     time_limit_us: int | None = None
     announces: bool = False
     group: str | None = None
+    reports: bool = False
     look_ahead_rows: int = LOOK_AHEAD_ROWS

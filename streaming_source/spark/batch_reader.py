@@ -58,4 +58,4 @@ class AlignedBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one partition, as Arrow batches."""
         assert isinstance(partition, AlignedInputPartition)
-        yield from read_splits(self._source, self._schema, self._shaper, partition.splits)
+        yield from read_splits(self._source, self._schema, self._shaper, partition)

@@ -65,8 +65,17 @@ class AlignedDataSource:
         self._data: pa.Schema | None = None
 
     @classmethod
-    def of_format(cls, name: str, options: Mapping[str, str]) -> AlignedDataSource:
+    def of_format(cls, name: str, options: Mapping[str, str], driver_host: str = "127.0.0.1") -> AlignedDataSource:
         """From what a user gave to `readStream.format(name)`.
+
+        Parameters
+        ----------
+        name
+            Of the format.
+        options
+            As they were given.
+        driver_host
+            Under which address executors find the driver.
 
         Raises
         ------
@@ -76,7 +85,8 @@ class AlignedDataSource:
         module, source_class = FORMATS[name]
         kind = getattr(import_module(module), source_class)
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
-        return cls(kind.from_options(values), strategy_of(values), frame_options(values))
+        frame = frame_options(values).with_gateway_host(driver_host)
+        return cls(kind.from_options(values), strategy_of(values), frame)
 
     @classmethod
     def of_pickle(cls, content: bytes) -> AlignedDataSource:

@@ -15,7 +15,15 @@ from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.watermark_rows import FAR_US
 
-__all__ = ["FRAME_OPTIONS", "STRATEGY_OPTIONS", "FrameOptions", "frame_options", "read_rules", "strategy_of"]
+__all__ = [
+    "FRAME_OPTIONS",
+    "SOURCE_OPTIONS",
+    "STRATEGY_OPTIONS",
+    "FrameOptions",
+    "frame_options",
+    "read_rules",
+    "strategy_of",
+]
 
 _SECOND_US: Final = 1_000_000
 
@@ -110,10 +118,33 @@ FRAME_OPTIONS: Final = OptionSet(
             False,
             "false",
         ),
+        Option(
+            "gatewayHost",
+            text,
+            "Where the planner listens to its readers, if it must: with `indexing=off`, and for sources whose readers "
+            "send events. Default: the loopback address in local mode, `spark.driver.host` on a cluster.",
+        ),
+        Option("gatewayPort", integer(0), "Port of the same; 0 for any that is free.", 0, "0"),
+        Option("gatewayCertificate", text, "PEM file on the driver: the gateway speaks TLS. With `gatewayKey`."),
+        Option("gatewayKey", text, "PEM file on the driver: the private key of `gatewayCertificate`."),
         Option("maxFutureSkew", optional_duration(1), "Reserved; see `frame_options`."),
     ]
 )
 """What both doors take: `readStream.format(...)` and `from_source`."""
+
+SOURCE_OPTIONS: Final = OptionSet(
+    [
+        Option(
+            "indexing",
+            choice("auto", "off"),
+            "`auto`: the source's own index, or reading ahead in the planner. `off`: event times are learnt from what "
+            "the readers report; nothing is read twice, and `maxDrift` is kept only about.",
+            "auto",
+            "auto",
+        )
+    ]
+)
+"""What `from_source` takes beside; the formats have options of the same names, with values of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +162,24 @@ class FrameOptions:
     max_delay_us: int = 15 * 60 * _SECOND_US
     readers: int | None = None
     allow_unaligned: bool = False
+    reports: bool = False
+    gateway_host: str | None = None
+    gateway_port: int = 0
+    gateway_certificate: str | None = None
+    gateway_key: str | None = None
 
     @property
     def time_limit_us(self) -> int | None:
         """Event times from here on are invalid: watermark rows live there."""
         return FAR_US if self.watermark_rows else None
 
+    def with_gateway_host(self, host: str) -> FrameOptions:
+        """The same with a host for the gateway, unless the user named one."""
+        return self if self.gateway_host is not None else replace(self, gateway_host=host)
+
     def without_watermarks(self) -> FrameOptions:
         """The same for a batch read, where nothing is late and no watermark row is added."""
-        return replace(self, late="keep", watermark_rows=False, max_rows=None, min_rows=None)
+        return replace(self, late="keep", watermark_rows=False, max_rows=None, min_rows=None, reports=False)
 
 
 def frame_options(values: Mapping[str, Any]) -> FrameOptions:
@@ -155,6 +195,8 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
     most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}")
+    if (values["gatewayCertificate"] is None) != (values["gatewayKey"] is None):
+        raise OptionError("options gatewayCertificate and gatewayKey: one is useless without the other; give both")
     if values["maxFutureSkew"] is not None:
         raise OptionError(
             "option maxFutureSkew is not supported yet; leave it out or set it to none, "
@@ -172,6 +214,11 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         max_delay_us=values["maxTriggerDelay"],
         readers=values["numReaders"],
         allow_unaligned=values["allowUnalignedSourceSplits"],
+        reports=values.get("indexing") == "off",
+        gateway_host=values["gatewayHost"],
+        gateway_port=values["gatewayPort"],
+        gateway_certificate=values["gatewayCertificate"],
+        gateway_key=values["gatewayKey"],
     )
 
 
@@ -212,6 +259,8 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
     bound_us = strategy.out_of_orderness_us
     if options.lateness == "none" and bound_us is None:
         raise OptionError("option lateness = 'none' needs a built-in watermark generator (maxOutOfOrderness)")
+    if options.reports:
+        _check_reports(strategy, options)
     drift_us = strategy.alignment.max_drift_us if strategy.alignment else None
     if drift_us is None and not options.watermark_rows:
         drift_us = bound_us
@@ -223,4 +272,27 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         bounded=bounded,
     )
     group = strategy.alignment.group if strategy.alignment and strategy.alignment.group != _OWN_SPLITS else None
-    return ReadRules(strategy, planning, options.time_limit_us, announces=options.watermark_rows, group=group)
+    return ReadRules(
+        strategy,
+        planning,
+        options.time_limit_us,
+        announces=options.watermark_rows,
+        group=group,
+        reports=options.reports,
+    )
+
+
+def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:
+    if not options.watermark_rows:
+        raise OptionError(
+            "option indexing = 'off' needs the exact watermark (from_source, or watermarkRows = true with "
+            "with_exact_watermark): how far splits drift apart is then known only after reading, and with a plain "
+            "withWatermark drift costs records"
+        )
+    if options.lateness == "none":
+        raise OptionError("option lateness = 'none' needs event times ahead of reading: not with indexing = 'off'")
+    if strategy.generates_watermarks and strategy.out_of_orderness_us is None:
+        raise OptionError(
+            "option indexing = 'off' needs a built-in watermark generator (maxOutOfOrderness): readers report the "
+            "extremes of event times, not each of them"
+        )

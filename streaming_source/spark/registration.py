@@ -12,7 +12,7 @@ from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
-from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS, frame_options
+from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options
 from streaming_source.spark.watermark_rows import with_exact_watermark
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def register(spark: SparkSession) -> None:
     Works under Spark Connect as well; the workers' Python must have this library installed.
     """
     for name in FORMATS:
-        spark.dataSource.register(_data_source(name, driver=sys.executable))
+        spark.dataSource.register(_data_source(name, driver=sys.executable, driver_host=_driver_host(spark)))
 
 
 def from_source(
@@ -49,7 +49,7 @@ def from_source(
         Of this source in the query; the observed metrics carry it.
     **options
         Any of `eventTimeAs`, `lateness`, `late`, `invalidTimestamp`, `includeMetadata`, `maxRowsPerTrigger`,
-        `numReaders`.
+        `numReaders`, `indexing`, and where the readers report to: `gatewayHost`, `gatewayPort`.
 
     Returns
     -------
@@ -68,7 +68,8 @@ def from_source(
         if option.lower() in {known.name.lower() for known in STRATEGY_OPTIONS}:
             raise OptionError(f"option {option} is part of the watermark_strategy here; set it there")
     given = {option: _as_text(value) for option, value in options.items()}
-    parsed = frame_options(FRAME_OPTIONS.parse({**given, "watermarkRows": "true"}))
+    parsed = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse({**given, "watermarkRows": "true"}))
+    parsed = parsed.with_gateway_host(_driver_host(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
     AlignedDataSource(source, watermark_strategy, parsed)
     content: bytes = cloudpickle.dumps((source, watermark_strategy, parsed))  # type: ignore[no-untyped-call]
@@ -82,7 +83,15 @@ def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _data_source(format_name: str, *, driver: str, content: bytes | None = None) -> type[DataSource]:
+def _driver_host(spark: SparkSession) -> str:
+    """Under which address executors find the driver."""
+    master, host = spark.conf.get("spark.master", None), spark.conf.get("spark.driver.host", None)
+    return "127.0.0.1" if master is None or master.startswith("local") or host is None else host
+
+
+def _data_source(
+    format_name: str, *, driver: str, driver_host: str = "127.0.0.1", content: bytes | None = None
+) -> type[DataSource]:
     """A data source class that Spark pickles whole, so that it can say clearly where this library is missing.
 
     A class that a module holds would be pickled by its name, and a worker without that module would fail in unpickling.
@@ -100,7 +109,7 @@ def _data_source(format_name: str, *, driver: str, content: bytes | None = None)
                     name=error.name,
                 ) from None
             if content is None:
-                self._aligned = AlignedDataSource.of_format(format_name, dict(options))
+                self._aligned = AlignedDataSource.of_format(format_name, dict(options), driver_host)
             else:
                 self._aligned = AlignedDataSource.of_pickle(content)
 

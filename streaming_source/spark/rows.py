@@ -14,6 +14,7 @@ from alignment.timestamps import NO_TIMESTAMP, EventTimes, TimestampAssigner
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.exceptions import LateRecordError, SchemaError
+from streaming_source.spark.observed_times import ObservedTimes
 from streaming_source.spark.options import FrameOptions
 
 __all__ = ["FrameOutput", "RowShaper"]
@@ -35,16 +36,23 @@ class RowShaper:
         How event times are found, and what becomes of records.
     announced
         The watermark that holds while these rows are processed: what is at or below it is late.
+    observed
+        Told the event times of all records; None if nobody wants to know.
     """
 
     schema: pa.Schema
     assigner: TimestampAssigner
     options: FrameOptions
     announced: int = MIN_WATERMARK
+    observed: ObservedTimes | None = None
 
     def at(self, announced: int) -> RowShaper:
         """The same under another announced watermark."""
         return replace(self, announced=announced)
+
+    def observed_by(self, observed: ObservedTimes | None) -> RowShaper:
+        """The same, with event times summed up there."""
+        return replace(self, observed=observed)
 
     def shape(
         self, split_id: str, batch: pa.RecordBatch, source_timestamps: Int64Array | None, positions: int | Int64Array
@@ -61,6 +69,8 @@ class RowShaper:
         times = self._event_times(batch, source_timestamps)
         positions = positions + np.arange(batch.num_rows) if isinstance(positions, int) else positions
         late = times.valid & (times.values <= self.announced)
+        if self.observed is not None:
+            self.observed.add(split_id, times, late)
         keep = self._kept(split_id, batch, times, positions, late)
         columns = [
             self._column(field, split_id, batch, times, source_timestamps, positions, late) for field in self.schema

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.planner import PlanningRules
+from alignment.reports import RangeReport
 from alignment.strategy import WatermarkStrategy
 from streaming_source.api import (
     Boundedness,
@@ -25,7 +26,7 @@ from streaming_source.testing.checks import check_batch
 from streaming_source.testing.clock import FakeClock, InlineWorkers
 from streaming_source.testing.inline import PATIENCE_S, create_inline_reader
 from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch
-from streaming_source.testing.read_task import ReaderHook, ReadTask
+from streaming_source.testing.read_task import ReaderHook, ReadTask, reports_of
 
 __all__ = ["SourceHarness"]
 
@@ -59,6 +60,9 @@ class SourceHarness:
         The smallest range that is worth a reader of its own.
     threads
         Readers fetch on threads, as on an executor, with `Source.create_reader`. If not, on the one thread there is.
+    reports
+        Event times are learnt from what the readers report (`indexing=off`). Called with the reports of each task, it
+        says what arrives of them; None where the planner knows event times ahead of reading.
     schema
         Columns that the query reads; None for all that the source has.
     patience_s
@@ -85,6 +89,7 @@ class SourceHarness:
         look_ahead_rows: int = 10_000,
         min_rows: int = 1,
         threads: bool = False,
+        reports: Callable[[list[RangeReport]], list[RangeReport]] | None = None,
         schema: pa.Schema | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
@@ -95,7 +100,10 @@ class SourceHarness:
         self.clock = clock or FakeClock()
         self.state: SourceState[Any, Any] = SourceState.initial()
         self.batches: list[ReadBatch] = []
-        self._rules = _rules(source, strategy, exact=exact, look_ahead_rows=look_ahead_rows)
+        self._rules = replace(
+            _rules(source, strategy, exact=exact, look_ahead_rows=look_ahead_rows), reports=reports is not None
+        )
+        self._reports = reports
         self._available_now = available_now
         self._min_rows = min_rows
         self._threads = threads
@@ -153,7 +161,7 @@ class SourceHarness:
             plan.rows if plan else None,
         )
         self._excuse_splits(before, after)
-        check_batch(batch, before, after, self.strategy, self._excused)
+        check_batch(batch, before, after, self.strategy, self._excused, foreknown=self._reports is None)
         return batch
 
     def commit(self, batch: ReadBatch) -> None:
@@ -292,6 +300,8 @@ class SourceHarness:
         )
         output = CollectingOutput(self.strategy.timestamp_assigner, self._schema)
         task.run(lambda: self.create_reader(context), output, hook, pauses, self._patience_s if self._threads else 0)
+        if self._reports is not None:
+            self._coordinator.take_reports(self._reports(reports_of(task.ranges(), output.records)))
         return output.records
 
     def _excuse_splits(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:

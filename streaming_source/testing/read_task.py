@@ -5,11 +5,15 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
+from alignment.reports import RangeReport
+from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import InputStatus, ReaderOutput, SourceEvent, SourceReader, SourceSplit
+from streaming_source.testing.output import EmittedRecord
 
-__all__ = ["ReadTask", "ReaderHook"]
+__all__ = ["ReadTask", "ReaderHook", "reports_of"]
 
 ReaderHook: TypeAlias = Callable[[SourceReader[Any], int], None]
 """`(reader, number of the poll)`, called before each poll of a reader."""
@@ -40,6 +44,11 @@ class ReadTask:
         """Of splits that are not pickled yet."""
         return cls(subtask_id, pickle.dumps(list(splits)), tuple(events))
 
+    def ranges(self) -> list[SourceSplit]:
+        """Its ranges."""
+        ranges: list[SourceSplit] = pickle.loads(self.splits)
+        return ranges
+
     def run(
         self,
         create_reader: Callable[[], SourceReader[Any]],
@@ -68,7 +77,7 @@ class ReadTask:
         AssertionError
             If records that were planned do not come.
         """
-        events, remaining = self.events, pickle.loads(self.splits)
+        events, remaining = self.events, self.ranges()
         while remaining:
             now: dict[str, SourceSplit] = {}
             for split in remaining:
@@ -84,6 +93,24 @@ class ReadTask:
             finally:
                 reader.close()
             remaining, events = [split for split in remaining if split is not now[split.split_id]], ()
+
+
+def reports_of(ranges: Sequence[SourceSplit], records: Sequence[EmittedRecord]) -> list[RangeReport]:
+    """What a reader of these ranges reports of the records that it emitted, found record by record."""
+    reports = []
+    for split in ranges:
+        stop = split.position if split.stop is None else split.stop
+        read = [r.time_us for r in records if r.split_id == split.split_id and split.position <= r.position < stop]
+        timed = [time_us for time_us in read if time_us != NO_TIMESTAMP]
+        earliest, latest = min(timed, default=NO_TIMESTAMP), max(timed, default=NO_TIMESTAMP)
+        disorder = max((before - time for before, time in zip(accumulate(timed, max), timed, strict=True)), default=0)
+        invalid = len(read) - len(timed)
+        reports.append(
+            RangeReport(
+                split.split_id, split.position, stop, len(read), earliest, latest, invalid=invalid, disorder_us=disorder
+            )
+        )
+    return reports
 
 
 def _poll_to_the_end(

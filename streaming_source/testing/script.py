@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -143,3 +144,8 @@ class SplitScript:
             else:
                 self.records.append(ScriptedRecord(self._position, element, self._last_us))
                 self._position += 1
+
+    def end_position(self, now_us: int) -> int:
+        """Behind the last record that has arrived; 0 if none has."""
+        arrived = bisect_right(self.records, now_us, key=lambda record: record.arrival_us)
+        return self.records[arrived - 1].position + 1 if arrived else 0

@@ -100,6 +100,11 @@ class TestingSource(DiscoveringSource):
         now_us = self.clock.now_us()
         return [RecordSplit(name) for name, script in self.scripts.items() if script.appears_us <= now_us]
 
+    def end_positions(self, splits: Sequence[RecordSplit]) -> list[int]:
+        """See `SplitEnumerator`: behind the last record that has arrived."""
+        now_us = self.clock.now_us()
+        return [self.scripts[split.split_id].end_position(now_us) for split in splits]
+
     def go_on(self, split_id: str, *elements: Element) -> None:
         """Let something happen in a split from now on, by the clock; in one that is not there, it appears now.
 

@@ -40,8 +40,9 @@ class Checked:
         return self
 
     def _check(self, table: pa.Table) -> None:
-        coordinator = self._reading.reader._coordinator
-        assert coordinator is not None
+        planning = self._reading.reader._made
+        assert planning is not None
+        coordinator = planning._coordinator
         assert coordinator.last_plan is not None
         bound_us = coordinator.last_plan.bound_us
         ends = {**{p: self._end(p) for p in self._logs}, **self._offsets()}

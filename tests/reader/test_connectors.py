@@ -15,6 +15,7 @@ import pytest
 from pyarrow import fs
 
 from alignment.timestamps import FieldTimestampAssigner
+from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import (
     BlockEmitter,
     Fetching,
@@ -34,7 +35,7 @@ from streaming_source.connectors.files.split import FileRange, FileSplit
 from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.reader import AdaptiveFetcherManager, SourceReaderBase, create_fetcher_manager
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.partitions import read_splits
+from streaming_source.spark.partitions import AlignedInputPartition, read_splits
 from streaming_source.spark.rows import RowShaper
 from tests.reader.numbers import (
     SCHEMA,
@@ -205,7 +206,8 @@ def shaper() -> RowShaper:
 
 
 def rows_of(source: Source, splits: list[Split]) -> list[int]:
-    return [n for batch in read_splits(source, SCHEMA, shaper(), splits) for n in batch.column("n").to_pylist()]  # type: ignore[arg-type]
+    batches = read_splits(source, SCHEMA, shaper(), AlignedInputPartition(splits, MIN_WATERMARK))  # type: ignore[arg-type]
+    return [n for batch in batches for n in batch.column("n").to_pylist()]
 
 
 def test_ranges_of_one_split_are_read_one_after_another() -> None:
@@ -227,7 +229,7 @@ def test_an_error_of_a_fetch_reaches_spark_and_the_reader_is_closed() -> None:
 
 def test_a_task_that_is_given_up_half_way_closes_its_reader() -> None:
     source = Source(NumberSplitReader)
-    rows = read_splits(source, SCHEMA, shaper(), [Split("a")])  # type: ignore[arg-type]
+    rows = read_splits(source, SCHEMA, shaper(), AlignedInputPartition([Split("a")], MIN_WATERMARK))  # type: ignore[arg-type]
     next(rows)
     del rows
     gc.collect()

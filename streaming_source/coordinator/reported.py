@@ -1,0 +1,215 @@
+"""Event times of sources that nobody knows ahead of reading: the readers report what they saw.
+
+Where the records of a split end is asked of the enumerator again and again; how much of them is read next is decided
+from the reports so far, see `alignment.reactive`. Nothing is read twice. The price is that a cut is a guess: a split
+may be read past the limit, by as much as one micro-batch admits; and that a watermark is known a micro-batch later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.durations import saturating_add
+from alignment.index import EventTimeIndex
+from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable
+from alignment.reactive import ReactivePlanner
+from alignment.reports import RangeReport
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.api import SourceSplit, SplitEnumerator, SplitRange
+from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.foresight import Foresight
+from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.workers import Workers
+from streaming_source.exceptions import SourceError
+
+__all__ = ["ReportedTimes"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+_PERIOD_S: Final = 0.2
+"""How long after an answer is asked again where the records end."""
+
+
+class ReportedTimes(Foresight[SplitT]):
+    """Knows where the splits end, and what the readers reported.
+
+    Parameters
+    ----------
+    enumerator
+        Says where records end.
+    context
+        Takes them, as blocks without event times.
+    calls, workers, now_us
+        Where and when it is asked.
+    rules
+        What the planner makes of the reports.
+    """
+
+    def __init__(
+        self,
+        enumerator: SplitEnumerator[SplitT, Any],
+        context: CoordinatorContext[SplitT],
+        calls: AsyncCalls,
+        workers: Workers,
+        now_us: Callable[[], int],
+        rules: PlanningRules,
+    ) -> None:
+        self._enumerator = enumerator
+        self._context = context
+        self._calls = calls
+        self._workers = workers
+        self._now_us = now_us
+        self._planner = ReactivePlanner(rules)
+        self._splits: dict[str, SplitT] = {}
+        self._ends: dict[str, int] = {}
+        self._observed_us: dict[str, int] = {}
+        self._unknown: set[str] = set()
+        self._drains_from_us: int | None = None
+        self._started = self._closed = False
+
+    # ---- splits --------------------------------------------------------------------------------------------------
+
+    def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
+        """See `Foresight`."""
+        for known in (self._splits, self._ends, self._observed_us, self._unknown):
+            known.clear()
+        self._planner.rewind(state.table)
+        self.add_splits(state.unfinished())
+
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        """See `Foresight`."""
+        for split in splits:
+            self._splits[split.split_id] = split
+            self._ends[split.split_id] = split.position
+            self._unknown.add(split.split_id)
+        if self._started and splits:
+            self._workers.submit(partial(self._look, tuple(splits), again=False))
+
+    def start(self) -> None:
+        """See `Foresight`."""
+        self._started = True
+        self._ask_all()
+
+    def finish_split(self, split_id: str) -> None:
+        """See `Foresight`."""
+        del self._splits[split_id], self._ends[split_id]
+        self._observed_us.pop(split_id, None)
+        self._unknown.discard(split_id)
+        self._planner.forget([split_id])
+
+    def hand_out(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+        """See `Foresight`."""
+        return tuple(self._splits[i].at(position) for i, position in zip(split_ids, positions, strict=True))
+
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        """See `Foresight`. A split can be read from any position: it is cut evenly."""
+        rows = end.position - start.position
+        parts = max(-(-rows // rows_per_range), 1)
+        cuts = [start.position + rows * part // parts for part in range(parts + 1)]
+        return [SplitRange(start.at(begin).until(stop), stop - begin) for begin, stop in pairwise(cuts)]
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def observed_us(self, split_ids: Sequence[str]) -> npt.NDArray[np.int64]:
+        """See `Foresight`."""
+        return np.array([self._observed_us.get(split_id, MIN_WATERMARK) for split_id in split_ids], np.int64)
+
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """See `Foresight`: nobody knows."""
+        return np.full(stop - start, NO_TIMESTAMP, np.int64)
+
+    def nearest_us(self, index: EventTimeIndex, after: SplitTable) -> int | None:
+        """See `Foresight`: the earliest that a record would be on time."""
+        unread = after.positions < index.ends()
+        return saturating_add(int(after.watermarks[unread].min()), 1) if unread.any() else None
+
+    def plan(self, before: SplitTable, index: EventTimeIndex, rules: PlanningRules, **limits: Any) -> MicroBatchPlan:
+        """See `Foresight`."""
+        del limits["advance"]
+        return self._planner.plan(before, index.ends(), **limits)
+
+    def take_reports(self, reports: Sequence[RangeReport]) -> bool:
+        """See `Foresight`."""
+        # Every one is taken in, whether or not the one before made a difference.
+        return sum(self._planner.report(report) for report in reports) > 0
+
+    # ---- where records end ---------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """See `Foresight`: every split is asked for its end once more."""
+        self._drains_from_us = self._now_us()
+        if self._started:
+            self._unknown.update(self._splits)
+            self._ask_all()
+
+    def has_looked_at_all(self) -> bool:
+        """See `Foresight`."""
+        return not self._unknown
+
+    @property
+    def is_settled(self) -> bool:
+        """See `Foresight`."""
+        return not self._unknown
+
+    @property
+    def is_at_rest(self) -> bool:
+        """See `Foresight`."""
+        return not self._unknown
+
+    def close(self) -> None:
+        """See `Foresight`."""
+        self._closed = True
+
+    def _ask_all(self) -> None:
+        if not self._closed:
+            self._workers.submit(partial(self._look, tuple(self._splits.values()), again=True))
+
+    def _look(self, splits: tuple[SplitT, ...], *, again: bool) -> None:
+        """On a worker."""
+        began_us = self._now_us()
+        try:
+            ends = list(self._enumerator.end_positions(splits))
+            if len(ends) != len(splits):
+                raise SourceError(
+                    f"{type(self._enumerator).__name__}.end_positions gave {len(ends)} positions for {len(splits)} "
+                    "splits: it must give one for each, in their order"
+                )
+        except BaseException as error:  # whatever it is, the query must hear of it
+            self._calls.post(partial(_fail, error))
+            return
+        self._calls.post(partial(self._take, splits, ends, began_us, again=again))
+
+    def _take(self, splits: tuple[SplitT, ...], ends: list[int], began_us: int, *, again: bool) -> None:
+        for split, end in zip(splits, ends, strict=True):
+            if split.split_id in self._splits:
+                self._take_end(split, end, began_us)
+        self._context.observed_us = max(began_us, self._context.observed_us or 0)
+        if again and self._drains_from_us is None:
+            # By way of the coordinator's thread: where that does not run, nobody asks.
+            self._workers.submit(partial(self._calls.post, self._ask_all), _PERIOD_S)
+
+    def _take_end(self, split: SplitT, end: int, began_us: int) -> None:
+        split_id = split.split_id
+        if self._drains_from_us is None or began_us >= self._drains_from_us:
+            self._unknown.discard(split_id)
+        new = end - self._ends[split_id]
+        if new > 0:
+            self._context.add_blocks(split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
+            self._ends[split_id] = end
+            self._observed_us.pop(split_id, None)
+        else:
+            self._observed_us[split_id] = began_us
+        if split.stop is not None and end >= split.stop and split_id not in self._context.complete:
+            self._context.complete_split(split_id)
+
+
+def _fail(error: BaseException) -> None:
+    raise error

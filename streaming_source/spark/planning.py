@@ -1,0 +1,161 @@
+"""What Spark's planner process holds of one query: the coordinator, and the way back from its readers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from streaming_source.api import Source
+from streaming_source.coordinator import GroupMeeting, ReadRules, SourceCoordinator, SourceState, assign_ranges
+from streaming_source.exceptions import OptionError
+from streaming_source.spark.channel import PlannerChannel
+from streaming_source.spark.offsets import Offset, OffsetCodec
+from streaming_source.spark.options import FrameOptions
+from streaming_source.spark.partitions import MIN_ROWS_PER_READER, AlignedInputPartition
+from streaming_source.spark.watermark_rows import watermark_row_time
+
+__all__ = ["StreamPlanning"]
+
+
+class StreamPlanning:
+    """Offsets and partitions of one stream. Made where it is used: it does not travel.
+
+    The coordinator is for one thread at a time: whoever lets it work holds a lock. Beside Spark's own thread that is
+    the gateway, so that readers get answers to their events while they read.
+
+    Parameters
+    ----------
+    source, rules, schema, options
+        What to read, and how.
+    readers
+        Tasks a micro-batch.
+    """
+
+    def __init__(
+        self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, options: FrameOptions, readers: int
+    ) -> None:
+        self._options = options
+        self._readers = readers
+        self._codec = OffsetCodec(source)
+        self._turn = threading.RLock()
+        self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(
+            source, rules, schema, _now_us, readers=readers, meeting=_meeting(rules)
+        )
+        self._channel: PlannerChannel | None = None
+        if rules.reports or source.source_event_serializer is not None:
+            self._channel = PlannerChannel(self._coordinator, source.source_event_serializer, options, self._turn)
+        # Of the states handed out last: partitions() asks for two of them.
+        self._recent: dict[int, SourceState[Any, Any]] = {}
+        # When the last micro-batch was planned; the first one does not wait for more.
+        self._planned_at: float | None = None
+
+    def drain(self) -> None:
+        """From now on plan to the end of what is there, and no further."""
+        with self._turn:
+            self._coordinator.drain()
+
+    def latest_offset(self, start: Offset, max_rows: int | None) -> Offset:
+        """The end of the next micro-batch; `start` itself when there is nothing to do."""
+        with self._turn:
+            coordinator = self._coordinator
+            if not coordinator.restored:
+                coordinator.restore(self._state_of(start))
+            elif start["n"] != coordinator.state.sequence:
+                coordinator.rewind(self._state_of(start))
+            if self._waits_for_more():
+                return start
+            before = coordinator.state
+            after = coordinator.advance(max_rows)
+            if after is before:
+                return start
+            self._recent = {before.sequence: before, after.sequence: after}
+            self._planned_at = time.monotonic()
+            return self._codec.encode(after)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
+        """What to read between two offsets, from them alone."""
+        with self._turn:
+            begun, ended = self._state_of(start), self._state_of(end)
+            coordinator = self._coordinator
+            if not coordinator.restored:
+                coordinator.restore(ended)
+            announced = begun.table.combined
+            row_us = watermark_row_time(ended.table.combined) if self._options.watermark_rows else None
+            ranges = coordinator.ranges(begun, ended, self._readers, MIN_ROWS_PER_READER)
+            parts = [AlignedInputPartition(splits, announced) for splits in assign_ranges(ranges, self._readers)]
+            gateway = self._channel.address() if parts and self._channel is not None else None
+            if row_us is not None:
+                if not parts:
+                    parts.append(AlignedInputPartition((), announced))
+                parts[0].watermark_row_us = row_us
+            for subtask_id, part in enumerate(parts):
+                part.subtask_id = subtask_id
+                part.batch = ended.sequence
+                part.gateway = gateway
+                # Without something to read no reader is made: its events wait.
+                part.events = tuple(coordinator.take_events(subtask_id)) if part.splits else ()
+            return parts
+
+    def committed(self, end: Offset) -> None:
+        """A micro-batch is done."""
+        with self._turn:
+            self._coordinator.notify_committed(end["n"])
+
+    def available(self) -> Offset | None:
+        """For each split in work the next position and the one after the last record known to be there."""
+        with self._turn:
+            if not self._coordinator.restored:
+                return None
+            return {
+                split_id: {"position": position, "available": end}
+                for split_id, (position, end) in self._coordinator.available().items()
+            }
+
+    def close(self) -> None:
+        """End discovery, and listen no more."""
+        if self._channel is not None:
+            self._channel.close()
+        with self._turn:
+            self._coordinator.close()
+
+    def _waits_for_more(self) -> bool:
+        """Whether there are too few records for a micro-batch, and the time for waiting is not over."""
+        options = self._options
+        if options.min_rows is None or self._planned_at is None or self._coordinator.is_draining:
+            return False
+        if time.monotonic() - self._planned_at >= options.max_delay_us / 1e6:
+            return False
+        return self._coordinator.unread_rows() < options.min_rows
+
+    def _state_of(self, offset: Offset) -> SourceState[Any, Any]:
+        # A checkpoint of another source may hold anything.
+        known = self._recent.get(offset.get("n", -1)) if isinstance(offset, dict) else None
+        return self._codec.decode(offset) if known is None else known
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def _meeting(rules: ReadRules) -> GroupMeeting | None:
+    alignment = rules.strategy.alignment
+    if rules.group is None or alignment is None:
+        return None
+    return GroupMeeting(_meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, _now_us)
+
+
+def _meeting_place() -> Path:
+    """A file that all planners of one application find, and no other's: Spark removes it with the application."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS")
+    if not folders:
+        raise OptionError(
+            "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
+            "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
+        )
+    return Path(folders.split(",")[0]) / "watermark-alignment.sqlite"

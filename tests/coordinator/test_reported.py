@@ -1,0 +1,195 @@
+"""Sources whose event times are learnt from reports: what is read, what is announced, and what a lost report costs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alignment import WatermarkStrategy
+from alignment.combine import SplitStatus
+from alignment.reports import RangeReport
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source.api import RecordSplit
+from streaming_source.exceptions import SourceError, UnsupportedOperationError
+from streaming_source.testing import Gap, SourceHarness, TestingSource
+from streaming_source.testing.script import Element
+
+BOUND = 5
+STEPS = ("batch", "batch", "plan", "second", "restart", "lose", "rewind", "scale", "append")
+
+
+def all_arrive(reports: list[RangeReport]) -> list[RangeReport]:
+    return reports
+
+
+def strategy(drift_us: int | None = None, idle: str | None = None) -> WatermarkStrategy:
+    bounded = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(microseconds=BOUND))
+    bounded = bounded if idle is None else bounded.with_idleness(idle)
+    if drift_us is None:
+        return bounded
+    return bounded.with_watermark_alignment("own", timedelta(microseconds=drift_us))
+
+
+def reading(source: TestingSource, using: WatermarkStrategy | None = None, **options: object) -> SourceHarness:
+    options = {"reports": all_arrive, **options}
+    return SourceHarness(source, using or strategy(), clock=source.clock, **options)  # type: ignore[arg-type]
+
+
+def settle(harness: SourceHarness, source: TestingSource, seconds: int = 3) -> None:
+    """Read all there is, and let what is asked again be asked."""
+    for _ in range(seconds):
+        harness.run()
+        source.clock.advance("1 second")
+    harness.run()
+
+
+def test_the_watermark_is_announced_after_the_records_by_a_micro_batch_without_any() -> None:
+    source = TestingSource({"a": [10, 30, 20], "b": [50, 40]})
+    harness = reading(source)
+    first, second = harness.run()
+    assert (len(first.all_records), first.watermark) == (5, MIN_WATERMARK)
+    assert (len(second.all_records), second.watermark) == (0, 30 - BOUND - 1)
+    harness.close()
+
+
+def test_a_split_that_is_ahead_is_paused_until_the_slowest_has_caught_up() -> None:
+    rows = 9000
+    source = TestingSource({"fast": [100 * n for n in range(rows)], "slow": list(range(rows))}, records_per_fetch=1000)
+    harness = reading(source, strategy(drift_us=1000))
+    statuses = []
+    while harness.run_batch() is not None:
+        table = harness.state.table
+        statuses.append(dict(zip(table.split_ids, map(SplitStatus, table.statuses.tolist()), strict=True)))
+    assert statuses[1] == {"fast": SplitStatus.PAUSED, "slow": SplitStatus.ACTIVE}
+    assert not any(status["slow"] is SplitStatus.PAUSED for status in statuses)
+    # It waits for one that has nothing left, and is not idle.
+    assert len(harness.records()["fast"]) == 4096
+    assert len(harness.records()["slow"]) == rows
+    harness.close()
+
+
+def test_a_lost_report_is_waited_for_by_the_watermark_alone() -> None:
+    source = TestingSource({"a": [10, 20], "b": [10, 30]})
+    arrives = False
+    harness = reading(source, reports=lambda reports: reports if arrives else [])
+    settle(harness, source)
+    assert harness.records() == source.expected()
+    assert harness.watermark == MIN_WATERMARK
+    arrives = True
+    source.go_on("a", 40)
+    source.go_on("b", 50)
+    settle(harness, source)
+    assert harness.watermark == 40 - BOUND - 1
+    harness.close()
+
+
+def test_a_split_with_nothing_left_to_read_is_idle_after_the_timeout_even_if_its_report_was_lost() -> None:
+    source = TestingSource({"a": [10, 20], "b": [10, 30]})
+    harness = reading(
+        source, strategy(idle="10 seconds"), reports=lambda reports: [r for r in reports if r.split_id == "b"]
+    )
+    settle(harness, source, 9)
+    assert harness.watermark == MIN_WATERMARK
+    source.go_on("b", 40)
+    settle(harness, source, 4)
+    assert harness.watermark == 40 - BOUND - 1
+    harness.close()
+
+
+def test_a_run_to_the_end_of_what_is_there_reads_it_and_announces_what_it_gave() -> None:
+    source = TestingSource({"a": [10, 20, 30], "b": [1000, 2000]})
+    harness = reading(source, strategy(drift_us=1), available_now=True)
+    harness.run()
+    assert harness.records() == source.expected()
+    assert harness.watermark == 2000 - BOUND - 1 or harness.watermark == 30 - BOUND - 1
+    source.go_on("a", 40)
+    assert harness.run() == [], "what comes later is for the next run"
+    harness.close()
+
+
+class _Silent(TestingSource):
+    def end_positions(self, splits: Sequence[RecordSplit]) -> list[int]:
+        return []
+
+
+class _Unasked(TestingSource):
+    def end_positions(self, splits: Sequence[RecordSplit]) -> list[int]:
+        return list(super(TestingSource, self).end_positions(splits))
+
+
+def test_an_enumerator_that_does_not_say_where_records_end_is_refused() -> None:
+    with pytest.raises(UnsupportedOperationError, match=r"_Unasked does not say where the records of split 'a' end"):
+        reading(_Unasked({"a": [1]})).plan()
+
+
+def test_an_answer_for_fewer_splits_is_an_error() -> None:
+    with pytest.raises(SourceError, match="gave 0 positions for 1 splits"):
+        reading(_Silent({"a": [1]})).plan()
+
+
+def naive_watermark(harness: SourceHarness, splits: dict[str, list[Element]]) -> int:
+    """What the records give that were read so far, if all of them were reported."""
+    read = harness.records()
+    latest = [max((time for _, time in read.get(split_id, [])), default=MIN_WATERMARK) for split_id in splits]
+    return min(MIN_WATERMARK if time == MIN_WATERMARK else time - BOUND - 1 for time in latest)
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> dict[str, list[Element]]:
+    record = st.integers(0, 60)
+    gap = st.integers(1, 3).map(Gap)
+    return {
+        name: draw(st.lists(st.one_of(record, record, st.none(), gap), max_size=12))
+        for name in "abc"[: draw(st.integers(1, 3))]
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    splits=scripts(),
+    steps=st.lists(st.sampled_from(STEPS), max_size=14),
+    drift_us=st.none() | st.sampled_from([0, 7, 100]),
+    max_rows=st.none() | st.integers(1, 6),
+    seed=st.integers(0, 2**20),
+)
+def test_whatever_happens_every_record_is_read_once_and_no_on_time_one_late(
+    splits: dict[str, list[Element]], steps: list[str], drift_us: int | None, max_rows: int | None, seed: int
+) -> None:
+    source, chance = TestingSource(splits), random.Random(seed)
+    seen: list[RangeReport] = []
+
+    def some_arrive(reports: list[RangeReport]) -> list[RangeReport]:
+        """Lost, late, twice, in another order."""
+        seen.extend(reports)
+        chance.shuffle(seen)
+        return [report for report in seen if chance.random() < 0.5]
+
+    arriving = [some_arrive]
+    harness = reading(source, strategy(drift_us), max_rows=max_rows, reports=lambda reports: arriving[0](reports))
+    for step in steps:
+        if step in ("batch", "plan") and (harness.is_planned or harness.plan()) and step == "batch":
+            harness.commit(harness.read())
+            assert harness.watermark <= naive_watermark(harness, splits)
+        elif step == "second":
+            source.clock.advance("1 second")
+        elif step == "rewind" and harness.is_planned:
+            harness.rewind()
+        elif step in ("restart", "lose"):
+            harness.restart(loses_plan=step == "lose")
+        elif step == "scale":
+            harness.restart(readers=harness.readers % 3 + 1)
+        elif step == "append":
+            source.go_on(chance.choice(sorted(splits)), chance.randrange(60))
+    arriving[0] = all_arrive
+    for split_id in splits:
+        source.go_on(split_id, 1000)
+    settle(harness, source, 40)
+    read = harness.records()
+    assert {split_id: read.get(split_id, []) for split_id in splits} == source.expected()
+    assert harness.watermark == 1000 - BOUND - 1 != MAX_WATERMARK
+    harness.close()
