@@ -159,7 +159,8 @@ class GatewayFront:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.set_alpn_protocols(["h2"])
         try:
-            context.load_cert_chain(certificate, key)
+            # A key behind a passphrase is an error: nobody is there who could be asked.
+            context.load_cert_chain(certificate, key, password="")
             self.root_certificate = (root or certificate).read_bytes()
         except (OSError, ssl.SSLError) as error:
             raise OptionError(

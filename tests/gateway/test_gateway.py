@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -117,6 +119,20 @@ def test_a_listener_that_fails_is_not_told_again_and_says_nothing_of_the_message
     assert len(listener.events) == 1
     assert "ValueError" in caplog.text
     assert "confidential" not in caplog.text
+
+
+def test_a_message_imports_no_pandas() -> None:
+    code = (
+        "import sys\n"
+        "from streaming_source.gateway import GatewayClient, GatewayServer\n"
+        "from tests.gateway.support import REPORT, RecordingListener\n"
+        "server = GatewayServer(RecordingListener(), None)\n"
+        "assert GatewayClient.of(server.start()).for_task(0, 0, 0).send_reports([REPORT])\n"
+        "server.close()\n"
+        "sys.exit('pandas was loaded' if 'pandas' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_text_of_an_address_does_not_show_its_token(address: GatewayAddress) -> None:
