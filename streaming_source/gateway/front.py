@@ -198,6 +198,8 @@ class GatewayFront:
         assert task is not None
         self._connections.add(task)
         try:
+            # Executors may go without a word.
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if len(self._connections) > _MAX_CONNECTIONS:
                 raise RefusedError(Refusal.CROWDED)
             await self._pass_on(reader, writer)
