@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks import channel, fetching, files, kafka, many_files, planning
+from benchmarks import channel, fetching, files, gateway, kafka, many_files, planning
 
 
 def main() -> None:
@@ -15,6 +15,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     planning.run(quick=quick)
     many_files.run(quick=quick)
+    gateway.run(quick=quick)
     fetching.run(quick=quick)
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
         # First of those that start Spark: a JVM takes Spark's Kafka source when it starts, or never. Not in a quick

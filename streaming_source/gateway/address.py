@@ -21,6 +21,8 @@ class GatewayAddress:
         What every message has to carry.
     root_certificate
         PEM of the certificate that vouches for the gateway's own; None without TLS.
+    max_message_bytes
+        Larger messages are refused, so that they need not be sent.
     """
 
     host: str
@@ -28,6 +30,7 @@ class GatewayAddress:
     query_id: str
     token: str = field(repr=False)
     root_certificate: bytes | None = field(default=None, repr=False)
+    max_message_bytes: int = 1 << 20
 
     @property
     def uri(self) -> str:

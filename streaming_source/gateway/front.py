@@ -159,7 +159,8 @@ class GatewayFront:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.set_alpn_protocols(["h2"])
         try:
-            context.load_cert_chain(certificate, key)
+            # A key behind a passphrase is an error: nobody is there who could be asked.
+            context.load_cert_chain(certificate, key, password="")
             self.root_certificate = (root or certificate).read_bytes()
         except (OSError, ssl.SSLError) as error:
             raise OptionError(
@@ -197,6 +198,8 @@ class GatewayFront:
         assert task is not None
         self._connections.add(task)
         try:
+            # Executors may go without a word.
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if len(self._connections) > _MAX_CONNECTIONS:
                 raise RefusedError(Refusal.CROWDED)
             await self._pass_on(reader, writer)

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 import pyarrow.flight as flight
 
+from alignment.exceptions import InvalidArgumentError
 from alignment.reports import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
 from streaming_source.gateway import processes
@@ -37,6 +38,7 @@ __all__ = ["GatewayListener", "GatewayServer"]
 _log = logging.getLogger(__name__)
 
 _MAX_MESSAGE_BYTES: Final = 1 << 20
+_LEAST_MESSAGE_BYTES: Final = 1 << 16
 _CLOSE_S: Final = 1.0
 
 
@@ -76,13 +78,15 @@ class GatewayServer:
         PEM file of the certificate that vouches for `certificate`; by default that itself, as is right for one that is
         self-signed.
     max_message_bytes
-        Larger messages are refused, before they are in memory.
+        Larger messages are refused, before they are in memory; at least 65,536.
     directory
         Where the service has its local socket: a directory that others clean up if this process is killed; by default a
         temporary one.
 
     Raises
     ------
+    InvalidArgumentError
+        If `max_message_bytes` is too small.
     OptionError
         By `start`, if it cannot listen there or a certificate cannot be read.
     """
@@ -101,6 +105,11 @@ class GatewayServer:
         max_message_bytes: int = _MAX_MESSAGE_BYTES,
         directory: Path | None = None,
     ) -> None:
+        if max_message_bytes < _LEAST_MESSAGE_BYTES:
+            raise InvalidArgumentError(
+                f"max_message_bytes = {max_message_bytes}: must be at least {_LEAST_MESSAGE_BYTES}, for a report to fit"
+            )
+        self._max_message_bytes = max_message_bytes
         self._counts = RefusalCounts()
         self._query_id = secrets.token_hex(QUERY_ID_CHARACTERS // 2)
         self._token = secrets.token_urlsafe(32)
@@ -172,7 +181,9 @@ class GatewayServer:
                 service.shutdown()
             raise
         host = front.host if self._public_host is None else self._public_host
-        return GatewayAddress(host, front.port, self._query_id, self._token, front.root_certificate)
+        return GatewayAddress(
+            host, front.port, self._query_id, self._token, front.root_certificate, self._max_message_bytes
+        )
 
 
 class _Doorkeeper(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -297,4 +308,10 @@ class _Desk:
         if body:
             raise RefusedError(Refusal.MALFORMED)
         self._taken.take(header)
-        return [encode_event(self._serializer, event) for event in self._listener.take_events(header.subtask_id)]
+        answers = []
+        for event in self._listener.take_events(header.subtask_id):
+            try:
+                answers.append(encode_event(self._serializer, event))
+            except Exception as error:  # the others are not to be lost with it
+                _log.error("a %s for a reader is left out: %s", type(event).__name__, type(error).__name__)
+        return answers

@@ -30,8 +30,6 @@ _log = logging.getLogger(__name__)
 _TASK_S: Final = 5.0
 _TRIES: Final = 2
 _MAX_REPORTS: Final = 2_000
-_MAX_REPORT_BYTES: Final = 1 << 19
-"""Together these keep reports well below a gateway's default of 1 MiB a message."""
 _REPORT_NUMBERS_BYTES: Final = 80
 
 
@@ -61,7 +59,7 @@ class TaskMessages:
 
     def send_reports(self, reports: Sequence[RangeReport]) -> bool:
         """Report what was read; whether all of it arrived. Many reports go in several messages."""
-        return all(self._send(REPORTS, encode_reports(part), _TRIES) is not None for part in _parts(reports))
+        return all(self._send(REPORTS, encode_reports(part), _TRIES) is not None for part in self._parts(reports))
 
     def send_event(self, event: SourceEvent, *, required: bool = False) -> bool:
         """Send an event to the enumerator, at most once; whether it arrived.
@@ -120,6 +118,9 @@ class TaskMessages:
     def _send(self, action: str, body: bytes, tries: int) -> list[bytes] | None:
         header = self._next
         self._next = MessageHeader(header.query_id, header.batch, header.subtask_id, header.attempt, header.number + 1)
+        if len(body) > self._client.address.max_message_bytes:
+            _log.error("a message of %d bytes is not sent: the gateway refuses such", len(body))
+            return None
         if self._left_s <= 0:
             return None
         began = self._client.clock()
@@ -128,15 +129,15 @@ class TaskMessages:
         finally:
             self._left_s -= self._client.clock() - began
 
-
-def _parts(reports: Sequence[RangeReport]) -> Iterator[Sequence[RangeReport]]:
-    """Reports in messages that a gateway takes."""
-    begin = size = 0
-    for end, report in enumerate(reports):
-        own = _REPORT_NUMBERS_BYTES + len(report.split_id.encode())
-        if end > begin and (end - begin >= _MAX_REPORTS or size + own > _MAX_REPORT_BYTES):
-            yield reports[begin:end]
-            begin, size = end, 0
-        size += own
-    if begin < len(reports):
-        yield reports[begin:]
+    def _parts(self, reports: Sequence[RangeReport]) -> Iterator[Sequence[RangeReport]]:
+        """Reports in messages that the gateway takes, each within half of what it takes at most."""
+        most = self._client.address.max_message_bytes // 2
+        begin = size = 0
+        for end, report in enumerate(reports):
+            own = _REPORT_NUMBERS_BYTES + len(report.split_id.encode())
+            if end > begin and (end - begin >= _MAX_REPORTS or size + own > most):
+                yield reports[begin:end]
+                begin, size = end, 0
+            size += own
+        if begin < len(reports):
+            yield reports[begin:]

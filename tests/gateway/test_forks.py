@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SETUP = """
 import os, sys
 from streaming_source.gateway import GatewayClient, GatewayServer
@@ -44,7 +48,7 @@ def run(code: str) -> str:
         address = gateway.stdout.readline().strip()
         begin = f"{SETUP}\nimport pickle\naddress = pickle.loads(bytes.fromhex({address!r}))\n"
         done = subprocess.run(
-            [sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=50, check=False
+            [sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=300, check=False
         )
         arrived, _ = gateway.communicate()
     assert done.returncode == 0, done.stderr

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from alignment.exceptions import InvalidArgumentError
 from alignment.reports import RangeReport
 from streaming_source.api import SourceEvent
-from streaming_source.exceptions import OptionError, UnsupportedOperationError
+from streaming_source.exceptions import EventNotDeliveredError, OptionError, UnsupportedOperationError
 from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal
 from tests.gateway.support import REPORT, SERIALIZER, Answer, AskForMore, RecordingListener
 
@@ -35,6 +38,36 @@ def test_many_reports_go_in_messages_that_the_gateway_takes(
     assert GatewayClient.of(address).for_task(batch=0, subtask_id=0, attempt=0).send_reports(reports)
     assert listener.reports == reports
     assert server.refused == {}
+
+
+def test_what_the_gateway_would_refuse_as_too_large_is_not_sent(
+    listener: RecordingListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = GatewayServer(listener, SERIALIZER, max_message_bytes=1 << 16)
+    messages = GatewayClient.of(server.start()).for_task(0, 0, 0, SERIALIZER)
+    assert not messages.send_event(AskForMore("x" * (1 << 16), 7))
+    with pytest.raises(EventNotDeliveredError):
+        messages.send_event(AskForMore("x" * (1 << 16), 7), required=True)
+    assert "is not sent" in caplog.text
+    reports = [RangeReport(f"{number:08}" * 500, 0, number, number) for number in range(50)]
+    assert messages.send_reports(reports)
+    server.close()
+    assert listener.reports == reports
+    assert server.refused == {}
+
+
+def test_a_limit_below_that_of_a_report_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="max_message_bytes = 65535: must be at least 65536"):
+        GatewayServer(RecordingListener(), None, max_message_bytes=65_535)
+
+
+def test_an_event_that_cannot_be_written_does_not_take_the_others_with_it(
+    address: GatewayAddress, listener: RecordingListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener.outgoing = {0: [Answer(True), AskForMore("confidential", "7"), Answer(False)]}  # type: ignore[arg-type]
+    assert GatewayClient.of(address).for_task(0, 0, 0, SERIALIZER).take_events() == [Answer(True), Answer(False)]
+    assert "a AskForMore for a reader is left out: TypeError" in caplog.text
+    assert "confidential" not in caplog.text
 
 
 def test_an_event_arrives_with_the_number_of_its_reader(address: GatewayAddress, listener: RecordingListener) -> None:
@@ -117,6 +150,20 @@ def test_a_listener_that_fails_is_not_told_again_and_says_nothing_of_the_message
     assert len(listener.events) == 1
     assert "ValueError" in caplog.text
     assert "confidential" not in caplog.text
+
+
+def test_a_message_imports_no_pandas() -> None:
+    code = (
+        "import sys\n"
+        "from streaming_source.gateway import GatewayClient, GatewayServer\n"
+        "from tests.gateway.support import REPORT, RecordingListener\n"
+        "server = GatewayServer(RecordingListener(), None)\n"
+        "assert GatewayClient.of(server.start()).for_task(0, 0, 0).send_reports([REPORT])\n"
+        "server.close()\n"
+        "sys.exit('pandas was loaded' if 'pandas' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_text_of_an_address_does_not_show_its_token(address: GatewayAddress) -> None:

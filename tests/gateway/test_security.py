@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import subprocess
@@ -16,9 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal
+from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal, front
 from streaming_source.gateway.frames import FrameMeter
 from streaming_source.gateway.messages import HEADER_BYTES
+from streaming_source.gateway.refusals import RefusalCounts
 from tests.gateway.support import REPORT, SERIALIZER, RecordingListener, Stranger, credentials, message
 
 MEGABYTE = 1 << 20
@@ -231,6 +233,37 @@ def test_raw_bytes_behind_the_greeting_of_http_2_bring_nobody_in(
     answer = answer_to(address, FrameMeter.GREETING + data)
     assert address.token.encode() not in answer
     assert listener.reports == []
+
+
+def test_more_connections_than_there_is_room_for_are_not_let_in(
+    address: GatewayAddress, server: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "_MAX_CONNECTIONS", 1)
+    with socket.create_connection((address.host, address.port)) as first:
+        first.sendall(FrameMeter.GREETING)
+        # An answer: it was let in.
+        assert first.recv(1)
+        assert answer_to(address, FrameMeter.GREETING) == b""
+    assert server.refused == {Refusal.CROWDED: 1}
+    monkeypatch.undo()
+
+
+def test_a_connection_that_says_nothing_is_cut_off(
+    address: GatewayAddress, server: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "_GREETING_S", 0.05)
+    with socket.create_connection((address.host, address.port), timeout=20) as silent, contextlib.suppress(OSError):
+        assert silent.recv(1) == b""
+    assert server.refused == {Refusal.MALFORMED: 1}
+
+
+def test_refusals_are_logged_at_most_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    counts = RefusalCounts(lambda: now)
+    for now in (0.0, 1.0, 59.0, 60.0, 61.0):  # noqa: B007
+        counts.add(Refusal.NO_TOKEN)
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.rpartition(": ")[2] for line in said] == ["1 no token", "4 no token"]
 
 
 def test_thousands_of_refusals_leave_no_memory_behind_and_few_lines_in_the_log(
