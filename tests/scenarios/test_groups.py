@@ -140,7 +140,7 @@ def test_sources_of_one_name_do_not_speak_for_each_other(group: Group) -> None:
     assert {member.source.name for member in (slow, *fast)} == {"testing"}
     group.let_pass(3)
     assert [member.read for member in fast] == [[1], [1]]
-    slow.source.go_on("s", 299, 500)
+    slow.source.go_on("s", 295)
     group.let_pass(3)
     assert [member.read for member in fast] == [[1, 300], [1, 300]]
 
