@@ -48,8 +48,9 @@ class SourceReport:
 def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
     """How far a source may read: the smallest watermark of the *other* counting sources plus its own drift. O(n^2).
 
-    Its own splits it holds together itself, ahead of reading. If every counting source waits for another, since the
-    next record of each is beyond its limit, there is a gap in the event times: then those go on that are nearest.
+    Its own splits it holds together itself, ahead of reading. If every counting source that has more to read waits for
+    another, since the next record of each is beyond its limit, there is a gap in the event times: then those go on that
+    are nearest, within their drift of those that have read all that is there.
 
     Parameters
     ----------
@@ -67,10 +68,12 @@ def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
     nearest = reports[source_id].next_us
     if nearest is None or nearest <= limit:
         return limit
+    max_drift_us = reports[source_id].max_drift_us
     for other_id, other in reports.items():
-        if other.watermark is None and other.next_us is None:
-            continue
-        if other.next_us is None or other.next_us < nearest or other.next_us <= _limit_by_others(other_id, reports):
+        if other.next_us is not None:
+            if other.next_us < nearest or other.next_us <= _limit_by_others(other_id, reports):
+                return limit
+        elif other.watermark is not None and nearest > saturating_add(other.watermark, max_drift_us):
             return limit
     return nearest
 

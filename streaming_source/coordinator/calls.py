@@ -71,6 +71,24 @@ class AsyncCalls:
 
         self._workers.submit(work, delay_s)
 
+    def repeat(self, work: Callable[[], None], period_s: float) -> None:
+        """Do something on a worker again and again, also while the coordinator's thread does not run for hours.
+
+        What it raises is raised on the coordinator's thread, and ends it.
+        """
+
+        def again() -> None:
+            if self._ended:
+                return
+            try:
+                work()
+            except BaseException as error:  # whatever it is, the query must know
+                self.post(partial(_raise, error))
+            else:
+                self._workers.submit(again, period_s)
+
+        self._workers.submit(again, period_s)
+
     def post(self, action: Callable[[], None]) -> None:
         """Have something done on the coordinator's thread."""
         self._arrived.put(action)
@@ -127,6 +145,10 @@ class AsyncCalls:
         self._awaited.discard(progress)
         if not self._ended:
             handler(result, error, began_us)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 class _Progress:

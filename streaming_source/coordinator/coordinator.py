@@ -34,7 +34,7 @@ from streaming_source.coordinator.group import GroupSeat
 from streaming_source.coordinator.host import EnumeratorHost
 from streaming_source.coordinator.look_ahead import LookAhead
 from streaming_source.coordinator.meeting import GroupMeeting
-from streaming_source.coordinator.members import SplitsInWork, has_news, without_finished
+from streaming_source.coordinator.members import SplitsInWork, has_news, slowest_counting, without_finished
 from streaming_source.coordinator.reported import ReportedTimes
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
@@ -146,6 +146,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._context.take_index(self._index, self._rules.time_limit_us)
         self._started = False
         self._begin_from(state)
+        alignment = self._rules.strategy.alignment
+        if alignment is not None and not self._draining:
+            self._group.start(self._calls, alignment.update_interval_us / 1e6, self._look_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
@@ -181,9 +184,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._foresight.start()
         self.host.run_until(lambda: not self._calls.awaits_first)
         self._context.changed = self._started = True
-        alignment = self._rules.strategy.alignment
-        if alignment is not None:
-            self._group.start(self._calls, alignment.update_interval_us / 1e6, self._look_again)
         if self._draining:
             self._calls.end()
         else:
@@ -400,6 +400,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # a source that says nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
         self._generators = SplitGenerators(self._rules.strategy)
+        if len(state.table) and not self._draining:
+            # The others may be asked before this source, which until then is where it was (FLINK-40505).
+            self._group.tell(slowest_counting(state.table), None)
 
     def _take_over(self) -> None:
         """Let the splits of the state be in work."""

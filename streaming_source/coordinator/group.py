@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.meeting import GroupMeeting
 
 __all__ = ["GroupSeat"]
+
+_LISTEN_S: Final = 0.05
+"""How often a source that waits for the others looks whether it may go on: an exchange costs well under a millisecond,
+and a backlog of two queries moves on by a drift each time (FLINK-37399)."""
 
 
 class GroupSeat:
@@ -26,17 +31,29 @@ class GroupSeat:
         self._waits = False
 
     def start(self, calls: AsyncCalls, interval_s: float, on_change: Callable[[], None]) -> None:
-        """Have the report renewed again and again; `on_change` is called when what waits may go on."""
-        if self._meeting is None:
+        """Have the report renewed again and again; `on_change` is called when what waits may go on.
+
+        It is renewed on a worker, whatever the coordinator's thread does: a source is not dead because its micro-batch
+        takes longer than its lease.
+        """
+        meeting = self._meeting
+        if meeting is None:
             return
+        is_told = False
 
-        def take(limit_us: int | None, error: BaseException | None, began_us: int) -> None:
-            if error is not None:
-                raise error
-            if self._waits and limit_us != self._limit_us:
-                on_change()
+        def tell() -> None:
+            nonlocal is_told
+            is_told = False
+            on_change()
 
-        calls.call(self._meeting.renew, take, delay_s=interval_s, period_s=interval_s)
+        def keep_seat() -> None:
+            nonlocal is_told
+            limit_us = meeting.keep_seat(listens=self._waits)
+            if self._waits and limit_us != self._limit_us and not is_told:
+                is_told = True
+                calls.post(tell)
+
+        calls.repeat(keep_seat, min(interval_s, _LISTEN_S))
 
     def limit_us(self) -> int:
         """The bound for the next plan; `MAX_WATERMARK` for none."""
@@ -44,7 +61,7 @@ class GroupSeat:
             self._limit_us = self._meeting.renew()
         return self._limit_us
 
-    def tell(self, slowest_us: int | None, nearest_us: Callable[[], int | None]) -> None:
+    def tell(self, slowest_us: int | None, nearest_us: Callable[[], int | None] | None) -> None:
         """What a plan came to.
 
         Parameters
@@ -52,10 +69,11 @@ class GroupSeat:
         slowest_us
             The smallest watermark of its splits that count; None if none counts.
         nearest_us
-            Finds the event time of the record that would be read next; None if all that is there was read.
+            Finds the event time of the record that would be read next, None if all that is there was read; None for a
+            state that nobody has planned from yet.
         """
         if self._meeting is not None:
-            nearest = nearest_us()
+            nearest = None if nearest_us is None else nearest_us()
             self._waits = nearest is not None
             self._meeting.report(slowest_us, nearest)
 

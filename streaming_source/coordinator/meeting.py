@@ -74,14 +74,15 @@ class GroupMeeting:
     ) -> None:
         self._path = path
         self._group = group
+        self._interval_us = interval_us
         self._lease_us = max(_LEASE_INTERVALS * interval_us, _SHORTEST_LEASE_US)
         self._now_us = now_us
         self._is_alive = is_alive or _is_alive
         self._lock = threading.Lock()
         self._report = SourceReport(max_drift_us)
         self._limit_us = MAX_WATERMARK
-        self._last_exchange_us = now_us()
-        self._has_warned = False
+        self._last_exchange_us = self._last_try_us = now_us()
+        self._has_warned = self._has_left = False
         self.source_id = uuid.uuid4().hex
 
     def report(self, watermark: int | None, next_us: int | None) -> int:
@@ -95,9 +96,28 @@ class GroupMeeting:
         with self._lock:
             return self._exchange()
 
-    def leave(self) -> None:
-        """Hold nobody back any more. A process that ends without it has left all the same."""
+    def keep_seat(self, *, listens: bool) -> int:
+        """Say the same again once an interval has passed. From any thread.
+
+        Parameters
+        ----------
+        listens
+            Take the limit also if it has not: the others may have said something.
+
+        Returns
+        -------
+        int
+            The limit that was taken last.
+        """
         with self._lock:
+            if self._now_us() - self._last_try_us >= self._interval_us:
+                return self._exchange()
+            return self._exchange(says=False) if listens else self._limit_us
+
+    def leave(self) -> None:
+        """Hold nobody back any more, whatever is still said. A process that ends without it has left all the same."""
+        with self._lock:
+            self._has_left = True
             try:
                 with closing(self._open()) as file, file:
                     file.execute("DELETE FROM report WHERE meeting = ? AND source = ?", (self._group, self.source_id))
@@ -106,10 +126,16 @@ class GroupMeeting:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _exchange(self) -> int:
+    def _exchange(self, *, says: bool = True) -> int:
+        if self._has_left:
+            return self._limit_us
         now_us = self._now_us()
+        self._last_try_us = now_us if says else self._last_try_us
         try:
-            reports = self._write_and_read(now_us)
+            with closing(self._open()) as file, file:
+                if says:
+                    self._say(file, now_us)
+                reports = self._hear(file, now_us)
         except sqlite3.Error as error:
             self._warn(error)
             if now_us - self._last_exchange_us >= self._lease_us:
@@ -120,29 +146,33 @@ class GroupMeeting:
             self._limit_us = source_limit(self.source_id, reports)
         return self._limit_us
 
-    def _write_and_read(self, now_us: int) -> dict[str, SourceReport]:
+    def _say(self, file: sqlite3.Connection, now_us: int) -> None:
         own = self._report
         row = (self._group, self.source_id, os.getpid(), now_us + self._lease_us)
-        # A connection for each exchange: one that is kept would be another process's after a fork.
-        with closing(self._open()) as file, file:
-            file.execute("BEGIN IMMEDIATE")
-            file.execute(
-                "INSERT OR REPLACE INTO report VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*row, own.max_drift_us, own.watermark, own.next_us),
-            )
-            found = file.execute(
-                "SELECT source, pid, until_us, max_drift_us, watermark, next_us FROM report WHERE meeting = ?",
-                (self._group,),
-            ).fetchall()
-            reports = {}
-            for source_id, pid, until_us, *report in found:
-                if until_us > now_us and self._is_alive(pid):
-                    reports[source_id] = SourceReport(*report)
-                else:
-                    file.execute("DELETE FROM report WHERE meeting = ? AND source = ?", (self._group, source_id))
+        file.execute("BEGIN IMMEDIATE")
+        file.execute(
+            "INSERT OR REPLACE INTO report VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*row, own.max_drift_us, own.watermark, own.next_us),
+        )
+
+    def _hear(self, file: sqlite3.Connection, now_us: int) -> dict[str, SourceReport]:
+        """What those say that are there; what the others said is removed by the next who speaks."""
+        found = file.execute(
+            "SELECT source, pid, until_us, max_drift_us, watermark, next_us FROM report WHERE meeting = ?",
+            (self._group,),
+        ).fetchall()
+        reports = {self.source_id: self._report}
+        for source_id, pid, until_us, *report in found:
+            if source_id == self.source_id:
+                continue
+            if until_us > now_us and self._is_alive(pid):
+                reports[source_id] = SourceReport(*report)
+            elif file.in_transaction:
+                file.execute("DELETE FROM report WHERE meeting = ? AND source = ?", (self._group, source_id))
         return reports
 
     def _open(self) -> sqlite3.Connection:
+        # A connection for each exchange: one that is kept would be another process's after a fork.
         file = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
         try:
             # Nothing here must survive the machine: reports are worth their lease.

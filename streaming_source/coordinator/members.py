@@ -14,7 +14,7 @@ from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import SourceSplit
 from streaming_source.coordinator.idle_clock import IdleClock
 
-__all__ = ["SplitsInWork", "has_news", "joined", "without_finished"]
+__all__ = ["SplitsInWork", "has_news", "joined", "slowest_counting", "without_finished"]
 
 Slots = npt.NDArray[np.intp]
 
@@ -45,6 +45,12 @@ def without_finished(table: SplitTable) -> tuple[SplitTable, Slots, list[str]]:
         table.combined,
     )
     return left, keep, [table.split_ids[slot] for slot in np.flatnonzero(gone)]
+
+
+def slowest_counting(table: SplitTable) -> int | None:
+    """The smallest watermark among the splits that count; None if none does. O(n)."""
+    counting = (table.statuses == SplitStatus.ACTIVE) | (table.statuses == SplitStatus.PAUSED)
+    return int(table.watermarks[counting].min()) if counting.any() else None
 
 
 def has_news(handed_out: SplitTable, before: SplitTable, after: SplitTable) -> bool:

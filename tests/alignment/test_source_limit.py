@@ -39,6 +39,13 @@ def test_over_a_gap_the_nearest_goes_on_and_only_that() -> None:
     assert [source_limit(i, reports) for i in "abc"] == [100, 400, 400]
 
 
+def test_over_a_gap_the_nearest_stays_within_its_drift_of_one_that_has_read_all() -> None:
+    caught_up = SourceReport(99, 294, None)
+    for next_us, expected in ((304, 304), (305, 10)):
+        reports = {"a": SourceReport(10, 0, next_us), "b": SourceReport(10, 0, next_us), "c": caught_up}
+        assert [source_limit(i, reports) for i in "ab"] == [expected] * 2
+
+
 def test_there_is_no_gap_while_another_source_can_go_on() -> None:
     reports = {"a": SourceReport(10, 100, 500), "b": SourceReport(10, 90, 105)}
     assert [source_limit(i, reports) for i in "ab"] == [100, 110]

@@ -58,6 +58,35 @@ def test_with_a_period_each_call_begins_a_period_after_the_one_before_has_ended(
     assert timed.made_at_us == [0, 1_300_000, 2_600_000, 3_900_000]
 
 
+def test_what_is_repeated_goes_on_while_nobody_looks_for_hours() -> None:
+    timed = Timed()
+    timed.calls.repeat(timed.call, 1.0)
+    for _ in range(7200):
+        timed.clock.advance("1 second")
+        assert timed.workers.do_one(due=True)
+    assert len(timed.made_at_us) == 7200
+    timed.calls.end()
+    timed.clock.advance("1 hour")
+    timed.calls.run()
+    assert len(timed.made_at_us) == 7200
+
+
+def test_what_is_repeated_ends_with_its_first_error_which_reaches_the_coordinator() -> None:
+    timed = Timed()
+
+    def fail() -> None:
+        timed.call()
+        raise OSError("broken")
+
+    timed.calls.repeat(fail, 1.0)
+    timed.clock.advance("1 second")
+    with pytest.raises(OSError, match="broken"):
+        timed.calls.run()
+    timed.clock.advance("1 hour")
+    timed.calls.run()
+    assert timed.made_at_us == [1_000_000]
+
+
 def test_an_initial_delay_is_kept_and_nobody_waits_for_such_a_call() -> None:
     timed = Timed()
     timed.calls.call(timed.call, timed.handle, delay_s=2.0, period_s=1.0)

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,16 @@ def test_a_source_that_leaves_holds_nobody_back(join: Join) -> None:
     assert fast.renew() == MAX_WATERMARK
 
 
+def test_what_is_on_its_way_when_a_source_leaves_does_not_bring_it_back(join: Join, clock: Clock) -> None:
+    fast, slow = join(), join()
+    slow.report(200, 201)
+    slow.leave()
+    clock.now_us += INTERVAL_US
+    slow.keep_seat(listens=True)
+    slow.report(300, 301)
+    assert fast.report(1_000, 1_001) == MAX_WATERMARK
+
+
 def test_a_source_that_hangs_holds_the_others_for_its_lease_and_no_longer(join: Join, clock: Clock) -> None:
     fast, slow = join(), join()
     slow.report(200, 201)
@@ -74,6 +85,34 @@ def test_a_source_that_hangs_holds_the_others_for_its_lease_and_no_longer(join: 
     # It was only slow, and is back.
     slow.renew()
     assert fast.renew() == 210
+
+
+def test_who_listens_hears_at_once_and_says_the_same_again_after_an_interval(join: Join, clock: Clock) -> None:
+    fast, slow = join(), join()
+    slow.report(200, 201)
+    assert fast.report(1_000, 1_001) == 210
+    slow.report(300, 301)
+    assert fast.keep_seat(listens=False) == 210
+    assert fast.keep_seat(listens=True) == 310
+    slow.report(400, 401)
+    clock.now_us += INTERVAL_US
+    assert fast.keep_seat(listens=False) == 410
+    # It has said so: its lease goes on from there.
+    clock.now_us += LEASE_US - 1
+    assert slow.renew() == 1_010
+    clock.now_us += 1
+    assert slow.renew() == MAX_WATERMARK
+
+
+def test_who_only_listens_takes_no_part_in_who_is_there(join: Join, tmp_path: Path, clock: Clock) -> None:
+    fast, slow = join(), join()
+    slow.report(200, 201)
+    fast.report(1_000, 1_001)
+    clock.now_us += LEASE_US
+    fast._last_try_us = clock.now_us
+    assert fast.keep_seat(listens=True) == MAX_WATERMARK
+    with closing(sqlite3.connect(tmp_path / "meeting")) as file:
+        assert file.execute("SELECT count(*) FROM report").fetchone() == (2,)
 
 
 _MEMBER = """
@@ -126,7 +165,7 @@ def test_where_nothing_can_be_exchanged_the_last_limit_holds_for_a_lease_and_is_
             clock.now_us += LEASE_US
             assert fast.renew() == MAX_WATERMARK
         assert caplog.text.count("cannot be reached") == 1
-        fast.leave()
+        join().leave()
     finally:
         holder.rollback()
         holder.close()
