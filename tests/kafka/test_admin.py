@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
+
 from streaming_source.connectors.kafka.admin import KafkaAdmin, Patience
 from streaming_source.connectors.kafka.config import ClientConfig
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST
@@ -37,6 +41,20 @@ def test_of_partitions_that_are_not_there_there_is_no_answer(topic: Topic) -> No
     there, gone = Partition(topic.name, 0), Partition(topic.name, 7)
     admin = admin_of(topic.broker, 5)
     assert admin.offsets({there: LATEST, gone: LATEST}) == {there: 0}
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["never-there", "deleted"])
+def test_that_nothing_is_there_any_more_is_an_answer_and_no_trouble(topic: Topic, deleted: bool) -> None:
+    part = Partition(topic.name, 0)
+    # Any trial that fails is the last one.
+    clock = itertools.count(step=1000.0).__next__
+    config = ClientConfig.of({"bootstrap.servers": topic.broker.bootstrap})
+    admin = KafkaAdmin(config, Patience(60, clock))
+    if deleted:
+        topic.create(partitions=1)
+        assert admin.offsets({part: LATEST}) == {part: 0}
+        topic.delete()
+    assert admin.offsets({part: LATEST}) == {}
 
 
 def test_offsets_after_the_broker_was_killed_and_came_back(own_broker: KafkaBroker) -> None:

@@ -81,7 +81,9 @@ class Topic:
     @property
     def partitions(self) -> tuple[int, ...]:
         """Its partitions, none if there is no such topic."""
-        return tuple(sorted(self._topics()[self.name].partitions)) if self.name in self._topics() else ()
+        # Asked once: between two questions a topic may go away.
+        found = self._topics().get(self.name)
+        return () if found is None else tuple(sorted(found.partitions))
 
     def delete(self) -> None:
         """Delete it, and wait until it is gone."""

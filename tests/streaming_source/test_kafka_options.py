@@ -275,7 +275,8 @@ def test_json_values_are_a_struct_and_their_fields_can_be_event_times() -> None:
     [
         ({"valueFormat": "json"}, "option valueFormat = 'json' needs valueSchema"),
         ({"valueSchema": "a INT"}, "option valueFormat = 'binary' takes no valueSchema"),
-        ({"valueFormat": "avro"}, "option valueFormat = 'avro' is not supported; .* with from_avro"),
+        ({"valueFormat": "avro"}, "option valueFormat = 'avro' needs schemaRegistryUrl"),
+        ({"schemaRegistryUrl": "http://a"}, "option valueFormat = 'binary' takes no schemaRegistryUrl"),
         ({"valueFormat": "xml"}, "option valueFormat = 'xml': must be one of binary, string, json"),
     ],
 )

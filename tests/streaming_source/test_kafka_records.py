@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Message
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.connectors.kafka.records import MessageColumns, by_partition, record_schema
+from streaming_source.connectors.kafka.messages import FIELDS, runs_of
+from streaming_source.connectors.kafka.records import MessageColumns, record_schema
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.connectors.kafka.values import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.exceptions import MalformedDataError
@@ -26,7 +27,11 @@ def message(offset: int = 0, value: bytes | None = b"v", time_ms: int = 1000, ki
 
 def block(messages: list[Message], value: ValueFormat | None = None, headers: bool = True) -> Any:
     value = value or BinaryValues()
-    return MessageColumns(record_schema(value, headers=headers), value).block(P, messages)
+    return made_of(MessageColumns(record_schema(value, headers=headers), value), messages)
+
+
+def made_of(columns: MessageColumns, messages: list[Message]) -> Any:
+    return columns.block(P, [run for _, run in runs_of(messages, columns.fields)])
 
 
 def test_a_record_has_the_columns_of_sparks_own_source() -> None:
@@ -58,7 +63,9 @@ def test_positions_are_offsets_with_their_gaps() -> None:
 
 def test_only_the_columns_that_are_asked_for_are_made() -> None:
     schema = pa.schema([("offset", pa.int64()), ("topic", pa.string())])
-    made = MessageColumns(schema, JsonValues(pa.schema([("a", pa.int64())]))).block(P, [message(3, b"no JSON")])
+    columns = MessageColumns(schema, JsonValues(pa.schema([("a", pa.int64())])))
+    assert columns.fields == ()
+    made = made_of(columns, [message(3, b"no JSON")])
     assert made.batch.to_pylist() == [{"offset": 3, "topic": "orders"}]
 
 
@@ -66,15 +73,32 @@ def test_messages_of_several_partitions_are_told_apart_as_they_came() -> None:
     rng = np.random.default_rng(0)
     places = [(f"t{rng.integers(2)}", int(rng.integers(3))) for _ in range(300)]
     messages = [message(i, topic=topic, partition=number) for i, (topic, number) in enumerate(places)]
-    runs = list(by_partition(messages))
-    assert [m.offset() for _, run in runs for m in run] == list(range(300))
-    assert all((m.topic(), m.partition()) == part for part, run in runs for m in run)
+    runs = list(runs_of(messages, FIELDS))
+    assert [offset for _, run in runs for offset in run.offsets.tolist()] == list(range(300))
+    assert [value for _, run in runs for value in run.fields["value"]] == [m.value() for m in messages]
+    assert all(places[offset] == part for part, run in runs for offset in run.offsets.tolist())
     assert all(a[0] != b[0] for a, b in pairwise(runs))
 
 
 def test_messages_of_one_partition_are_one_run() -> None:
-    messages = [message(i) for i in range(5)]
-    assert list(by_partition(messages)) == [(P, messages)]
+    ((part, run),) = runs_of([message(i) for i in range(5)], ["value"])
+    assert (part, run.offsets.tolist(), run.fields) == (P, [0, 1, 2, 3, 4], {"value": [b"v"] * 5})
+
+
+def test_a_block_of_several_runs_is_that_of_all_their_messages() -> None:
+    messages = [message(3 * i, b"%d" % i, 1000 + i, key=b"k") for i in range(10)]
+    columns = MessageColumns(record_schema(BinaryValues(), headers=True), BinaryValues())
+    pieces = [run for begin, end in ((0, 4), (4, 5), (5, 10)) for _, run in runs_of(messages[begin:end], FIELDS)]
+    assert columns.block(P, pieces).batch == made_of(columns, messages).batch
+
+
+@pytest.mark.parametrize("stop", [0, 1, 5, 6, 12, 99])
+def test_a_run_is_cut_before_an_offset(stop: int) -> None:
+    offsets = [1, 5, 6, 12]
+    ((_, run),) = runs_of([message(offset, b"%d" % offset) for offset in offsets], FIELDS)
+    cut = run.before(stop)
+    left = [] if cut is None else list(zip(cut.offsets.tolist(), cut.fields["value"], strict=True))
+    assert left == [(offset, b"%d" % offset) for offset in offsets if offset < stop]
 
 
 # ---- values --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -206,12 +205,13 @@ class KafkaAdmin:
         if failed:
             # Offsets are asked of the leaders that the client last heard of. It does not ask for others by itself: not
             # for partitions that were added since, nor after their broker was killed and came back.
-            self._refresh(sorted({part.topic for part in failed}))
+            there = self._refresh(sorted({part.topic for part in failed}))
             # All of them: the client takes it for trouble with the brokers if there is a leader of none.
             found, failed = self._listed(wanted, level)
-        for error in failed.values():
-            if _code(error) not in _GONE:
-                raise error
+            for part, error in failed.items():
+                is_gone = part.number not in there.get(part.topic, (part.number,))
+                if not is_gone and _code(error) not in _GONE:
+                    raise error
         return found
 
     def _listed(
@@ -231,12 +231,23 @@ class KafkaAdmin:
                 found[part] = offset if offset >= 0 else None
         return found, failed
 
-    def _refresh(self, names: list[str]) -> None:
-        """Hear of the partitions of topics, and of their leaders. What fails here fails again when they are asked."""
+    def _refresh(self, names: list[str]) -> dict[str, tuple[int, ...]]:
+        """Hear of the partitions of topics, and of their leaders. What fails here fails again when they are asked.
+
+        Returns
+        -------
+        dict
+            The partitions that there are: that there are no others, or none, is an answer and no trouble.
+        """
         futures = self._connected().describe_topics(TopicCollection(names), request_timeout=self._request_s)
-        for future in futures.values():
-            with suppress(KafkaException):
-                future.result()
+        there: dict[str, tuple[int, ...]] = {}
+        for name, future in futures.items():
+            try:
+                there[name] = tuple(part.id for part in future.result().partitions)
+            except KafkaException as error:
+                if _code(error) in _GONE:
+                    there[name] = ()
+        return there
 
 
 def _spec(number: int) -> Any:

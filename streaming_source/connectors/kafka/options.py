@@ -41,11 +41,29 @@ KAFKA_OPTIONS: Final = OptionSet(
         Option(
             "valueFormat",
             choice("binary", "string", "json", "avro", "protobuf"),
-            "What values are read as; `json` is parsed into a struct. `avro` and `protobuf` are not supported yet.",
+            "What values are read as; `json`, `avro` and `protobuf` become a struct.",
             "binary",
             "binary",
         ),
-        Option("valueSchema", text, "With `valueFormat=json`: the fields, as in `id BIGINT, ts TIMESTAMP`."),
+        Option(
+            "valueSchema",
+            text,
+            "With `valueFormat=json`: the fields, as in `id BIGINT, ts TIMESTAMP`. With `avro`: the reader's schema, "
+            "as JSON.",
+            None,
+            "none; with avro the latest of the subject",
+        ),
+        Option(
+            "schemaRegistryUrl", text, "With `avro`, `protobuf`: where the schemas are that values were written with."
+        ),
+        Option("schemaRegistry.*", text, "Settings of the registry's client, like `basic.auth.user.info`.", {}, "none"),
+        Option(
+            "valueSubject",
+            text,
+            "With `avro`, `protobuf`: the subject of which the latest schema is that of the column.",
+            None,
+            "`<topic>-value`, if one topic is named",
+        ),
         Option(
             "invalidValue",
             choice("fail", "null"),

@@ -1,22 +1,21 @@
-"""From the client's messages to Arrow, column by column: no Python runs for a record."""
+"""From runs of records to Arrow, column by column: no Python runs for a record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, pairwise
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import Message
 
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import RecordBlock
+from streaming_source.connectors.kafka.messages import FIELDS, Run
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.connectors.kafka.values import ValueFormat
 
-__all__ = ["HEADERS", "MessageColumns", "by_partition", "record_schema"]
+__all__ = ["HEADERS", "MessageColumns", "record_schema"]
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -38,19 +37,8 @@ def record_schema(value: ValueFormat, *, headers: bool) -> pa.Schema:
     return pa.schema([*fields, pa.field("headers", HEADERS)] if headers else fields)
 
 
-def by_partition(messages: list[Message]) -> Iterator[tuple[Partition, list[Message]]]:
-    """Runs of messages of one partition, as they came; at least one message. O(n)."""
-    numbers = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
-    changes = np.flatnonzero(np.diff(numbers)) + 1
-    if len(set(map(Message.topic, messages))) > 1:
-        others = [i for i, (a, b) in enumerate(pairwise(map(Message.topic, messages)), 1) if a != b]
-        changes = np.union1d(changes, np.array(others, np.int64))
-    for begin, end in pairwise([0, *changes.tolist(), len(messages)]):
-        yield Partition(messages[begin].topic(), int(numbers[begin])), messages[begin:end]
-
-
 class MessageColumns:
-    """Makes blocks of messages.
+    """Makes blocks of what was taken of messages.
 
     Parameters
     ----------
@@ -63,38 +51,38 @@ class MessageColumns:
     def __init__(self, schema: pa.Schema, value: ValueFormat) -> None:
         self._schema = schema
         self._value = value
+        self._fields = tuple(name for name in FIELDS if name in schema.names)
 
-    def block(self, part: Partition, messages: list[Message]) -> RecordBlock:
-        """A block of at least one message of one partition; its positions are offsets. O(n).
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What must be taken of messages, see `messages.FIELDS`."""
+        return self._fields
+
+    def block(self, part: Partition, runs: Sequence[Run]) -> RecordBlock:
+        """A block of runs of one partition, at least one; its positions are offsets. O(n).
 
         Raises
         ------
         MalformedDataError
             If a value is not what it should be, and the options do not say that it becomes null.
         """
-        offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
-        types, times_ms = _timestamps(messages)
+        run = Run.joined(runs)
+        count, offsets = len(run), run.offsets
+        types, times_ms = run.timestamps[:, 0], run.timestamps[:, 1]
         times = np.where(types == 0, NO_TIMESTAMP, times_ms * 1000)
         make: dict[str, Callable[[], pa.Array]] = {
-            "key": lambda: pa.array(list(map(Message.key, messages)), pa.binary()),
-            "value": lambda: self._value.column(list(map(Message.value, messages)), part, offsets),
-            "topic": lambda: pa.repeat(pa.scalar(part.topic, pa.string()), len(messages)),
-            "partition": lambda: pa.repeat(pa.scalar(part.number, pa.int32()), len(messages)),
+            "key": lambda: pa.array(run.fields["key"], pa.binary()),
+            "value": lambda: self._value.column(run.fields["value"], part, offsets),
+            "topic": lambda: pa.repeat(pa.scalar(part.topic, pa.string()), count),
+            "partition": lambda: pa.repeat(pa.scalar(part.number, pa.int32()), count),
             "offset": lambda: pa.array(offsets),
-            "timestamp": lambda: pa.array(times, mask=types == 0).cast(_TIME),
+            "timestamp": lambda: pa.array(times, mask=types == 0).view(_TIME),
             # As in Spark: -1 for none, 0 for the producer's, 1 for the broker's.
             "timestampType": lambda: pa.array((types - 1).astype(np.int32)),
-            "headers": lambda: pa.array(list(map(Message.headers, messages)), HEADERS),
+            "headers": lambda: pa.array(run.fields["headers"], HEADERS),
         }
         batch = pa.RecordBatch.from_arrays([make[field.name]() for field in self._schema], schema=self._schema)
         return RecordBlock(batch, _positions(offsets), times)
-
-
-def _timestamps(messages: Sequence[Message]) -> tuple[Int64Array, Int64Array]:
-    # In one stream of numbers: arrays of tuples take five times as long.
-    numbers = chain.from_iterable(map(Message.timestamp, messages))
-    pairs = np.fromiter(numbers, np.int64, 2 * len(messages)).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
 
 
 def _positions(offsets: Int64Array) -> int | Int64Array:

@@ -18,13 +18,13 @@ from streaming_source.api import (
     SourceReaderContext,
     SplitEnumeratorContext,
 )
-from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import duration_argument
 from streaming_source.connectors.kafka.admin import KafkaAdmin, Patience
 from streaming_source.connectors.kafka.config import ClientConfig
 from streaming_source.connectors.kafka.discovery import PartitionDiscovery
 from streaming_source.connectors.kafka.ends import LogEnds
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
+from streaming_source.connectors.kafka.formats import value_format
 from streaming_source.connectors.kafka.options import KAFKA_OPTIONS
 from streaming_source.connectors.kafka.records import MessageColumns, record_schema
 from streaming_source.connectors.kafka.split import (
@@ -36,7 +36,7 @@ from streaming_source.connectors.kafka.split import (
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
 from streaming_source.connectors.kafka.starting import Boundary, ending, starting
 from streaming_source.connectors.kafka.subscription import Subscription
-from streaming_source.connectors.kafka.values import BinaryValues, ValueFormat, value_format
+from streaming_source.connectors.kafka.values import BinaryValues, ValueFormat
 from streaming_source.exceptions import OffsetError, OptionError
 
 __all__ = ["KafkaSource"]
@@ -151,15 +151,15 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
             If they contradict each other, or one is missing.
         """
         bounded = values["bounded"] or any(values[name] is not None for name in _ENDS)
-        schema = None if values["valueSchema"] is None else schema_of_ddl("valueSchema", values["valueSchema"])
         offsets, timestamp, by_timestamp = (values[name] for name in _STARTS)
+        subscription = _subscription(values)
         start = starting(offsets, timestamp, by_timestamp, values[_STRATEGY], bounded=bounded)
         return cls(
             ClientConfig.of(values["kafka.*"], values["groupIdPrefix"]),
-            _subscription(values),
+            subscription,
             start,
             ending(*(values[name] for name in _ENDS)) if bounded else None,
-            value_format(values["valueFormat"], schema, values["invalidValue"]),
+            value_format(values, subscription),
             values["includeHeaders"],
             values["failOnDataLoss"],
             timedelta(microseconds=values["discoveryInterval"]),

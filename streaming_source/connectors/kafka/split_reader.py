@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from streaming_source.api import (
     CaughtUp,
@@ -20,8 +20,10 @@ from streaming_source.api import (
     SplitsChange,
 )
 from streaming_source.connectors.kafka.config import ClientConfig, client_error
+from streaming_source.connectors.kafka.consumer import PartitionConsumer
 from streaming_source.connectors.kafka.ends import LogEnds
-from streaming_source.connectors.kafka.records import MessageColumns, by_partition
+from streaming_source.connectors.kafka.messages import Run, runs_of
+from streaming_source.connectors.kafka.records import MessageColumns
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST
 from streaming_source.connectors.kafka.subscription import Partition
@@ -30,10 +32,12 @@ from streaming_source.exceptions import DataLossError, SourceError
 __all__ = ["KafkaSplitReader"]
 
 _BATCH: Final = 5000
+_PORTION: Final = 500
+"""Messages that are alive at once: with more of them than `gc.get_threshold()` says (700), looking for cycles among
+them takes as long as fetching them."""
+
 _WAIT_S: Final = 0.02
 """The tail of what is there comes when this is over: short, and still long enough for a full batch."""
-
-_ASK_S: Final = 10.0
 
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
@@ -101,13 +105,12 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
-        self._clients = clients
+        self._consumer = PartitionConsumer(config, clients)
         self._ends = ends
         self._columns = columns
         self._fail_on_data_loss = fail_on_data_loss
         self._poll_timeout_s = poll_timeout_s
         self._clock = clock
-        self._client: Consumer | None = None
         self._reading: dict[Partition, _Reading] = {}
         self._woken = threading.Event()
 
@@ -136,7 +139,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if gone:
             return RecordsBySplits(finished_splits=gone)
         while True:
-            blocks = self._take(self._consumed())
+            blocks = self._take_records()
             finished = self._take_finished()
             if blocks or finished:
                 return RecordsBySplits(blocks, finished)
@@ -165,7 +168,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 reading.is_paused = pauses
                 if reading.is_assigned:
                     change = self._consumer.pause if pauses else self._consumer.resume
-                    change([reading.where])
+                    change(reading.where)
 
     def caught_up(self, split_id: str) -> CaughtUp:
         """See `SplitReader`."""
@@ -174,32 +177,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def close(self) -> None:
         """See `SplitReader`."""
-        client, self._client = self._client, None
         self._reading.clear()
-        if client is None:
-            return
-        try:
-            client.unassign()
-        except KafkaException:
-            client.close()
-        else:
-            self._clients.keep(self._key, client, client.close)
+        self._consumer.close()
 
-    # ---- the consumer --------------------------------------------------------------------------------------------
-
-    @property
-    def _key(self) -> tuple[str, ClientConfig]:
-        return "kafka-consumer", self._config
-
-    @property
-    def _consumer(self) -> Consumer:
-        if self._client is None:
-            try:
-                self._client = self._clients.take(self._key, lambda: Consumer(self._config.for_consumer()))
-            except KafkaException as error:
-                failed = client_error(self._config, "making a consumer", error)
-                raise failed from None
-        return self._client
+    # ---- what is read --------------------------------------------------------------------------------------------
 
     def _begin(self, reading: _Reading) -> None:
         self._reading[reading.split.of] = reading
@@ -212,14 +193,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _assign(self, reading: _Reading) -> None:
         if not reading.is_assigned:
             reading.is_assigned = True
-            self._consumer.incremental_assign([reading.where])
+            self._consumer.assign(reading.where)
             if reading.is_paused:
-                self._consumer.pause([reading.where])
+                self._consumer.pause(reading.where)
 
     def _unassign(self, reading: _Reading) -> None:
         if reading.is_assigned:
             reading.is_assigned = False
-            self._consumer.incremental_unassign([reading.where])
+            self._consumer.unassign(reading.where)
 
     def _look_at_ends(self) -> set[str]:
         """Of each split without a stop: whether it has caught up; if not, let it be read. Returns those that are gone.
@@ -249,41 +230,46 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 self._assign(reading)
         return gone
 
-    def _consumed(self) -> list[Message]:
-        if all(reading.is_finished or reading.is_at_end for reading in self._reading.values()):
-            return []
-        known = [reading.known_end for reading in self._reading.values() if not reading.is_paused]
-        left = sum(max((reading.known_end or 0) - reading.position, 0) for reading in self._reading.values())
-        # No more than is there: else it waits for more.
-        count = _BATCH if None in known or not left else min(left, _BATCH)
-        messages: list[Message] = self._consumer.consume(count, _WAIT_S)
-        return messages
-
     # ---- what came -----------------------------------------------------------------------------------------------
 
-    def _take(self, messages: list[Message]) -> dict[str, list[RecordBlock]]:
-        if not messages:
-            return {}
+    def _take_records(self) -> dict[str, list[RecordBlock]]:
+        left, runs = self._left(), dict[Partition, list[Run]]()
+        until = self._clock() + _WAIT_S
+        while left:
+            asked = min(left, _PORTION)
+            messages = self._consumer.consume(asked, max(until - self._clock(), 0))
+            self._take(messages, runs)
+            left -= asked
+            if len(messages) < asked:
+                break
+        return {self._reading[p].split.split_id: [self._columns.block(p, taken)] for p, taken in runs.items()}
+
+    def _left(self) -> int:
+        """How many messages to ask for. No more than there are, as far as that is known: else it waits for more."""
+        if all(reading.is_finished or reading.is_at_end for reading in self._reading.values()):
+            return 0
+        known = [reading.known_end for reading in self._reading.values() if not reading.is_paused]
+        left = sum(max((reading.known_end or 0) - reading.position, 0) for reading in self._reading.values())
+        return _BATCH if None in known or not left else min(left, _BATCH)
+
+    def _take(self, messages: list[Message], runs: dict[Partition, list[Run]]) -> None:
         records = messages
         if any(map(Message.error, messages)):
             records = [message for message in messages if message.error() is None]
-        blocks: dict[str, list[RecordBlock]] = {}
-        for part, run in by_partition(records) if records else ():
+        for part, run in runs_of(records, self._columns.fields) if records else ():
             reading = self._reading.get(part)
             if reading is None or reading.is_finished or reading.is_paused:
                 continue
-            reading.position, reading.is_at_end = run[-1].offset() + 1, False
+            reading.position, reading.is_at_end = int(run.offsets[-1]) + 1, False
             stop = reading.split.stop
-            if stop is not None and reading.position > stop:
-                run = [message for message in run if message.offset() < stop]
-            if run:
-                blocks.setdefault(reading.split.split_id, []).append(self._columns.block(part, run))
+            wanted = run if stop is None else run.before(stop)
+            if wanted is not None:
+                runs.setdefault(part, []).append(wanted)
         if records is not messages:
             # Behind the records: an end is reached after them, never before.
             for message in messages:
                 if message.error() is not None:
                     self._take_event(message)
-        return blocks
 
     def _take_event(self, message: Message) -> None:
         error, topic = message.error(), message.topic()
@@ -316,7 +302,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _lose(self, reading: _Reading) -> None:
         """The brokers do not have the next offset: go on behind what is gone, or fail."""
         part, position = reading.split.of, reading.position
-        earliest, latest = (self._asked(part, at) for at in (EARLIEST, LATEST))
+        earliest, latest = (self._consumer.offset_at(part, at) for at in (EARLIEST, LATEST))
         if self._fail_on_data_loss:
             why = "its first records were deleted" if position < earliest else "its last ones were, or its topic was"
             raise DataLossError(
@@ -344,12 +330,3 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._unassign(reading)
         reading.position = max(reading.position, reading.split.stop or 0)
         reading.is_at_end = True
-
-    def _asked(self, part: Partition, at: int) -> int:
-        # Not get_watermark_offsets: it can take an error for an empty partition.
-        try:
-            answers = self._consumer.offsets_for_times([TopicPartition(*part, at)], timeout=_ASK_S)
-        except KafkaException as error:
-            failed = client_error(self._config, f"asking for the offsets of partition {part}", error)
-            raise failed from None
-        return int(answers[0].offset)

@@ -1,4 +1,4 @@
-"""What is in the values of records: bytes, text, or JSON, a block at a time."""
+"""What is in the values of records, a block at a time: bytes, text, or JSON here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from streaming_source.connectors.kafka.subscription import Partition
-from streaming_source.exceptions import MalformedDataError, OptionError
+from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["BinaryValues", "JsonValues", "TextValues", "ValueFormat", "value_format"]
+__all__ = ["BinaryValues", "JsonValues", "TextValues", "ValueFormat", "one_by_one"]
 
 Offsets = npt.NDArray[np.int64]
 
-_UNSUPPORTED: Final = ("avro", "protobuf")
 _WIDTH: Final = 80
 
 
@@ -38,6 +37,24 @@ class ValueFormat(Protocol):
         MalformedDataError
             If a value is not what it should be; names partition and offset.
         """
+        ...
+
+
+class ReadsValues(Protocol):
+    """How single values become one, for those formats of which some values may be invalid."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """See `ValueFormat`."""
+        ...
+
+    @property
+    def invalid(self) -> Literal["fail", "null"]:
+        """What becomes of values that are not of the format."""
+        ...
+
+    def read(self, value: bytes | None) -> pa.Array:
+        """One value. Raises `pa.ArrowInvalid` or `pa.ArrowNotImplementedError` if it is not of the format."""
         ...
 
 
@@ -77,7 +94,7 @@ class TextValues:
         try:
             return pa.array(values, pa.binary()).cast(pa.string())
         except pa.ArrowInvalid:
-            return _one_by_one(self, values, part, offsets, "UTF-8 text")
+            return one_by_one(self, values, part, offsets, "UTF-8 text")
 
     def read(self, value: bytes | None) -> pa.Array:
         """One value."""
@@ -111,7 +128,7 @@ class JsonValues:
         try:
             return self._parse(values)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return _one_by_one(self, values, part, offsets, "a JSON object of the fields in valueSchema")
+            return one_by_one(self, values, part, offsets, "a JSON object of the fields in valueSchema")
 
     def read(self, value: bytes | None) -> pa.Array:
         """One value."""
@@ -135,31 +152,16 @@ class JsonValues:
         return column
 
 
-def value_format(kind: str, schema: pa.Schema | None, invalid: Literal["fail", "null"]) -> ValueFormat:
-    """The format of that name.
+def one_by_one(
+    values_of: ReadsValues, values: list[bytes | None], part: Partition, offsets: Offsets, what: str
+) -> pa.Array:
+    """The column where a value cannot be read: the one path on which each is looked at by itself.
 
     Raises
     ------
-    OptionError
-        If it lacks a schema, has one that it does not need, or is not supported.
+    MalformedDataError
+        If a value is not of the format, and that is not to be null.
     """
-    if kind in _UNSUPPORTED:
-        raise OptionError(
-            f"option valueFormat = {kind!r} is not supported; read binary values, and decode them in the query with "
-            f"from_{kind}"
-        )
-    if (kind == "json") != (schema is not None):
-        needs = "needs valueSchema, the fields of the objects" if kind == "json" else "takes no valueSchema"
-        raise OptionError(f"option valueFormat = {kind!r} {needs}")
-    if schema is not None:
-        return JsonValues(schema, invalid)
-    return TextValues(invalid) if kind == "string" else BinaryValues()
-
-
-def _one_by_one(
-    values_of: TextValues | JsonValues, values: list[bytes | None], part: Partition, offsets: Offsets, what: str
-) -> pa.Array:
-    """The column where a value cannot be read: the one path on which each is looked at by itself."""
     read = []
     for value, offset in zip(values, offsets.tolist(), strict=True):
         try:

@@ -1,0 +1,177 @@
+"""Avro values: schemas as columns, and records of any version read as the reader's."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from streaming_source.connectors.kafka.decoded import Decode, DecodedValues
+from streaming_source.connectors.kafka.schema_registry import SchemaText, missing_package
+from streaming_source.exceptions import OptionError
+
+__all__ = ["AvroValues"]
+
+_PLAIN: Final = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+_LOGICAL: Final = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("us", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+    "uuid": pa.string(),
+}
+
+
+@dataclass(frozen=True)
+class AvroValues(DecodedValues):
+    """Values of Avro, in the framing of the registry's serializers.
+
+    Fields are resolved as Avro does: one that the writer did not have gets the reader's default, one that the reader
+    does not have is left out, numbers are promoted.
+    """
+
+    @property
+    def what(self) -> str:
+        """See `DecodedValues`."""
+        return "Avro of the reader's schema"
+
+    def arrow_type(self) -> pa.DataType:
+        """See `DecodedValues`."""
+        kind = _Types().of(_parsed(self.schema), "value")
+        if not pa.types.is_struct(kind):
+            raise OptionError(f"option valueFormat = 'avro': the schema of {self.subject!r} is not that of a record")
+        return kind
+
+    def decoder(self) -> Decode:
+        """See `DecodedValues`."""
+        from confluent_kafka.schema_registry import prefix_schema_id_deserializer
+        from confluent_kafka.schema_registry.serde import SchemaId
+        from fastavro import schemaless_reader
+
+        reader = _parsed(self.schema)
+        writers: dict[object, Any] = {}
+        plain = _plain(self.type)
+
+        def decode(value: bytes) -> Any:
+            schema_id = SchemaId("AVRO")
+            payload: io.BytesIO = prefix_schema_id_deserializer(value, None, schema_id)
+            key = schema_id.guid or schema_id.id
+            writer = writers.get(key)
+            if writer is None:
+                writer = writers[key] = _parsed(self.registry.by_id(schema_id))
+            record = schemaless_reader(payload, writer, reader)
+            if payload.read(1):
+                raise ValueError("there is something behind the record")
+            return record if plain is None else plain(record)
+
+        return decode
+
+
+def _parsed(schema: SchemaText) -> Any:
+    try:
+        from fastavro import parse_schema
+        from fastavro.schema import SchemaParseException
+    except ImportError as error:
+        missing_package("valueFormat = 'avro'", error)
+    named: dict[str, Any] = {}
+    try:
+        for _, text in schema.referenced:
+            parse_schema(json.loads(text), named_schemas=named)
+        return parse_schema(json.loads(schema.text), named_schemas=named)
+    except (ValueError, SchemaParseException) as error:
+        raise OptionError(f"option valueFormat = 'avro': {schema.text[:200]} is no schema of Avro: {error}") from None
+
+
+class _Types:
+    """Arrow's types of a parsed schema, in which a named type is written out where it is first used."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Any] = {}
+        self._inside: set[str] = set()
+
+    def of(self, schema: Any, where: str) -> pa.DataType:
+        """The type of a schema, at a dotted path."""
+        if isinstance(schema, list):
+            others = [one for one in schema if one != "null"]
+            if len(others) != 1:
+                raise self._refused(where, "it is a union of several types")
+            return self.of(others[0], where)
+        if isinstance(schema, str):
+            return _PLAIN[schema] if schema in _PLAIN else self.of(self._of_name(schema, where), where)
+        self._named.update(schema.get("__named_schemas", {}))
+        kind, logical = schema["type"], schema.get("logicalType")
+        if logical == "decimal":
+            return pa.decimal128(schema["precision"], schema.get("scale", 0))
+        if logical in _LOGICAL:
+            return _LOGICAL[logical]
+        if logical in ("time-millis", "time-micros", "duration"):
+            raise self._refused(where, f"it is of the logical type {logical}")
+        if kind == "array":
+            return pa.list_(self.of(schema["items"], f"{where}.element"))
+        if kind == "map":
+            return pa.map_(pa.string(), self.of(schema["values"], f"{where}.value"))
+        if kind == "record":
+            return self._record(schema, where)
+        return _PLAIN[kind] if isinstance(kind, str) and kind in _PLAIN else self.of(kind, where)
+
+    def _record(self, schema: Any, where: str) -> pa.DataType:
+        name = schema["name"]
+        if name in self._inside:
+            raise self._refused(where, f"{name} contains itself")
+        self._named[name] = schema
+        self._inside.add(name)
+        fields = [(field["name"], self.of(field["type"], f"{where}.{field['name']}")) for field in schema["fields"]]
+        self._inside.discard(name)
+        return pa.struct(fields)
+
+    def _of_name(self, name: str, where: str) -> Any:
+        if name not in self._named:
+            raise self._refused(where, f"its type {name!r} is not known")
+        return self._named[name]
+
+    @staticmethod
+    def _refused(where: str, why: str) -> OptionError:
+        return OptionError(
+            f"option valueFormat = 'avro': {where} has no type of Spark: {why}; give option valueSchema, an "
+            "Avro schema that leaves it out"
+        )
+
+
+def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """What makes of a decoded value one that Arrow takes; None where it takes all of that type."""
+    if pa.types.is_string(kind):
+        return lambda value: str(value) if isinstance(value, UUID) else value
+    if pa.types.is_map(kind):
+        inner = _plain(kind.item_type) or (lambda value: value)
+        return lambda value: None if value is None else [(key, inner(item)) for key, item in value.items()]
+    if pa.types.is_list(kind):
+        element = _plain(kind.value_type)
+        return element and (lambda value: None if value is None else [element(item) for item in value])
+    if pa.types.is_struct(kind):
+        changed = {field.name: change for field in kind if (change := _plain(field.type)) is not None}
+        if not changed:
+            return None
+
+        def of_struct(value: Any) -> Any:
+            if value is None:
+                return None
+            return {**value, **{name: change(value[name]) for name, change in changed.items()}}
+
+        return of_struct
+    return None

@@ -1,0 +1,94 @@
+"""A consumer of the client that reads the partitions it is told to, and outlives who uses it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from streaming_source.api import KeptClients
+from streaming_source.connectors.kafka.config import ClientConfig, client_error
+from streaming_source.connectors.kafka.subscription import Partition
+
+__all__ = ["PartitionConsumer"]
+
+_ASK_S: Final = 10.0
+
+
+class PartitionConsumer:
+    """Made, or taken from those that are kept, when it is first needed: until then it costs no connection.
+
+    Parameters
+    ----------
+    config
+        Of the consumer.
+    clients
+        Where it is taken from, and kept for the next one of this configuration.
+    """
+
+    def __init__(self, config: ClientConfig, clients: KeptClients) -> None:
+        self._config = config
+        self._clients = clients
+        self._client: Consumer | None = None
+
+    def assign(self, where: TopicPartition) -> None:
+        """Read a partition from its offset on. Does not block."""
+        self._taken().incremental_assign([where])
+
+    def unassign(self, where: TopicPartition) -> None:
+        """Read it no more; nothing of it comes from now on."""
+        self._taken().incremental_unassign([where])
+
+    def pause(self, where: TopicPartition) -> None:
+        """Fetch nothing of it, until it is resumed."""
+        self._taken().pause([where])
+
+    def resume(self, where: TopicPartition) -> None:
+        """Fetch it again."""
+        self._taken().resume([where])
+
+    def consume(self, count: int, wait_s: float) -> list[Message]:
+        """Messages and events, `count` of them or what came in the time."""
+        messages: list[Message] = self._taken().consume(count, wait_s)
+        return messages
+
+    def offset_at(self, part: Partition, at: int) -> int:
+        """The offset of a partition at `starting.EARLIEST` or `starting.LATEST`, which the brokers are asked for.
+
+        Raises
+        ------
+        SourceError
+            If they do not say.
+        """
+        # Not get_watermark_offsets: it can take an error for an empty partition.
+        try:
+            answers = self._taken().offsets_for_times([TopicPartition(*part, at)], timeout=_ASK_S)
+        except KafkaException as error:
+            failed = client_error(self._config, f"asking for the offsets of partition {part}", error)
+            raise failed from None
+        return int(answers[0].offset)
+
+    def close(self) -> None:
+        """Give it back; it reads nothing any more."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        try:
+            client.unassign()
+        except KafkaException:
+            client.close()
+        else:
+            self._clients.keep(self._key, client, client.close)
+
+    @property
+    def _key(self) -> tuple[str, ClientConfig]:
+        return "kafka-consumer", self._config
+
+    def _taken(self) -> Consumer:
+        if self._client is None:
+            try:
+                self._client = self._clients.take(self._key, lambda: Consumer(self._config.for_consumer()))
+            except KafkaException as error:
+                failed = client_error(self._config, "making a consumer", error)
+                raise failed from None
+        return self._client

@@ -1,0 +1,176 @@
+"""The registry that keeps the schemas of Avro and Protobuf values, and how what is secret of it stays so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, NoReturn
+from urllib.parse import urlsplit
+
+from streaming_source.exceptions import OptionError, SourceError
+
+__all__ = ["SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
+
+_SECRET: Final = re.compile(r"password|secret|token|user\.info|key|proxy")
+_NUMBERS: Final = frozenset(
+    {"timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms", "retries.max.wait.ms"}
+)
+
+
+class SchemaText(NamedTuple):
+    """A schema as the registry has it.
+
+    Attributes
+    ----------
+    text
+        JSON of Avro, or a file descriptor of Protobuf in base64.
+    referenced
+        Names and texts of those that it refers to, each behind those that it refers to itself.
+    """
+
+    text: str
+    referenced: tuple[tuple[str, str], ...] = ()
+
+
+class UnknownSchemaError(LookupError):
+    """The registry has no such schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """Asks a registry; answers of schemas that never change are remembered by this process.
+
+    Attributes
+    ----------
+    url
+        Of one, or of several with commas between them.
+    settings
+        Of its client, sorted.
+    """
+
+    url: str = field(repr=False)
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, url: str, settings: Mapping[str, str]) -> SchemaRegistry:
+        """Check what the user gave.
+
+        Raises
+        ------
+        OptionError
+            If the client does not know a setting, or cannot be had.
+        """
+        if "url" in settings:
+            raise OptionError("option schemaRegistry.url cannot be set: say where it is with option schemaRegistryUrl")
+        registry = cls(url, tuple(sorted(settings.items())))
+        registry._client().close()
+        return registry
+
+    def latest(self, subject: str) -> SchemaText:
+        """The newest version of a subject.
+
+        Raises
+        ------
+        OptionError
+            If there is no such subject.
+        SourceError
+            If the registry does not answer.
+        """
+        try:
+            return self._asked(
+                f"subject {subject!r}", lambda client: client.get_latest_version(subject, _FORMAT).schema
+            )
+        except UnknownSchemaError:
+            raise OptionError(
+                f"the schema registry knows no subject {subject!r}: name the one that values are written with in "
+                "option valueSubject; by default it is <topic>-value"
+            ) from None
+
+    def by_id(self, schema_id: Any) -> SchemaText:
+        """A schema by the client's `SchemaId`.
+
+        Raises
+        ------
+        UnknownSchemaError
+            If there is none.
+        SourceError
+            If the registry does not answer.
+        """
+        return _by_id(self, None if schema_id.guid is None else str(schema_id.guid), schema_id.id)
+
+    def scrub(self, text: str) -> str:
+        """A text without what is secret of the settings and of the address."""
+        secrets = [value for name, value in self.settings if value and _SECRET.search(name)]
+        secrets += [part.password for part in map(urlsplit, self.url.split(",")) if part.password]
+        for secret in secrets:
+            for one in {secret, *secret.split(":", 1)} - {""}:
+                text = text.replace(one, "***")
+        return text
+
+    def _asked(self, what: str, call: Callable[[Any], Any]) -> SchemaText:
+        # Questions are few: no connection is kept for the next.
+        try:
+            with self._client() as client:
+                schema = call(client)
+                return SchemaText(schema.schema_str, tuple(_referenced(client, schema).items()))
+        except OptionError:
+            raise
+        except Exception as error:  # of the client, of HTTP, of connections
+            if getattr(error, "http_status_code", None) == _NOT_FOUND:
+                raise UnknownSchemaError(what) from None
+            failed = self.scrub(f"asking the schema registry for {what} failed: {type(error).__name__}: {error}")
+        raise SourceError(failed)
+
+    def _client(self) -> Any:
+        try:
+            from confluent_kafka.schema_registry import SchemaRegistryClient
+        except ImportError as error:
+            missing_package("valueFormat", error)
+        numbers = {name: float(value) for name, value in self.settings if name in _NUMBERS and _is_number(value)}
+        try:
+            return SchemaRegistryClient({**dict(self.settings), **numbers, "url": self.url})
+        except (ValueError, TypeError, OSError) as error:
+            failed = self.scrub(f"options schemaRegistryUrl, schemaRegistry.*: {error}")
+        raise OptionError(failed)
+
+
+_FORMAT: Final = "serialized"
+"""Descriptors instead of text, for Protobuf; nothing else has it."""
+
+_NOT_FOUND: Final = 404
+
+
+def _referenced(client: Any, schema: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for reference in schema.references or ():
+        other = client.get_version(reference.subject, reference.version, fmt=_FORMAT).schema
+        found.update(_referenced(client, other))
+        found[reference.name] = other.schema_str
+    return found
+
+
+@lru_cache(maxsize=1000)
+def _by_id(registry: SchemaRegistry, guid: str | None, number: int) -> SchemaText:
+    if guid is not None:
+        return registry._asked(f"schema {guid}", lambda client: client.get_schema_by_guid(guid, _FORMAT))
+    return registry._asked(f"schema {number}", lambda client: client.get_schema(number, None, _FORMAT))
+
+
+def missing_package(option: str, error: ImportError) -> NoReturn:
+    """Say what to install.
+
+    Raises
+    ------
+    OptionError
+        Always.
+    """
+    raise OptionError(
+        f"option {option}: Avro and Protobuf values need packages that are not installed ({error}): "
+        "pip install 'spark-watermark-alignment[kafka-schema]'"
+    ) from None
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d*)?", text.strip()) is not None
