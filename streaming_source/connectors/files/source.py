@@ -205,7 +205,7 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         if self.indexing == "statistics" and not self.format.has_statistics:
             raise OptionError(
                 f"indexing = 'statistics': files of format {self.format.name} have no statistics of event times that "
-                "can be read; use auto or scan"
+                "can be read, only those of parquet have; use auto or scan, which read the time column ahead"
             )
         if self.data_schema is not None:
             object.__setattr__(self, "format", self.format.told(self.data_schema))
