@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["parse_iso8601"]
+__all__ = ["epoch_micros", "parse_iso8601"]
 
 _GRAMMAR = (
     r"^\s*(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})"
@@ -87,15 +87,43 @@ def _parse_any(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.b
     fraction_us = _to_numpy(micros.cast(pa.int64()))
     west = pc.equal(text("sign"), "-").fill_null(False).to_numpy(zero_copy_only=False)
 
+    zone_s = np.where(west, -1, 1) * (zone_hour * 3600 + zone_minute * 60)
+    epoch_us, exists = epoch_micros(year, month, day, hour, minute, second, fraction_us - zone_s * 1_000_000)
+    return epoch_us, valid & exists & (zone_hour <= 23) & (zone_minute <= 59)
+
+
+def epoch_micros(
+    year: npt.NDArray[np.int64],
+    month: npt.NDArray[np.int64],
+    day: npt.NDArray[np.int64],
+    hour: npt.NDArray[np.int64],
+    minute: npt.NDArray[np.int64],
+    second: npt.NDArray[np.int64],
+    more_us: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Dates and times of the proleptic Gregorian calendar as epoch microseconds.
+
+    Parameters
+    ----------
+    year, month, day, hour, minute, second
+        `int64[n]`.
+    more_us
+        `int64[n]`: microseconds to add, the fraction of a second and what a zone is behind UTC.
+
+    Returns
+    -------
+    values : int64[n]
+        Without meaning where not valid.
+    valid : bool[n]
+        False where there is no such date, or no such time of the day.
+    """
     months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
     first_day = months.astype("datetime64[D]").astype(np.int64)
     next_month = (months + 1).astype("datetime64[D]").astype(np.int64)
-    valid = valid & (month >= 1) & (month <= 12) & (day >= 1) & (day <= next_month - first_day)
-    valid &= (hour <= 23) & (minute <= 59) & (second <= 59) & (zone_hour <= 23) & (zone_minute <= 59)
-
-    zone_s = np.where(west, -1, 1) * (zone_hour * 3600 + zone_minute * 60)
-    epoch_s = (first_day + day - 1) * 86_400 + hour * 3600 + minute * 60 + second - zone_s
-    return epoch_s * 1_000_000 + fraction_us, valid
+    valid = (month >= 1) & (month <= 12) & (day >= 1) & (day <= next_month - first_day)
+    valid &= (hour <= 23) & (minute <= 59) & (second <= 59)
+    epoch_s = (first_day + day - 1) * 86_400 + hour * 3600 + minute * 60 + second
+    return epoch_s * 1_000_000 + more_us, valid
 
 
 def _to_numpy(array: pa.Array) -> npt.NDArray[np.int64]:

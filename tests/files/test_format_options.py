@@ -43,6 +43,11 @@ def source(**options: Any) -> FileSource:
         ({"fileFormat": "json", "compression": "snappy"}, "option compression = 'snappy': must be one of auto, none"),
         ({"indexing": "off"}, "indexing = 'off': which records .* decided by their event times, ahead of reading"),
         ({"fileFormat": "csv", "indexing": "statistics"}, "indexing = 'statistics': files of format csv have no stat"),
+        ({"fileFormat": "orc", "indexing": "statistics"}, "files of format orc have no .*, only those of parquet have"),
+        (
+            {"fileFormat": "arrow", "indexing": "statistics"},
+            "files of format arrow have no .* use auto or scan, which re",
+        ),
         ({"columns": "a,,b"}, "option columns = 'a,,b': must be different names separated by commas"),
         ({"columns": "a,a"}, "option columns = 'a,a': must be different names"),
     ],

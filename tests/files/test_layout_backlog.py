@@ -14,6 +14,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files.backlog import Backlog, FileOrder, WaitingFile
 from streaming_source.connectors.files.formats import FileBlocks
+from streaming_source.connectors.files.in_work import FilesInWork
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import Known, MarkSet, marks_of
 
@@ -150,3 +151,22 @@ def test_a_file_is_known_again_and_told_when_it_was_rewritten(
         else:
             is_same = file.size < 0 or None in of_path or (file.size, file.modified_ms) in of_path
             assert found == (Known.SAME if is_same else Known.REWRITTEN)
+
+
+def test_files_in_work_beyond_their_room_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    files = FilesInWork(max_files=400, max_bytes=40 * 1024)
+    paths = [f"{number:028}" for number in range(700)]
+    for number, path in enumerate(paths):
+        assert files.has_room(0) == (number < 400)
+        files.add(path, ListedFile.of(path, 0, 0))
+        assert len(caplog.records) == ((number + 1) * 100 > 56 * 1024)
+    assert "574 files are in work at once, some 56 KiB of the offset" in caplog.text
+    for path in paths[:301]:
+        assert files.pop(path).relative_path == path
+    assert len(files) == 399
+    assert files.has_room(0)
+    assert not files.has_room(1)
+    assert (files.has_path(paths[0]), files.has_path(paths[-1])) == (False, True)
+    # Where paths are long there is room for fewer.
+    files.add("x" * 1000, ListedFile.of("x" * 1000, 0, 0))
+    assert not files.has_room(0)

@@ -1,4 +1,4 @@
-"""One behaviour on every file system: local, and a server that speaks S3."""
+"""One behaviour on every file system: local, a server that speaks S3, and what is opened through fsspec."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import io
 import json
 import logging
 import pickle
+import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,10 +81,16 @@ class Store:
         return {f"storage.{name}": value for name, value in self.storage.items()}
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3", "fsspec", "fsspec without times"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "local":
         return Store(str(tmp_path), fs.LocalFileSystem(), str(tmp_path), {})
+    if request.param.startswith("fsspec"):
+        pytest.importorskip("fsspec")
+        uri = f"local://{tmp_path}" if request.param == "fsspec" else f"memory://{uuid4().hex}"
+        filesystem, path = Root(uri).open()
+        filesystem.create_dir(path)
+        return Store(uri, filesystem, path, {})
     return s3_store(request.getfixturevalue("s3_endpoint"))
 
 
@@ -257,8 +265,50 @@ def test_wrong_storage_options_are_named_and_their_values_are_not(s3: Store, tmp
         assert SECRET not in str(raised.value)
     with pytest.raises(OptionError, match=r"storage.secret_key: the local file system takes no storage options"):
         read_all(tmp_path, eventTimeColumn="t", **{"storage.secret_key": SECRET})
-    with pytest.raises(PathNotFoundError, match=r"storage options are not known for the scheme 'gopher'") as raised:
+    with pytest.raises(PathNotFoundError, match=r"knows? the scheme 'gopher'") as raised:
         Root("gopher://x/y", StorageOptions.of({"secret_key": SECRET})).open()
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "storage", "kind", "path"),
+    [
+        ("gs://bucket/in/", {"anonymous": "true"}, fs.GcsFileSystem, "bucket/in"),
+        ("gcs://bucket", {"anonymous": "true", "endpoint_override": "localhost:1"}, fs.GcsFileSystem, "bucket"),
+        ("abfs://box@account.dfs.core.windows.net/in", {"account_key": "a2V5"}, fs.AzureFileSystem, "box/in"),
+        ("abfss://box@account.dfs.core.windows.net", {"sas_token": "sig"}, fs.AzureFileSystem, "box"),
+        ("memory://bucket/in/", {}, fs.PyFileSystem, "/bucket/in"),
+    ],
+    ids=["gs", "gcs", "abfs", "abfss", "memory"],
+)
+def test_clouds_are_opened_without_asking_them(uri: str, storage: dict[str, str], kind: Any, path: str) -> None:
+    if kind is fs.PyFileSystem:
+        pytest.importorskip("fsspec")
+    filesystem, found = Root(uri, StorageOptions.of(storage)).open()
+    assert type(filesystem) is kind
+    assert found == path
+
+
+@pytest.mark.parametrize(
+    ("uri", "name", "message"),
+    [
+        ("gs://bucket", "google.cloud.auth.service.account.json.keyfile", "is not known to GcsFileSystem of pyarrow"),
+        ("gs://bucket", "anonymous", "must be true or false"),
+        ("abfs://box@account.dfs.core.windows.net", "fs.azure.account.key", "is not known to AzureFileSystem"),
+        ("hdfs://host:9000/in", "dfs.replication", "is not known to HadoopFileSystem of pyarrow"),
+        ("hdfs://host:9000/in", "port", "must be a number"),
+    ],
+)
+def test_what_a_cloud_does_not_take_is_named_and_its_value_is_not(uri: str, name: str, message: str) -> None:
+    with pytest.raises(OptionError, match=rf"option storage.{re.escape(name)}:? {message}") as raised:
+        Root(uri, StorageOptions.of({name: SECRET})).open()
+    assert SECRET not in str(raised.value)
+
+
+def test_a_scheme_that_needs_fsspec_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(PathNotFoundError, match=r"pyarrow does not know the scheme 'sftp'.*install it") as raised:
+        Root("sftp://host/x", StorageOptions.of({"password": SECRET})).open()
     assert SECRET not in str(raised.value)
 
 

@@ -299,6 +299,24 @@ def test_a_file_that_was_rewritten_after_it_was_read_is_refused_or_read_again(
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("restarted", [False, True])
+def test_other_content_of_the_same_size_is_known_by_its_time(tmp_path: Path, order: FileOrder, restarted: bool) -> None:
+    path = write(tmp_path / "a.parquet", [1.0, 2.0], 1)
+    before = path.stat().st_size
+    run = unbounded(tmp_path, order, "100 seconds", allow_overwrites=True)
+    look_again(run)
+    assert write(path, [5.0, 6.0], 1).stat().st_size == before
+    os.utime(path, ns=(0, (T0 + 1) * 1_000_000_000 + 1_000_000))
+    if restarted:
+        run.restart()
+    look_again(run)
+    assert [row for row in rows(run) if row[0] != "a.parquet"] == [
+        (f"a.parquet@{(T0 + 1) * 1000 + 1}", i) for i in (0, 1)
+    ]
+    run.close()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("restarted", [False, True])
 def test_a_file_that_was_rewritten_before_it_was_begun_is_what_it_is_now(
     tmp_path: Path, order: FileOrder, restarted: bool
 ) -> None:

@@ -18,6 +18,7 @@ from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finished import FinishedFiles, OrderKey, RecentFiles, order_key
 from streaming_source.connectors.files.finite_discovery import FileDiscovery, FoundFiles, warn_ignored
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
+from streaming_source.connectors.files.in_work import FilesInWork
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.log import FileLog, LoggedFile
 from streaming_source.connectors.files.lowest import Lowest
@@ -40,7 +41,6 @@ FILES_IN_WORK: Final = 500
 BYTES_IN_WORK: Final = 40 * 1024
 """What the splits in work may add to an offset: where paths are long there are fewer of them."""
 
-_BYTES_BESIDE_PATH: Final = 72
 _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 
 
@@ -75,9 +75,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             )
         self._backlog = Backlog(self._order)
         self._waiting_ms = Lowest(width=max(source.max_file_age_us // 64_000, 1000))
-        # Of the splits in work.
-        self._files: dict[str, ListedFile] = {}
-        self._bytes_in_work = 0
+        self._files = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
         self._left_out: set[str] = set()
         self._just_finished: list[ListedFile] = []
         self._rewritten: set[str] = set()
@@ -101,7 +99,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         """See `SplitEnumerator`."""
         super().restore_splits(splits)
         for split in splits:
-            self._take_in(split.split_id, _file_of(split))
+            self._files.add(split.split_id, _file_of(split))
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
@@ -115,7 +113,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._order,
             self._describe_all,
             lambda: np.concatenate([self._finished.load(), finished]),
-            marks_of(self._files.values()),
+            marks_of(self._files.files),
             self._finished,
             self._until_ms,
         )
@@ -176,7 +174,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._waiting_ms.remove(before.file.modified_ms)
         elif path in self._left_out:
             self._left_out.discard(path)
-        elif any(file.relative_path == path for file in self._files.values()):
+        elif self._files.has_path(path):
             raise self._rewritten_while_read(path)
         elif self._source.allow_overwrites:
             self._rewritten.add(path)
@@ -217,7 +215,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         beyond = 1 if is_blocked else 0
         if is_blocked and self._may_begin():
             beyond = max(1, len(self._files) // 8)
-        while len(self._backlog) and ((self._has_room(taken) and self._may_begin()) or taken < beyond):
+        while len(self._backlog) and ((self._files.has_room(taken) and self._may_begin()) or taken < beyond):
             waiting = self._backlog.pop()
             if self._order == "eventTime":
                 self._waiting_ms.remove(waiting.file.modified_ms)
@@ -226,10 +224,6 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._begun_bytes += waiting.file.size
             yield waiting
 
-    def _has_room(self, taken: int) -> bool:
-        in_work = len(self._files) + taken
-        return in_work < FILES_IN_WORK and self._bytes_in_work + taken * _BYTES_BESIDE_PATH < BYTES_IN_WORK
-
     def _may_begin(self) -> bool:
         """Whether the user lets more files begin in this micro-batch."""
         files, size = self._source.max_files_per_trigger, self._source.max_bytes_per_trigger
@@ -237,7 +231,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _begin(self, file: ListedFile, blocks: FileBlocks) -> None:
         split = FileSplit.of_file(file, is_rewritten=file.relative_path in self._rewritten)
-        self._take_in(split.split_id, file)
+        self._files.add(split.split_id, file)
         self._context.assign_split(split, self._reader_of(split.split_id))
         self._tell(split.split_id, blocks, read=0)
 
@@ -280,7 +274,6 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         """See `SplitEnumerator`."""
         super().finish_split(split_id)
         file = self._files.pop(split_id)
-        self._bytes_in_work -= _bytes_of(split_id)
         self._finished.add(file)
         if self._state is None:
             self._just_finished.append(file)
@@ -297,10 +290,6 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         return FilesCheckpoint(remembered=remembered, until_ms=self._until_ms, latest_us=latest_us)
 
     # ---- inside --------------------------------------------------------------------------------------------------
-
-    def _take_in(self, split_id: str, file: ListedFile) -> None:
-        self._files[split_id] = file
-        self._bytes_in_work += _bytes_of(split_id)
 
     def _lowest_waiting(self) -> OrderKey | None:
         if self._order == "eventTime":
@@ -356,7 +345,3 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
 def _file_of(split: FileSplit) -> ListedFile:
     return ListedFile.of(split.path, split.modified_ms or 0, -1 if split.size is None else split.size)
-
-
-def _bytes_of(split_id: str) -> int:
-    return len(split_id.encode()) + _BYTES_BESIDE_PATH

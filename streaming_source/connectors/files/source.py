@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from alignment.durations import parse_duration_us
 from streaming_source.api import (
     Boundedness,
-    Option,
     OptionSet,
     SimpleVersionedSerializer,
     Source,
     SourceReaderContext,
     SplitEnumeratorContext,
 )
-from streaming_source.api.options import boolean, choice, duration, duration_argument, text
+from streaming_source.api.options import duration_argument
 from streaming_source.connectors.files.backlog import FileOrder
 from streaming_source.connectors.files.cleaning import CleanSource
 from streaming_source.connectors.files.columns import chosen_columns
@@ -31,10 +30,10 @@ from streaming_source.connectors.files.hive import PartitionedFormat
 from streaming_source.connectors.files.layout import (
     CLEAN_SOURCE,
     FILE_ORDERS,
-    LAYOUT_OPTIONS,
     check_layout,
     layout_arguments,
 )
+from streaming_source.connectors.files.options import SHORTEST_US, SOURCE_OPTIONS
 from streaming_source.connectors.files.selection import Selection, split_paths
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
@@ -48,65 +47,6 @@ from streaming_source.connectors.files.tolerance import Tolerance
 from streaming_source.exceptions import OffsetError, OptionError
 
 __all__ = ["FileSource"]
-
-_SECOND_US: Final = 1_000_000
-_WEEK_US: Final = 7 * 24 * 3600 * _SECOND_US
-_SHORTEST_US: Final = 1000
-
-
-def _names(name: str, value: str) -> tuple[str, ...]:
-    """Names separated by commas."""
-    found = tuple(part.strip() for part in value.split(","))
-    if not all(found) or len({*found}) < len(found):
-        raise OptionError(f"option {name} = {value!r}: must be different names separated by commas, as in a,b")
-    return found
-
-
-_OPTIONS: Final = OptionSet(
-    [
-        Option(
-            "path",
-            text,
-            "Directory to read, a path or URI; also the argument of `load`. Several are separated by commas, or are "
-            "a JSON list; `*`, `?`, `[a-z]` and `{a,b}` stand for parts of names.",
-            None,
-            "required",
-        ),
-        Option(
-            "splitBy",
-            choice("directory", "file"),
-            "`directory`: each is an append-only log, its files in order of their names; `file`: each is finite.",
-            "directory",
-            "directory",
-        ),
-        Option("bounded", boolean, "End after the files that are present at the start.", False, "false"),
-        Option("discoveryInterval", duration(_SHORTEST_US), "How often to look for new files.", _SECOND_US, "1 second"),
-        Option(
-            "columns",
-            _names,
-            "Columns to read from disk, separated by commas; the others are not there for the query.",
-            None,
-            "all",
-        ),
-        Option(
-            "indexing",
-            choice("auto", "statistics", "scan", "off"),
-            "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or "
-            "whichever goes (`auto`). `off` is refused: what is read next is chosen by event time.",
-            "auto",
-            "auto",
-        ),
-        Option(
-            "maxFileAge",
-            duration(_SHORTEST_US),
-            "With splitBy=file in the order of event times: finished files this much older than the newest are "
-            "forgotten, and what is then found to be as old is ignored.",
-            _WEEK_US,
-            "7 days",
-        ),
-        *LAYOUT_OPTIONS,
-    ]
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -205,12 +145,12 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
         if self.indexing == "statistics" and not self.format.has_statistics:
             raise OptionError(
                 f"indexing = 'statistics': files of format {self.format.name} have no statistics of event times that "
-                "can be read; use auto or scan"
+                "can be read, only those of parquet have; use auto or scan, which read the time column ahead"
             )
         if self.data_schema is not None:
             object.__setattr__(self, "format", self.format.told(self.data_schema))
         for name in ("discovery_interval", "max_file_age"):
-            object.__setattr__(self, name, duration_argument(name, getattr(self, name), _SHORTEST_US))
+            object.__setattr__(self, name, duration_argument(name, getattr(self, name), SHORTEST_US))
         check_layout(self)
 
     def __repr__(self) -> str:
@@ -219,7 +159,7 @@ class FileSource(Source[FileSplit, FilesCheckpoint]):
     @staticmethod
     def options() -> OptionSet:
         """The options of `readStream.format("aligned_files")` beside those of every format."""
-        return _OPTIONS | FORMAT_OPTIONS
+        return SOURCE_OPTIONS | FORMAT_OPTIONS
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> FileSource:

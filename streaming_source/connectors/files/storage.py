@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -36,6 +37,7 @@ _NUMBERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "replication": int,
     "request_timeout": float,
 }
+_KNOWN_TO_ARROW: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "hf", "mock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ NO_STORAGE_OPTIONS: Final = StorageOptions()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Root:
-    """A place: a local path, or a URI of any file system that pyarrow opens.
+    """A place: a local path, or a URI of any file system that pyarrow opens, by itself or through `fsspec`.
 
     Attributes
     ----------
@@ -98,7 +100,7 @@ class Root:
         Raises
         ------
         PathNotFoundError
-            If the URI has a scheme that pyarrow does not know.
+            If the URI has a scheme that neither pyarrow nor `fsspec`, where that is installed, knows.
         OptionError
             If the file system does not take a storage option.
         """
@@ -126,6 +128,8 @@ def repr_without_secrets(value: Any) -> str:
 def _opened(root: Root) -> tuple[fs.FileSystem, str]:
     scheme = root.uri.partition(":")[0].lower()
     try:
+        if scheme not in _KNOWN_TO_ARROW:
+            return _by_fsspec(scheme, root)
         if not root.storage.values or scheme == "file":
             filesystem, path = fs.FileSystem.from_uri(root.uri)
             return filesystem, _trimmed(path)
@@ -155,6 +159,27 @@ def _with_options(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
         arguments.setdefault("port", parts.port or 0)
         return _made(scheme, fs.HadoopFileSystem, arguments), _trimmed(parts.path)
     raise ValueError(f"storage options are not known for the scheme {scheme!r}: known are s3, gs, abfs, hdfs")
+
+
+def _by_fsspec(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
+    """Through `fsspec`, which knows more schemes: each in a package of its own."""
+    try:
+        fsspec = import_module("fsspec")
+    except ImportError:
+        raise ValueError(
+            f"pyarrow does not know the scheme {scheme!r}: it knows {', '.join(_KNOWN_TO_ARROW)}. Others are read "
+            "through fsspec: install it, and the package that it has for this one"
+        ) from None
+    if scheme not in fsspec.available_protocols():
+        raise ValueError(
+            f"neither pyarrow nor fsspec knows the scheme {scheme!r}: pyarrow knows {', '.join(_KNOWN_TO_ARROW)}"
+        )
+    try:
+        filesystem, path = fsspec.core.url_to_fs(root.uri, **root.storage.arguments())
+    except TypeError:
+        names = ", ".join(f"storage.{name}" for name, _ in root.storage.values)
+        raise OptionError(f"storage options do not fit what fsspec opens {scheme} with: {names or 'none'}") from None
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), _trimmed(path)
 
 
 def _made(scheme: str, kind: Callable[..., fs.FileSystem], arguments: dict[str, Any]) -> fs.FileSystem:

@@ -16,7 +16,6 @@ from pyarrow import csv, fs
 from streaming_source.connectors.files.formats.base import check_distinct, malformed_as
 from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
-from streaming_source.connectors.files.formats.texts import inferred
 from streaming_source.exceptions import OptionError, SchemaError
 
 __all__ = ["CsvFormat"]
@@ -88,8 +87,14 @@ class CsvFormat(RecordFormat):
         with malformed_as(f"{path}: its columns cannot be inferred, name them with option dataSchema"):
             if not self._count(data):
                 return pa.schema([(name, pa.string()) for name in names])
-            found = self._table(data, names, csv.ConvertOptions(**self._nulls()), skip_malformed=True).schema
-        return pa.schema([(field.name, inferred(field.type)) for field in found])
+
+            def read(columns: pa.Schema | None) -> pa.Table:
+                convert = csv.ConvertOptions(**self._nulls())
+                if columns is not None:
+                    convert.column_types, convert.include_columns = columns, columns.names
+                return self._table(data, names, convert, skip_malformed=True)
+
+            return self._inferred(read(None).schema, read)
 
     # ---- LineFormat ----------------------------------------------------------------------------------------------
 

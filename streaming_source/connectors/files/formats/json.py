@@ -15,7 +15,6 @@ from pyarrow import json as arrow_json
 from streaming_source.connectors.files.formats.base import malformed_as
 from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
-from streaming_source.connectors.files.formats.texts import inferred
 
 __all__ = ["JsonFormat"]
 
@@ -51,8 +50,8 @@ class JsonFormat(RecordFormat):
         if not whole:
             raise self._nothing_to_infer_from(path)
         with malformed_as(f"{path}: its columns cannot be inferred, name them with option dataSchema"):
-            found = _table(b"".join(whole), None).schema
-        return pa.schema([(field.name, inferred(field.type)) for field in found])
+            records = b"".join(whole)
+            return self._inferred(_table(records, None).schema, lambda columns: _table(records, columns))
 
     # ---- LineFormat ----------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ _RECORDS: Final = {
     "mode": "mode",
     "columnNameOfCorruptRecord": "corrupt_column",
     "multiLine": "multi_line",
+    "timestampFormat": "timestamp_format",
 }
 _TAKEN: Final[Mapping[str, Mapping[str, str]]] = {
     "text": _LINES,
@@ -107,6 +108,13 @@ FORMAT_OPTIONS: Final = OptionSet(
             "csv: quoted fields may hold line ends; json: a file is one object, or an array of them.",
             None,
             "false",
+        ),
+        Option(
+            "timestampFormat",
+            _any,
+            "csv, json: how columns of timestamps are written, in Java's letters, as in `dd.MM.yyyy HH:mm[:ss]`.",
+            None,
+            "ISO-8601",
         ),
         Option("encoding", text, "csv, json, text: encoding of the files.", None, "UTF-8"),
         Option(

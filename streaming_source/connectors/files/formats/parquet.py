@@ -1,4 +1,4 @@
-"""Parquet files: what their footers say of event times, and their records."""
+"""Parquet files, a row group at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from alignment.columns import top_level_column
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
-from alignment.watermarks import MAX_WATERMARK
+from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files.formats.base import (
     BATCH_ROWS,
@@ -32,6 +30,7 @@ from streaming_source.connectors.files.formats.base import (
     replaced,
     times_of,
 )
+from streaming_source.connectors.files.formats.footer import ParquetFooter
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["ParquetFormat"]
@@ -46,7 +45,7 @@ class ParquetFormat(FileFormat):
 
     def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
         """See `FileFormat`."""
-        with _opened(filesystem, path) as file:
+        with _opened(filesystem, path) as (file, _):
             schema = file.schema_arrow.remove_metadata()
         check_distinct(path, schema.names)
         return schema
@@ -56,11 +55,11 @@ class ParquetFormat(FileFormat):
     ) -> FileBlocks:
         """See `FileFormat`."""
         found = BlockList()
-        with _opened(filesystem, path) as file:
+        with _opened(filesystem, path) as (file, footer):
             check_columns(path, file.schema_arrow, schema)
-            column = _statistics_column(file, assigner) if indexing != "scan" else None
-            for group, _, rows in _groups(file):
-                bounds = _bounds(file, group, column, assigner)
+            column = footer.statistics_column(assigner) if indexing != "scan" else None
+            for group, _, rows in footer.groups():
+                bounds = footer.bounds(group, column, assigner)
                 if bounds is not None:
                     found.add_bounds(rows, *bounds)
                 elif indexing == "statistics":
@@ -84,8 +83,8 @@ class ParquetFormat(FileFormat):
     ) -> npt.NDArray[np.int64]:
         """See `FileFormat`. Reads only the columns that the assigner needs, of the row groups in question."""
         parts = [np.empty(0, np.int64)]
-        with _opened(filesystem, path) as file:
-            for group, first, rows in _groups(file):
+        with _opened(filesystem, path) as (file, footer):
+            for group, first, rows in footer.groups():
                 if first < stop and first + rows > start:
                     times = _times_of_group(path, file, group, schema, assigner)
                     parts.append(times[max(start - first, 0) : stop - first])
@@ -101,11 +100,11 @@ class ParquetFormat(FileFormat):
         place: Place | None = None,
     ) -> Iterator[RecordBlock]:
         """See `FileFormat`."""
-        with _opened(filesystem, path) as file:
+        with _opened(filesystem, path) as (file, footer):
             check_columns(path, file.schema_arrow, schema)
-            if file.metadata.num_rows < stop:
-                raise replaced(path, file.metadata.num_rows, start, stop)
-            groups = [(n, first) for n, first, rows in _groups(file) if first < stop and first + rows > start]
+            if footer.rows < stop:
+                raise replaced(path, footer.rows, start, stop)
+            groups = [(n, first) for n, first, rows in footer.groups() if first < stop and first + rows > start]
             row = groups[0][1] if groups else start
             numbers = [group for group, _ in groups]
             batches = file.iter_batches(BATCH_ROWS, row_groups=numbers, columns=schema.names)
@@ -121,62 +120,13 @@ class ParquetFormat(FileFormat):
 
 
 @contextmanager
-def _opened(filesystem: fs.FileSystem, path: str) -> Iterator[pq.ParquetFile]:
+def _opened(filesystem: fs.FileSystem, path: str) -> Iterator[tuple[pq.ParquetFile, ParquetFooter]]:
     with opened(filesystem, path) as stream:
         with readable(path, "Parquet"):
             file = pq.ParquetFile(stream, pre_buffer=True)
             check_names(file.schema_arrow)
-        yield file
-
-
-def _groups(file: pq.ParquetFile) -> Iterator[tuple[int, int, int]]:
-    """`(row group, first row, rows)` of those that have rows."""
-    first = 0
-    for group in range(file.metadata.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        if rows:
-            yield group, first, rows
-        first += rows
-
-
-def _statistics_column(file: pq.ParquetFile, assigner: TimestampAssigner) -> int | None:
-    name = assigner.statistics_column
-    columns = file.metadata.schema
-    return next((i for i in range(len(columns)) if name is not None and columns.column(i).path == name), None)
-
-
-def _bounds(
-    file: pq.ParquetFile, group: int, column: int | None, assigner: TimestampAssigner
-) -> tuple[int, int, int] | None:
-    """Smallest, largest, and smallest valid event time of a row group by its statistics; None if they do not tell."""
-    if column is None:
-        return None
-    chunk = file.metadata.row_group(group).column(column)
-    statistics = chunk.statistics
-    if statistics is None or not statistics.has_null_count:
-        return None
-    if statistics.null_count == chunk.num_values:
-        return NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK
-    if not statistics.has_min_max:
-        return None
-    data_type = _leaf_type(file.schema_arrow, assigner.statistics_column or "")
-    try:
-        low = assigner.from_statistics(data_type, statistics.min)
-        high = assigner.from_statistics(data_type, statistics.max)
-    except (ValueError, OverflowError):
-        # Python's datetime, in which pyarrow gives them, has neither nanoseconds nor years beyond 9999.
-        return None
-    if low is None or high is None:
-        return None
-    return NO_TIMESTAMP if statistics.null_count else low, high, low
-
-
-def _leaf_type(schema: pa.Schema, dotted: str) -> pa.DataType:
-    column = top_level_column(dotted, schema.names)
-    data_type = schema.field(column).type
-    for part in dotted.removeprefix(column).split(".")[1:]:
-        data_type = data_type.field(part).type
-    return data_type
+            footer = ParquetFooter(path, file, stream.size())
+        yield file, footer
 
 
 def _times_of_group(

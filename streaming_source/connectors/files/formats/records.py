@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streaming_source.connectors.files.formats.lines import LineFormat, Records, Run
-from streaming_source.connectors.files.formats.texts import raw_field, typed
+from streaming_source.connectors.files.formats.patterns import TimePattern, time_pattern
+from streaming_source.connectors.files.formats.texts import are_times, inferred, may_be_time, raw_field, typed
 from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
 
 __all__ = ["CORRUPT_RECORD", "MODES", "RecordFormat"]
@@ -42,6 +43,8 @@ class RecordFormat(LineFormat, ABC):
         A record may go on over several lines.
     infer_schema
         Take columns and types from the first file, where no schema is given.
+    timestamp_format
+        How columns of timestamps are written, in Java's letters; None for ISO-8601. See `TimePattern`.
 
     Notes
     -----
@@ -54,6 +57,7 @@ class RecordFormat(LineFormat, ABC):
     corrupt_column: str = CORRUPT_RECORD
     multi_line: bool = False
     infer_schema: bool = False
+    timestamp_format: str | None = None
 
     name: ClassVar[str]
 
@@ -61,6 +65,7 @@ class RecordFormat(LineFormat, ABC):
         LineFormat.__post_init__(self)  # a class with slots is made anew: `super()` would look for the old one
         if self.mode not in MODES:
             raise OptionError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
+        _ = self._pattern  # refused now, and not at the first record
 
     @property
     def identity(self) -> str:
@@ -122,6 +127,25 @@ class RecordFormat(LineFormat, ABC):
             f"{path} has no record yet whose columns could be inferred; name them with option dataSchema"
         )
 
+    def _inferred(self, found: pa.Schema, read: Callable[[pa.Schema], pa.Table]) -> pa.Schema:
+        """Columns in the types to read in place of those that pyarrow inferred.
+
+        Parameters
+        ----------
+        read
+            Some columns, in the types that are asked for, of the records from which they were inferred.
+        """
+        if self._pattern is None:
+            return pa.schema([(field.name, inferred(field.type)) for field in found])
+        texts = pa.schema([(field.name, pa.string()) for field in found if may_be_time(field.type)])
+        types = {field.name: inferred(field.type) for field in found}
+        if len(texts):
+            table = read(texts).combine_chunks()
+            for name in texts.names:
+                is_time = are_times(pa.concat_arrays([pa.nulls(0, pa.string()), *table[name].chunks]), self._pattern)
+                types[name] = pa.timestamp("us", "UTC") if is_time else pa.string()
+        return pa.schema(list(types.items()))
+
     def _without_corrupt(self, schema: pa.Schema) -> list[pa.Field]:
         """The columns that are in the files.
 
@@ -140,6 +164,10 @@ class RecordFormat(LineFormat, ABC):
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
+    @property
+    def _pattern(self) -> TimePattern | None:
+        return None if self.timestamp_format is None else time_pattern(self.timestamp_format)
+
     def _read(self, run: Run, names: tuple[str, ...], schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
         """All records, and which of them are malformed; None for none."""
         fields = self._without_corrupt(schema)
@@ -150,7 +178,7 @@ class RecordFormat(LineFormat, ABC):
         if batch is None:
             batch, malformed = self._salvaged(run, names, raw)
         for place, field in enumerate(fields):
-            columns[field.name], unreadable = typed(batch.column(place), field.type)
+            columns[field.name], unreadable = typed(batch.column(place), field.type, self._pattern)
             if unreadable is not None:
                 malformed |= unreadable
         found = malformed if malformed.any() else None
@@ -207,7 +235,8 @@ class RecordFormat(LineFormat, ABC):
     ) -> MalformedDataError:
         number = int(np.argmax(malformed))
         record = self._split(run.data)[number]
-        reason = "a time in it is not ISO-8601, or out of range"
+        written = "ISO-8601" if self._pattern is None else f"written as timestampFormat = {self._pattern.text} says"
+        reason = f"a time in it is not {written}, or out of range"
         try:
             self._parsed(record, 1, names, [raw_field(field) for field in self._without_corrupt(schema)])
         except (pa.ArrowInvalid, ValueError) as error:

@@ -7,8 +7,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.iso8601 import parse_iso8601
+from streaming_source.connectors.files.formats.patterns import TimePattern
 
-__all__ = ["inferred", "raw_field", "typed"]
+__all__ = ["are_times", "inferred", "may_be_time", "raw_field", "typed"]
 
 _US_PER_DAY = 86_400_000_000
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -19,14 +20,20 @@ def raw_field(field: pa.Field) -> pa.Field:
     return pa.field(field.name, pa.string()) if _is_time(field.type) else field
 
 
-def typed(column: pa.Array, data_type: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+def typed(
+    column: pa.Array, data_type: pa.DataType, pattern: TimePattern | None = None
+) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     """A column of `raw_field` in its own type, null where it cannot be read; and where that is, None for nowhere.
 
-    Times are ISO-8601 without a zone (then UTC) or with one.
+    Timestamps are written as the pattern says, without one in ISO-8601, as dates always are. Without a zone they are
+    UTC.
     """
     if not _is_time(data_type):
         return column, None
-    micros, valid = parse_iso8601(column)
+    if pattern is not None and pa.types.is_timestamp(data_type):
+        micros, valid = pattern.parse(column)
+    else:
+        micros, valid = parse_iso8601(column)
     if pa.types.is_date(data_type):
         days = pa.array((micros // _US_PER_DAY).astype(np.int32), pa.int32(), mask=~valid)
         converted = days.cast(pa.date32()).cast(data_type)
@@ -34,6 +41,18 @@ def typed(column: pa.Array, data_type: pa.DataType) -> tuple[pa.Array, npt.NDArr
         converted = _timestamps(micros, valid, data_type)
     unreadable = column.is_valid().to_numpy(zero_copy_only=False) & ~converted.is_valid().to_numpy(zero_copy_only=False)
     return converted, unreadable if unreadable.any() else None
+
+
+def may_be_time(data_type: pa.DataType) -> bool:
+    """Whether a column that pyarrow inferred to be of this type may hold times that are written in another way."""
+    return bool(pa.types.is_string(data_type) or pa.types.is_timestamp(data_type) or pa.types.is_time(data_type))
+
+
+def are_times(texts: pa.Array, pattern: TimePattern) -> bool:
+    """Whether there are texts, and all of them are times."""
+    _, valid = pattern.parse(texts)
+    count = int(valid.sum())
+    return count > 0 and count == len(texts) - int(texts.null_count)
 
 
 def inferred(data_type: pa.DataType) -> pa.DataType:
