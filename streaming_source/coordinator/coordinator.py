@@ -15,27 +15,21 @@ import pyarrow as pa
 from alignment.combine import SplitStatus
 from alignment.planner import MicroBatchPlan
 from alignment.reports import RangeReport
-from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import (
     Boundedness,
     Source,
     SourceEvent,
     SourceSplit,
-    SplitEnumerator,
     SplitRange,
-    SupportsEventTimeIndex,
 )
-from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.context import CoordinatorContext
-from streaming_source.coordinator.foresight import Foresight, OwnIndex
+from streaming_source.coordinator.foresight import OwnIndex
 from streaming_source.coordinator.generators import SplitGenerators
 from streaming_source.coordinator.group import GroupSeat
 from streaming_source.coordinator.host import EnumeratorHost
-from streaming_source.coordinator.look_ahead import LookAhead
+from streaming_source.coordinator.hosting import HostedSource
 from streaming_source.coordinator.meeting import GroupMeeting
-from streaming_source.coordinator.members import SplitsInWork, has_news, slowest_counting, without_finished
-from streaming_source.coordinator.reported import ReportedTimes
+from streaming_source.coordinator.members import SplitsInWork, has_news, slowest_counting
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WorkerPool, Workers
@@ -95,7 +89,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._workers = WorkerPool() if workers is None else workers
         self._group = GroupSeat(meeting)
         self._draining = self._announce_again = self._started = False
-        self._host: EnumeratorHost[SplitT, CheckpointT] | None = None
+        self._hosted: HostedSource[SplitT, CheckpointT] | None = None
         self._in_work = SplitsInWork(rules.strategy.idle_timeout_us, now_us)
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
         self.last_plan: MicroBatchPlan | None = None
@@ -106,13 +100,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     @property
     def restored(self) -> bool:
         """Whether `restore` was called."""
-        return self._host is not None
+        return self._hosted is not None
 
     @property
     def host(self) -> EnumeratorHost[SplitT, CheckpointT]:
         """The enumerator and its readers; there after `restore`."""
-        assert self._host is not None, "restore() comes first"
-        return self._host
+        return self._at_work.host
 
     def restore(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet.
@@ -127,77 +120,61 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 f"cannot restore state {state.sequence}: planning has begun, and stands at state "
                 f"{self.state.sequence}; go on from an earlier state with rewind()"
             )
-        self._calls = AsyncCalls(self._workers, self._now_us)
-        self._context: CoordinatorContext[SplitT] = CoordinatorContext(
-            self._readers,
-            self._rules.strategy.timestamp_assigner,
-            self._schema,
-            self._calls,
-            self._workers,
-            self._rules.strategy.out_of_orderness_us,
+        self._hosted = HostedSource.of(
+            self._source, state.checkpoint, self._rules, self._schema, self._readers, self._workers, self._now_us
         )
-        if state.checkpoint is None:
-            enumerator = self._source.create_enumerator(self._context)
-        else:
-            enumerator = self._source.restore_enumerator(self._context, state.checkpoint)
-        self._host = EnumeratorHost(enumerator, self._context, self._calls)
-        self._foresight = self._foresight_of(enumerator)
-        self._index = self._foresight.new_index(self._load_times)
-        self._context.take_index(self._index, self._rules.time_limit_us)
         self._started = False
         self._begin_from(state)
         alignment = self._rules.strategy.alignment
         if alignment is not None and not self._draining:
-            self._group.start(self._calls, alignment.update_interval_us / 1e6, self._look_again)
+            self._group.start(self._at_work.calls, alignment.update_interval_us / 1e6, self._look_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
+        at_work = self._at_work
         _log.warning("planning goes on from state %d instead of %d", state.sequence, self.state.sequence)
-        if not (self._foresight.goes_back and self._started):
+        if not (at_work.foresight.goes_back and self._started):
             # What the enumerator told of the records since is forgotten: it must be found anew.
             self.host.close()
             self._started = False
             self.restore(state)
             return
-        self._index.remove(self._index.split_ids)
-        self._context.complete.clear()
-        self._context.added.clear()
-        in_work, _, _ = without_finished(state.table)
-        self.host.go_back(state.sequence, in_work.split_ids)
+        at_work.go_back(state)
         self._begin_from(state)
         self._take_over()
-        self._context.changed = True
+        at_work.context.changed = True
 
     def drain(self) -> None:
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
         self._draining = True
         if self._started:
-            self._calls.end()
-            self._foresight.drain()
+            self._at_work.calls.end()
+            self._at_work.foresight.drain()
 
     def start(self) -> None:
         """Start discovery and wait for its first result."""
+        at_work = self._at_work
         if self._draining:
-            self._foresight.drain()
+            at_work.foresight.drain()
         self._take_over()
         self.host.start(self._in_work.table.split_ids)
-        self._foresight.start()
-        self.host.run_until(lambda: not self._calls.awaits_first)
-        self._context.changed = self._started = True
+        at_work.foresight.start()
+        self.host.run_until(lambda: not at_work.calls.awaits_first)
+        at_work.context.changed = self._started = True
         if self._draining:
-            self._calls.end()
+            at_work.calls.end()
         else:
             # Not needed, but the first micro-batch had better not be an empty one.
-            self._take_added()
-            self.host.run_until(self._foresight.has_looked_at_all, _FIRST_LOOKS_S)
+            self._in_work.take_added(at_work)
+            self.host.run_until(at_work.foresight.has_looked_at_all, _FIRST_LOOKS_S)
 
     def close(self) -> None:
         """End discovery."""
         self._group.leave()
         try:
-            if self._host is not None:
-                self._foresight.close()
-                self._host.close()
+            if self._hosted is not None:
+                self._hosted.foresight.close()
+                self._hosted.host.close()
         finally:
             self._workers.close()
 
@@ -216,23 +193,25 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """
         if not self._started:
             self.start()
+        at_work = self._at_work
         while True:
-            self.host.run()
-            self._take_added()
-            is_due = self._context.changed or self._in_work.idle_clock.is_due(self._context.observed_us)
-            if is_due and (not self._draining or self._foresight.is_settled) and self._plan(max_rows):
+            at_work.host.run()
+            self._in_work.take_added(at_work)
+            is_due = at_work.context.changed or self._in_work.idle_clock.is_due(at_work.context.observed_us)
+            if is_due and (not self._draining or at_work.foresight.is_settled) and self._plan(max_rows):
                 return self.state
-            if not self._draining or self._foresight.is_at_rest:
+            if not self._draining or at_work.foresight.is_at_rest:
                 return self.state
-            self._calls.wait()
+            at_work.calls.wait()
 
     def unread_rows(self) -> int:
         """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
         if not self._started:
             self.start()
+        at_work = self._at_work
         self.host.run()
-        self._take_added()
-        return int((self._index.ends() - self._in_work.table.positions).sum())
+        self._in_work.take_added(at_work)
+        return int((at_work.index.ends() - self._in_work.table.positions).sum())
 
     @property
     def is_draining(self) -> bool:
@@ -241,16 +220,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def available(self) -> dict[str, tuple[int, int]]:
         """Of each split in work: its next position, and the position after the last record known to be there."""
-        at = {
-            i: (n, n)
-            for i, n in zip(self._in_work.table.split_ids, self._in_work.table.positions.tolist(), strict=True)
-        }
-        if self._started:
-            ends = zip(self._index.split_ids, self._index.ends().tolist(), strict=True)
-            at = {i: (at[i][0], end) for i, end in ends if i in at}
-            position_at = self._foresight.position_at
-            at = {i: (position_at(i, number), position_at(i, end)) for i, (number, end) in at.items()}
-        return at
+        return self._in_work.available(self._at_work if self._started else None)
 
     def ranges(
         self,
@@ -263,12 +233,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if end.sequence == self.state.sequence:
             # The micro-batch that is read now announces the watermark of `end`.
             self._announce_again = False
-        before = start.by_id()
-        pairs = [(before.get(split.split_id) or split.origin(), split) for split in end.splits]
-        pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
-        rows = sum(ended.position - begun.position for begun, ended in pairs)
-        rows_per_range = max(min_rows, -(-rows // readers))
-        return [part for begun, ended in pairs for part in self._foresight.ranges(begun, ended, rows_per_range)]
+        return self._at_work.ranges(start, end, readers, min_rows)
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
         """What to read of a fresh source in one go, for a batch read: all there is now. Call `restore` and this only.
@@ -276,11 +241,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         A bounded source without an index is not looked ahead in: its splits have their ends in themselves.
         """
         self.drain()
-        if not isinstance(self._foresight, OwnIndex) and self._source.boundedness is Boundedness.BOUNDED:
-            self.host.start()
-            self.host.run_until(lambda: not self._calls.awaits_first)
-            splits = [split for split in self._context.added if split.stop is None or split.stop > split.position]
-            return [SplitRange(split, (split.stop or split.position + 1) - split.position) for split in splits]
+        if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self._at_work.foresight, OwnIndex):
+            return self._at_work.whole_splits()
         found = []
         while (before := self.state) is not self.advance():
             found += self.ranges(before, self.state, self._readers, min_rows)
@@ -288,26 +250,26 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def take_reports(self, reports: Sequence[RangeReport]) -> None:
         """What readers saw. From any thread; it counts from the next plan on."""
-        self._calls.post(partial(self._take_reports, tuple(reports)))
+        self._at_work.calls.post(partial(self._take_reports, tuple(reports)))
 
     def take_event(self, subtask_id: int, event: SourceEvent) -> None:
         """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
-        self._calls.post(lambda: self.host.handle_source_event(subtask_id, event))
+        self._at_work.calls.post(lambda: self.host.handle_source_event(subtask_id, event))
 
     def work(self) -> None:
         """Let the enumerator do what has arrived, between two plans. An error is raised by the next plan."""
         try:
             self.host.run()
         except BaseException as error:  # whatever it is, the query must hear of it
-            self._calls.post(partial(_raise, error))
+            self._at_work.calls.post(partial(_raise, error))
 
     def take_events(self, subtask_id: int) -> list[SourceEvent]:
         """Events from the enumerator to a reader that were not taken yet."""
-        return self._context.take_events(subtask_id)
+        return self._at_work.context.take_events(subtask_id)
 
     def metrics(self) -> dict[str, float]:
         """What the enumerator counts."""
-        return self._context.metric_group.values()
+        return self._at_work.context.metric_group.values()
 
     def notify_committed(self, sequence: int) -> None:
         """The micro-batch that leads to the state of this number is committed."""
@@ -316,73 +278,61 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     # ---- inside: plans -------------------------------------------------------------------------------------------
 
-    def _foresight_of(self, enumerator: SplitEnumerator[SplitT, CheckpointT]) -> Foresight[SplitT]:
-        if isinstance(enumerator, SupportsEventTimeIndex):
-            return OwnIndex(enumerator, self._context)
-        if self._rules.reports:
-            planning = self._rules.planning
-            return ReportedTimes(enumerator, self._context, self._calls, self._workers, self._now_us, planning)
-        return LookAhead(
-            self._source, self._context, self._calls, self._workers, self._now_us, self._rules.look_ahead_rows
-        )
-
-    def _load_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        times = self._foresight.event_times(split_id, start, stop)
-        limit_us = self._rules.time_limit_us
-        return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
-
     def _plan(self, max_rows: int | None) -> bool:
         """Plan, and hand the state out if there is news in it; whether there is."""
-        self._assign_waiting()
-        self._context.changed = False
+        at_work = self._at_work
+        self._in_work.assign_waiting(at_work)
+        at_work.context.changed = False
         ids = self._in_work.table.split_ids
         strategy = self._rules.strategy
         own_generator = strategy.generates_watermarks and strategy.out_of_orderness_us is None
-        plan = self._foresight.plan(
+        plan = at_work.foresight.plan(
             self._in_work.table,
-            self._index,
+            at_work.index,
             self._rules.planning,
             max_rows=max_rows,
             # A run that only reads what is there (AvailableNow) goes alone.
             group_limit_us=MAX_WATERMARK if self._draining else self._group.limit_us(),
-            horizon_us=self._context.horizon_us,
+            horizon_us=at_work.context.horizon_us,
             idle=self._idle(),
-            complete=np.fromiter((split_id in self._context.complete for split_id in ids), np.bool_, len(ids)),
-            no_more_splits=self._context.no_more_splits,
+            complete=np.fromiter((split_id in at_work.context.complete for split_id in ids), np.bool_, len(ids)),
+            no_more_splits=at_work.context.no_more_splits,
             draining=self._draining,
             advance=self._generators.advance if own_generator else None,
         )
         # A snapshot says nothing of the time that passes while it is read.
         if not self._draining:
-            self._group.tell(plan.slowest_us, partial(self._foresight.nearest_us, self._index, plan.after))
-            unread = self._in_work.table.positions < self._index.ends()
-            self._in_work.idle_clock.track(unread, plan.after.statuses, self._context.observed_us)
+            self._group.tell(plan.slowest_us, partial(at_work.foresight.nearest_us, at_work.index, plan.after))
+            unread = self._in_work.table.positions < at_work.index.ends()
+            self._in_work.idle_clock.track(unread, plan.after.statuses, at_work.context.observed_us)
         is_news = plan.rows > 0 or plan.late.any() or has_news(self.state.table, self._in_work.table, plan.after)
         if not is_news and not self._announce_again:
             return False
         self._hand_out(plan)
         # There may be more than this plan was allowed to take.
-        self._context.changed = True
+        at_work.context.changed = True
         return True
 
     def _take_reports(self, reports: Sequence[RangeReport]) -> None:
-        self._context.changed |= self._foresight.take_reports(reports)
+        at_work = self._at_work
+        at_work.context.changed |= at_work.foresight.take_reports(reports)
 
     def _look_again(self) -> None:
-        self._context.changed = True
+        self._at_work.context.changed = True
 
     def _idle(self) -> npt.NDArray[np.bool_]:
         if self._draining:
             return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
-        return self._in_work.idle_clock.idle(self._foresight.observed_us(self._in_work.table.split_ids))
+        return self._in_work.idle_clock.idle(self._at_work.foresight.observed_us(self._in_work.table.split_ids))
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
+        at_work = self._at_work
         ids, positions = plan.after.split_ids, plan.after.positions.tolist()
         self._in_work.late = self._in_work.late + plan.late
         if plan.late.any():
             counts = {ids[i]: int(plan.late[i]) for i in np.flatnonzero(plan.late)}
             _log.warning("late records, at or below the watermark already announced, by split: %s", counts)
-        splits = self._foresight.hand_out(ids, positions)
+        splits = at_work.foresight.hand_out(ids, positions)
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
         sequence = self.state.sequence + 1
         self.state = SourceState(sequence, splits, table, self._in_work.late, self.host.snapshot(sequence))
@@ -390,7 +340,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._announce_again = False
         self._in_work.table = plan.after
         self._leave_finished()
-        self._index.forget_before(self._in_work.table.positions)
+        at_work.index.forget_before(self._in_work.table.positions)
 
     # ---- inside: the table ---------------------------------------------------------------------------------------
 
@@ -406,38 +356,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _take_over(self) -> None:
         """Let the splits of the state be in work."""
-        state = self.state
-        for split in state.splits:
-            self._index.add_split(split.split_id, split.position)
-        self._in_work.begin(state.table, state.late)
-        self._foresight.restore_splits(state)
+        self._in_work.take_over(self.state, self._at_work)
         self._leave_finished()
 
-    def _take_added(self) -> None:
-        """Let the splits that were assigned since the last plan join the table."""
-        added = self._context.added
-        if added:
-            self._in_work.join(added)
-            self._foresight.add_splits(added)
-            added.clear()
-
-    def _assign_waiting(self) -> None:
-        """Let splits that wait join the table until something before the horizon can be read."""
-        while self._context.horizon_us < MAX_WATERMARK:
-            readable = int((self._in_work.table.positions < self._index.ends()).sum())
-            if not self._foresight.assign_waiting(readable, self._index.nearest_time(self._in_work.table.positions)):
-                return
-            self._take_added()
-
     def _leave_finished(self) -> None:
-        """Let finished splits leave the table: the state that says so was handed out."""
-        finished = self._in_work.leave_finished()
-        if finished:
-            self._index.remove(finished)
-            for split_id in finished:
-                self._foresight.finish_split(split_id)
-                self._context.complete.discard(split_id)
-            self._generators.forget(finished)
+        self._generators.forget(self._in_work.leave_finished(self._at_work))
+
+    @property
+    def _at_work(self) -> HostedSource[SplitT, CheckpointT]:
+        assert self._hosted is not None, "restore() comes first"
+        return self._hosted
 
 
 def _raise(error: BaseException) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
 from alignment.planner import SplitTable
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import SourceSplit
 from streaming_source.coordinator.idle_clock import IdleClock
 
+if TYPE_CHECKING:
+    from streaming_source.coordinator.hosting import HostedSource
+    from streaming_source.coordinator.state import SourceState
+
 __all__ = ["SplitsInWork", "has_news", "joined", "slowest_counting", "without_finished"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 Slots = npt.NDArray[np.intp]
 
@@ -97,21 +103,53 @@ class SplitsInWork:
         self.late = np.empty(0, np.int64)
         self.idle_clock = IdleClock(idle_timeout_us, now_us)
 
-    def begin(self, table: SplitTable, late: npt.NDArray[np.int64]) -> None:
-        """Start from those of a state. O(n)."""
-        self.table, self.late = table, late
-        self.idle_clock.begin(table.statuses)
+    def take_over(self, state: SourceState[SplitT, Any], hosted: HostedSource[SplitT, Any]) -> None:
+        """Start from the splits of a state. O(n)."""
+        for split in state.splits:
+            hosted.index.add_split(split.split_id, split.position)
+        self.table, self.late = state.table, state.late
+        self.idle_clock.begin(state.table.statuses)
+        hosted.foresight.restore_splits(state)
+
+    def take_added(self, hosted: HostedSource[SplitT, Any]) -> None:
+        """Let the splits join that were assigned since the last plan. O(n log n)."""
+        added = hosted.context.added
+        if added:
+            self.join(added)
+            hosted.foresight.add_splits(added)
+            added.clear()
+
+    def assign_waiting(self, hosted: HostedSource[SplitT, Any]) -> None:
+        """Let splits that wait join until something before the horizon can be read."""
+        while hosted.context.horizon_us < MAX_WATERMARK:
+            readable = int((self.table.positions < hosted.index.ends()).sum())
+            if not hosted.foresight.assign_waiting(readable, hosted.index.nearest_time(self.table.positions)):
+                return
+            self.take_added(hosted)
+
+    def leave_finished(self, hosted: HostedSource[SplitT, Any]) -> list[str]:
+        """Let finished splits leave, the state that says so was handed out; their ids. O(n)."""
+        self.table, keep, finished = without_finished(self.table)
+        if finished:
+            self.late = self.late[keep]
+            self.idle_clock.keep(keep)
+            hosted.index.remove(finished)
+            for split_id in finished:
+                hosted.foresight.finish_split(split_id)
+                hosted.context.complete.discard(split_id)
+        return finished
+
+    def available(self, hosted: HostedSource[SplitT, Any] | None) -> dict[str, tuple[int, int]]:
+        """Of each split its next position, and the one after the last record known to be there, where any is. O(n)."""
+        at = zip(self.table.split_ids, self.table.positions.tolist(), strict=True)
+        if hosted is None:
+            return {split_id: (position, position) for split_id, position in at}
+        position_at = hosted.foresight.position_at
+        ends = dict(zip(hosted.index.split_ids, hosted.index.ends().tolist(), strict=True))
+        return {i: (position_at(i, position), position_at(i, ends[i])) for i, position in at if i in ends}
 
     def join(self, splits: Sequence[SourceSplit]) -> None:
         """New splits. O(n log n)."""
         self.table, order = joined(self.table, splits)
         self.late = np.append(self.late, np.zeros(len(splits), np.int64))[order]
         self.idle_clock.add(len(splits), order)
-
-    def leave_finished(self) -> list[str]:
-        """Let finished splits leave; their ids. O(n)."""
-        self.table, keep, finished = without_finished(self.table)
-        if finished:
-            self.late = self.late[keep]
-            self.idle_clock.keep(keep)
-        return finished

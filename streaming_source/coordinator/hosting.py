@@ -1,0 +1,132 @@
+"""What a coordinator works with from one restore to the next: an enumerator, and all that is made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from alignment.index import EventTimeIndex
+from alignment.timestamps import NO_TIMESTAMP
+from streaming_source.api import Source, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.foresight import Foresight, OwnIndex
+from streaming_source.coordinator.host import EnumeratorHost
+from streaming_source.coordinator.look_ahead import LookAhead
+from streaming_source.coordinator.reported import ReportedTimes
+from streaming_source.coordinator.rules import ReadRules
+from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.workers import Workers
+
+__all__ = ["HostedSource"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+CheckpointT = TypeVar("CheckpointT")
+
+
+@dataclass(frozen=True, slots=True)
+class HostedSource(Generic[SplitT, CheckpointT]):
+    """An enumerator in its place.
+
+    Attributes
+    ----------
+    calls
+        The coordinator's thread, and what is done off it.
+    context
+        What the enumerator asks for and tells.
+    host
+        Runs the enumerator.
+    foresight
+        What is known of unread records.
+    index
+        Their event times.
+    """
+
+    calls: AsyncCalls
+    context: CoordinatorContext[SplitT]
+    host: EnumeratorHost[SplitT, CheckpointT]
+    foresight: Foresight[SplitT]
+    index: EventTimeIndex
+
+    @classmethod
+    def of(
+        cls,
+        source: Source[SplitT, CheckpointT],
+        checkpoint: CheckpointT | None,
+        rules: ReadRules,
+        schema: pa.Schema,
+        readers: int,
+        workers: Workers,
+        now_us: Callable[[], int],
+    ) -> HostedSource[SplitT, CheckpointT]:
+        """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
+
+        Parameters
+        ----------
+        source, rules, schema
+            What to read, and how.
+        checkpoint
+            Of the enumerator; None for a fresh start.
+        readers
+            How many read one micro-batch.
+        workers, now_us
+            Where and when work is done.
+        """
+        strategy = rules.strategy
+        calls = AsyncCalls(workers, now_us)
+        context: CoordinatorContext[SplitT] = CoordinatorContext(
+            readers, strategy.timestamp_assigner, schema, calls, workers, strategy.out_of_orderness_us
+        )
+        if checkpoint is None:
+            enumerator = source.create_enumerator(context)
+        else:
+            enumerator = source.restore_enumerator(context, checkpoint)
+        foresight: Foresight[SplitT]
+        if isinstance(enumerator, SupportsEventTimeIndex):
+            foresight = OwnIndex(enumerator, context)
+        elif rules.reports:
+            foresight = ReportedTimes(enumerator, context, calls, workers, now_us, rules.planning)
+        else:
+            foresight = LookAhead(source, context, calls, workers, now_us, rules.look_ahead_rows)
+
+        def load(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+            times, limit_us = foresight.event_times(split_id, start, stop), rules.time_limit_us
+            return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
+
+        index = foresight.new_index(load)
+        context.take_index(index, rules.time_limit_us)
+        return cls(calls, context, EnumeratorHost(enumerator, context, calls), foresight, index)
+
+    def ranges(
+        self,
+        start: SourceState[SplitT, CheckpointT],
+        end: SourceState[SplitT, CheckpointT],
+        readers: int,
+        min_rows: int,
+    ) -> list[SplitRange[SplitT]]:
+        """What to read between two states, cut so that it can be shared by `readers`."""
+        before = start.by_id()
+        pairs = [(before.get(split.split_id) or split.origin(), split) for split in end.splits]
+        pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
+        rows = sum(ended.position - begun.position for begun, ended in pairs)
+        rows_per_range = max(min_rows, -(-rows // readers))
+        return [part for begun, ended in pairs for part in self.foresight.ranges(begun, ended, rows_per_range)]
+
+    def go_back(self, state: SourceState[SplitT, CheckpointT]) -> None:
+        """Forget what is known of unread records, and give back what was assigned since an earlier state."""
+        self.index.remove(self.index.split_ids)
+        self.context.complete.clear()
+        self.context.added.clear()
+        self.host.go_back(state.sequence, [split.split_id for split in state.unfinished()])
+
+    def whole_splits(self) -> list[SplitRange[SplitT]]:
+        """All that a fresh source has that ends, found by its enumerator alone. Call this only."""
+        self.host.start()
+        self.host.run_until(lambda: not self.calls.awaits_first)
+        splits = [split for split in self.context.added if split.stop is None or split.stop > split.position]
+        return [SplitRange(split, (split.stop or split.position + 1) - split.position) for split in splits]
