@@ -15,7 +15,7 @@ from pyarrow import fs
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.files.formats import FileBlocks, FileFormat, Place
+from streaming_source.connectors.files.formats import FileBlocks, FileFormat, FileRows, StoredFile
 from streaming_source.connectors.files.selection import Selection
 
 ROOT = "simulated"
@@ -91,32 +91,20 @@ class Arithmetic(FileFormat):
 
     files: ManyFiles
 
-    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def schema_of(self, file: StoredFile) -> pa.Schema:
         return pa.schema([("t", pa.int64())])
 
-    def describe(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, assigner: TimestampAssigner, indexing: str
-    ) -> FileBlocks:
-        times = self.times(path)
+    def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
+        times = self.times(file.path)
         low, high = times[:1], times[-1:]
         return FileBlocks(np.array([ROWS]), low, high, earliest_us=int(low[0]))
 
-    def event_times(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        assigner: TimestampAssigner,
-        place: Place | None = None,
-    ) -> npt.NDArray[np.int64]:
-        return self.times(path)[start:stop]
+    def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
+        return self.times(rows.file.path)[rows.start : rows.stop]
 
-    def read_rows(
-        self, filesystem: fs.FileSystem, path: str, start: int, stop: int, schema: pa.Schema, place: Place | None = None
-    ) -> Iterator[RecordBlock]:
-        yield RecordBlock(pa.record_batch([pa.array(self.times(path)[start:stop])], schema=schema), start)
+    def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
+        times = self.times(rows.file.path)[rows.start : rows.stop]
+        yield RecordBlock(pa.record_batch([pa.array(times)], schema=schema), rows.start)
 
     def times(self, path: str) -> npt.NDArray[np.int64]:
         return (self.files.begin_s(number_of(path)) + np.arange(ROWS, dtype=np.int64)) * SECOND

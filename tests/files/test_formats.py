@@ -18,11 +18,10 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from streaming_source.connectors.files import FileFormat
-from streaming_source.connectors.files.formats import FileBlocks, Place
+from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
 from tests.files.samples import SAMPLES, Row, Sample, understood
 from tests.streaming_source.reading import Reading, stream_reader
 
-LOCAL = fs.LocalFileSystem()
 NO_ROWS: list[Row] = []
 
 every_format = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)
@@ -47,12 +46,16 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+def stored(path: Path) -> StoredFile:
+    return StoredFile(fs.LocalFileSystem(), str(path))
+
+
 def rows_read(
     file_format: FileFormat, path: Path, start: int, stop: int, schema: pa.Schema, place: Place | None = None
 ) -> list[tuple[int, tuple[Any, ...]]]:
     """`(number, row)`, times as microseconds."""
     found = []
-    for block in file_format.read_rows(LOCAL, str(path), start, stop, schema, place):
+    for block in file_format.read_rows(FileRows(stored(path), start, stop, place), schema):
         assert block.batch.schema.equals(schema)
         columns = []
         for column in block.batch.columns:
@@ -101,7 +104,7 @@ def test_rows_numbers_and_event_times_are_those_of_plain_python(
     file_format = sample.reads_as(block_bytes)
     assigner = FieldTimestampAssigner(sample.time)
 
-    blocks = file_format.describe(LOCAL, str(path), sample.schema, assigner, "auto")
+    blocks = file_format.describe(stored(path), sample.schema, assigner, "auto")
     expected = np.array([time_of(row, sample) for row in naive], np.int64)
     parts = np.split(expected, np.cumsum(blocks.rows)[:-1]) if blocks.rows.size else []
     assert blocks.rows.sum() == len(naive)
@@ -112,13 +115,13 @@ def test_rows_numbers_and_event_times_are_those_of_plain_python(
     start, stop = (min(c, len(naive)) for c in sorted(cut))
     chosen = list(enumerate(naive))[start:stop]
     assert rows_read(file_format, path, start, stop, sample.schema) == chosen
-    found = file_format.event_times(LOCAL, str(path), start, stop, sample.schema, assigner)
+    found = file_format.event_times(FileRows(stored(path), start, stop), sample.schema, assigner)
     assert found.tolist() == expected[start:stop].tolist()
     # The same from the block in which the cut is.
     places = [p for p in places_of(blocks) if p is not None and p.row <= start]
     if places:
         assert rows_read(file_format, path, start, stop, sample.schema, places[-1]) == chosen
-        found = file_format.event_times(LOCAL, str(path), start, stop, sample.schema, assigner, places[-1])
+        found = file_format.event_times(FileRows(stored(path), start, stop, places[-1]), sample.schema, assigner)
         assert found.tolist() == expected[start:stop].tolist()
 
 
@@ -205,7 +208,7 @@ def test_stripes_of_orc_are_blocks_that_are_read_alone(folder: Path) -> None:
     sample = next(sample for sample in SAMPLES if sample.id == "orc")
     path = folder / "stripes.orc"
     sample.write(path, [(i, i, f"{i}" * 50) for i in range(5000)], 100)
-    blocks = sample.reads_as(0).describe(LOCAL, str(path), sample.schema, FieldTimestampAssigner("t"), "auto")
+    blocks = sample.reads_as(0).describe(stored(path), sample.schema, FieldTimestampAssigner("t"), "auto")
     assert blocks.rows.size > 3
     naive = sample.read(path)
     for place, rows in zip(places_of(blocks), blocks.rows.tolist(), strict=True):

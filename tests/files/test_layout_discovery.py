@@ -16,6 +16,7 @@ from pyarrow import fs
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import FileSource, listing
+from streaming_source.connectors.files.formats import FileRows, StoredFile
 from streaming_source.connectors.files.hive import partition_schema, values_in
 from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
 from streaming_source.connectors.files.selection import Selection, split_paths
@@ -212,6 +213,21 @@ def test_a_directory_that_has_not_changed_is_not_listed_again(tmp_path: Path, mo
     assert len(list(lister.look())) == 21
 
 
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_directories_that_are_named_like_files_are_directories(tmp_path: Path, split_by: Any) -> None:
+    write(tmp_path / "a.parquet" / "b.parquet", [1.0, 2.0])
+    write(tmp_path / "a.parquet" / "c.parquet" / "d.parquet", [1.0])
+    (tmp_path / "e.parquet").mkdir()
+    source = FileSource(str(tmp_path), split_by, bounded=True, path_glob_filter="*.parquet")
+    run = SourceHarness(source, strategy("10 seconds"))
+    run.run()
+    b, d = ("a.parquet", "a.parquet/c.parquet")
+    if split_by == "file":
+        b, d = f"{b}/b.parquet", f"{d}/d.parquet"
+    assert rows(run) == [(b, 0), (b, 1), (d, 0)]
+    run.close()
+
+
 def test_links_that_lead_up_are_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     touch(tmp_path, "a/b/1", "elsewhere/2")
     (tmp_path / "a" / "b" / "loop").symlink_to(tmp_path / "a")
@@ -290,8 +306,9 @@ def test_directories_of_different_columns_and_values_of_another_type_are_refused
     schema = source.schema()
     assert schema.field("k").type == pa.int32()
     put(tmp_path / "k=x" / "f.parquet", {"t": stamps(0)})
+    file = StoredFile(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"))
     with pytest.raises(SchemaError, match=r"the directory k=x cannot be read as int32.*dataSchema"):
-        list(source.reading.read_rows(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"), 0, 1, schema))
+        list(source.reading.read_rows(FileRows(file, 0, 1), schema))
     put(tmp_path / "f.parquet", {"t": stamps(0)})
     with pytest.raises(SchemaError, match=r"have columns \(none\) and, in 'k=1', k .* recursiveFileLookup = true"):
         source.schema()

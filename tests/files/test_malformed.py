@@ -28,10 +28,10 @@ from streaming_source.connectors.files import (
     ParquetFormat,
     TextFormat,
 )
-from streaming_source.connectors.files.formats import lines
+from streaming_source.connectors.files.formats import FileRows, lines
 from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError
 from tests.files.samples import SAMPLES, SCHEMA, TEXT_SCHEMA, Sample, understood
-from tests.files.test_formats import LOCAL, rows_read
+from tests.files.test_formats import rows_read, stored
 from tests.streaming_source.reading import read_all
 
 WITH_CORRUPT = SCHEMA.append(pa.field("_corrupt_record", pa.string()))
@@ -43,7 +43,7 @@ NOTHING = (None, None, None)
 def read(file_format: FileFormat, path: Path, schema: pa.Schema = SCHEMA) -> list[tuple[int, tuple[Any, ...]]]:
     """All rows as the planner counts them."""
     assigner = FieldTimestampAssigner(schema.names[0])
-    rows = int(file_format.describe(LOCAL, str(path), schema, assigner, "auto").rows.sum())
+    rows = int(file_format.describe(stored(path), schema, assigner, "auto").rows.sum())
     return rows_read(file_format, path, 0, rows, schema)
 
 
@@ -156,7 +156,7 @@ def test_what_becomes_of_a_record_depends_neither_on_its_neighbours_nor_on_the_c
         places = [SCHEMA.get_field_index(column) for column in columns]
         expected = [(number, tuple(row[i] for i in places)) for number, row in together]
         assert rows_read(projected, path, 0, len(together), some) == expected
-    times = having(30).event_times(LOCAL, str(path), 0, len(together), SCHEMA, BY_T)
+    times = having(30).event_times(FileRows(stored(path), 0, len(together)), SCHEMA, BY_T)
     assert times.tolist() == [-(2**63) if row[0] is None else row[0] for _, row in together]
 
 
@@ -414,9 +414,9 @@ def test_whatever_is_in_a_file_gives_rows_or_an_error_of_this_library(
     file_format = sample.reads_as(50)
     error = None
     try:
-        found = file_format.describe(LOCAL, str(path), sample.schema, FieldTimestampAssigner(sample.time), "auto")
+        found = file_format.describe(stored(path), sample.schema, FieldTimestampAssigner(sample.time), "auto")
         rows = int(found.rows.sum())
-        blocks = list(file_format.read_rows(LOCAL, str(path), 0, rows, sample.schema))
+        blocks = list(file_format.read_rows(FileRows(stored(path), 0, rows), sample.schema))
         assert sum(block.batch.num_rows for block in blocks) == rows
     except AlignmentError as expected:
         error = str(expected)

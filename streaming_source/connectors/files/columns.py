@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from streaming_source.connectors.files.formats import StoredFile
 from streaming_source.connectors.files.hive import partition_schema
 from streaming_source.connectors.files.listing import ListedFile, list_files
 from streaming_source.exceptions import NoDataError, NoSchemaError, OptionError, SchemaError
@@ -56,10 +57,10 @@ def _columns_of_first(source: FileSource, first: ListedFile | None) -> pa.Schema
     filesystem, root = source.root.open()
     if first is not None:
         with source.tolerance.tolerated():
-            return source.format.schema_of(filesystem, posixpath.join(root, first.relative_path))
+            return source.format.schema_of(StoredFile(filesystem, posixpath.join(root, first.relative_path)))
         for file in sorted(list_files(source.root)):
             with source.tolerance.tolerated():
-                return source.format.schema_of(filesystem, posixpath.join(root, file.relative_path))
+                return source.format.schema_of(StoredFile(filesystem, posixpath.join(root, file.relative_path)))
     raise NoDataError(
         f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
     )

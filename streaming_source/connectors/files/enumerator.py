@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
 from streaming_source.connectors.files.cleaning import Cleaner
-from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
+from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.connectors.files.tolerance import Tolerance
@@ -69,15 +69,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         assert file is not None, "the index asks only for records it was told of"
         first = start - file.position
         with self._source.tolerance.tolerated():
-            return self._reading.event_times(
-                self._filesystem,
-                file.path,
-                first,
-                first + stop - start,
-                self._context.schema,
-                self._context.timestamp_assigner,
-                file.place_of(first),
-            )
+            stored = StoredFile(self._filesystem, file.path)
+            rows = FileRows(stored, first, first + stop - start, file.place_of(first))
+            return self._reading.event_times(rows, self._context.schema, self._context.timestamp_assigner)
         # Of a file that breaks here, or has gone, nothing will be read; what was told of this block must stay true.
         return np.full(stop - start, self._latest_in[split_id][start])
 
@@ -112,12 +106,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
     def _describe(self, path: str) -> FileBlocks | None:
         """What is in a file; None of one that the source goes on without."""
         with self._source.tolerance.tolerated():
+            file = StoredFile(self._filesystem, path)
             return self._reading.describe(
-                self._filesystem,
-                path,
-                self._context.schema,
-                self._context.timestamp_assigner,
-                self._source.indexing,
+                file, self._context.schema, self._context.timestamp_assigner, self._source.indexing
             )
         self._context.metric_group.counter("ignoredFiles").inc()
         return None

@@ -13,12 +13,11 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import fs
 
 from alignment.columns import top_level_column
 from alignment.timestamps import EventTimes, TimestampAssigner
 from streaming_source.api import RecordBlock
-from streaming_source.connectors.files.formats import FileBlocks, FileFormat, Place
+from streaming_source.connectors.files.formats import FileBlocks, FileFormat, FileRows, StoredFile
 from streaming_source.exceptions import SchemaError
 
 __all__ = ["PartitionedFormat", "partition_schema", "values_in"]
@@ -85,53 +84,34 @@ class PartitionedFormat(FileFormat):
         """See `FileFormat`."""
         return self.of_files.identity
 
-    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def schema_of(self, file: StoredFile) -> pa.Schema:
         """See `FileFormat`. Columns of the file alone."""
-        return self.of_files.schema_of(filesystem, path)
+        return self.of_files.schema_of(file)
 
-    def describe(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, assigner: TimestampAssigner, indexing: str
-    ) -> FileBlocks:
+    def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         """See `FileFormat`."""
-        named = self._named(path, schema)
+        named = self._named(file.path, schema)
         if not named:
-            return self.of_files.describe(filesystem, path, schema, assigner, indexing)
-        own = self._own(filesystem, path, schema, named)
-        return self.of_files.describe(filesystem, path, own, _WithNamed.of(assigner, schema, own, named), indexing)
+            return self.of_files.describe(file, schema, assigner, indexing)
+        own = self._own(file, schema, named)
+        return self.of_files.describe(file, own, _WithNamed.of(assigner, schema, own, named), indexing)
 
-    def event_times(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        assigner: TimestampAssigner,
-        place: Place | None = None,
-    ) -> npt.NDArray[np.int64]:
+    def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         """See `FileFormat`."""
-        named = self._named(path, schema)
+        named = self._named(rows.file.path, schema)
         if named:
-            own = self._own(filesystem, path, schema, named)
+            own = self._own(rows.file, schema, named)
             schema, assigner = own, _WithNamed.of(assigner, schema, own, named)
-        return self.of_files.event_times(filesystem, path, start, stop, schema, assigner, place)
+        return self.of_files.event_times(rows, schema, assigner)
 
-    def read_rows(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        place: Place | None = None,
-    ) -> Iterator[RecordBlock]:
+    def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
         """See `FileFormat`."""
-        named = self._named(path, schema)
+        named = self._named(rows.file.path, schema)
         if not named:
-            yield from self.of_files.read_rows(filesystem, path, start, stop, schema, place)
+            yield from self.of_files.read_rows(rows, schema)
             return
-        own = self._own(filesystem, path, schema, named)
-        for block in self.of_files.read_rows(filesystem, path, start, stop, own, place):
+        own = self._own(rows.file, schema, named)
+        for block in self.of_files.read_rows(rows, own):
             yield RecordBlock(_with_named(block.batch, schema, named), block.positions)
 
     def _named(self, path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
@@ -142,13 +122,11 @@ class PartitionedFormat(FileFormat):
             name: _scalar(path, name, found[name], schema.field(name).type) for name in schema.names if name in found
         }
 
-    def _own(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, named: Mapping[str, pa.Scalar]
-    ) -> pa.Schema:
+    def _own(self, file: StoredFile, schema: pa.Schema, named: Mapping[str, pa.Scalar]) -> pa.Schema:
         """The columns to read from the file itself: one at least, or nobody would know how many rows there are."""
         own = [field for field in schema if field.name not in named]
         if not own:
-            own = [field for field in self.of_files.schema_of(filesystem, path) if field.name not in named][:1]
+            own = [field for field in self.of_files.schema_of(file) if field.name not in named][:1]
         return pa.schema(own)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
-from streaming_source.connectors.files.formats import FileFormat
+from streaming_source.connectors.files.formats import FileFormat, FileRows, StoredFile
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.connectors.files.tolerance import Tolerance
 
@@ -88,7 +88,8 @@ class FileSplitReader(SplitReader[FileSplit]):
                 continue
             position_of_row_0 = part.position - part.start
             start = part.start + read
-            rows = self._format.read_rows(self._filesystem, part.path, start, part.stop, self._schema, part.place)
+            unread = FileRows(StoredFile(self._filesystem, part.path), start, part.stop, part.place)
+            rows = self._format.read_rows(unread, self._schema)
             with self._tolerance.tolerated():
                 for block in rows:
                     yield RecordBlock(block.batch, block.positions + position_of_row_0)

@@ -37,6 +37,12 @@ _NUMBERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "replication": int,
     "request_timeout": float,
 }
+_EXAMPLES: Final = {
+    "S3FileSystem": "access_key",
+    "GcsFileSystem": "access_token",
+    "AzureFileSystem": "account_key",
+    "HadoopFileSystem": "user",
+}
 _KNOWN_TO_ARROW: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "hf", "mock")
 
 
@@ -192,7 +198,7 @@ def _made(scheme: str, kind: Callable[..., fs.FileSystem], arguments: dict[str, 
             raise OptionError(f"storage options of {scheme} do not fit: {', '.join(sorted(arguments))}") from None
         raise OptionError(
             f"option storage.{unknown} is not known to {kind.__name__} of pyarrow, which opens {scheme}: it takes the "
-            "arguments of that class, as in storage.access_key, not those of Hadoop (fs.s3a.*)"
+            f"arguments of that class, as in storage.{_EXAMPLES[kind.__name__]}, not those of Hadoop (fs.*)"
         ) from None
 
 

@@ -1,6 +1,13 @@
 """Formats of files: what each can tell ahead of reading, and how its rows are read."""
 
-from streaming_source.connectors.files.formats.base import NO_BLOCKS, FileBlocks, FileFormat, Place
+from streaming_source.connectors.files.formats.base import (
+    NO_BLOCKS,
+    FileBlocks,
+    FileFormat,
+    FileRows,
+    Place,
+    StoredFile,
+)
 from streaming_source.connectors.files.formats.csv import CsvFormat
 from streaming_source.connectors.files.formats.ipc import ArrowFormat
 from streaming_source.connectors.files.formats.json import JsonFormat
@@ -16,10 +23,12 @@ __all__ = [
     "CsvFormat",
     "FileBlocks",
     "FileFormat",
+    "FileRows",
     "JsonFormat",
     "OrcFormat",
     "ParquetFormat",
     "Place",
+    "StoredFile",
     "TextFormat",
     "format_of",
 ]

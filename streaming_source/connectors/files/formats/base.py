@@ -26,7 +26,9 @@ __all__ = [
     "BlockList",
     "FileBlocks",
     "FileFormat",
+    "FileRows",
     "Place",
+    "StoredFile",
     "check_columns",
     "check_distinct",
     "check_names",
@@ -49,6 +51,30 @@ class Place(NamedTuple):
 
     row: int
     at: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file where it lies: its file system, and its path in that."""
+
+    filesystem: fs.FileSystem
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """The rows `[start, stop)` of a file.
+
+    Attributes
+    ----------
+    place
+        Of the block in which `start` is, as `FileFormat.describe` told it; None for the beginning of the file.
+    """
+
+    file: StoredFile
+    start: int
+    stop: int
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +160,7 @@ class FileFormat(ABC):
         return self
 
     @abstractmethod
-    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def schema_of(self, file: StoredFile) -> pa.Schema:
         """Columns of a file, without metadata.
 
         Raises
@@ -146,9 +172,7 @@ class FileFormat(ABC):
         """
 
     @abstractmethod
-    def describe(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, assigner: TimestampAssigner, indexing: str
-    ) -> FileBlocks:
+    def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         """The blocks of a file: from statistics where it has them, else by reading its time column.
 
         Called on the planner's worker threads. Holds no more of the file than a block at a time.
@@ -168,35 +192,12 @@ class FileFormat(ABC):
         """
 
     @abstractmethod
-    def event_times(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        assigner: TimestampAssigner,
-        place: Place | None = None,
-    ) -> Int64Array:
-        """Event times of the rows `[start, stop)`, `int64[stop - start]`; `NO_TIMESTAMP` where there is none.
-
-        Parameters
-        ----------
-        place
-            Of the block in which `start` is, as `describe` told it; None for the beginning of the file.
-        """
+    def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
+        """Event times of rows, `int64[stop - start]`; `NO_TIMESTAMP` where there is none."""
 
     @abstractmethod
-    def read_rows(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        place: Place | None = None,
-    ) -> Iterator[RecordBlock]:
-        """The rows `[start, stop)` with the columns of `schema`, in blocks whose positions are numbers of rows.
+    def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
+        """Rows with the columns of `schema`, in blocks whose positions are numbers of rows.
 
         Raises
         ------
@@ -211,7 +212,7 @@ class FileFormat(ABC):
 
 
 @contextmanager
-def opened(filesystem: fs.FileSystem, path: str) -> Iterator[pa.NativeFile]:
+def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
     """A file while it is read.
 
     Raises
@@ -220,9 +221,11 @@ def opened(filesystem: fs.FileSystem, path: str) -> Iterator[pa.NativeFile]:
         If it is gone.
     """
     try:
-        stream = filesystem.open_input_file(path)
+        stream = file.filesystem.open_input_file(file.path)
     except FileNotFoundError:
-        raise FileGoneError(f"{path} is gone: it was deleted after it had been listed and before it was read") from None
+        raise FileGoneError(
+            f"{file.path} is gone: it was deleted after it had been listed and before it was read"
+        ) from None
     with stream:
         yield stream
 
@@ -302,9 +305,10 @@ def time_columns(names: Collection[str], assigner: TimestampAssigner) -> list[st
     return [name for name in names if name in wanted]
 
 
-def replaced(path: str, rows: int, start: int, stop: int) -> DataLossError:
+def replaced(planned: FileRows, found: int) -> DataLossError:
     """The error of a file that has fewer rows than were planned."""
-    return DataLossError(f"{path} has {rows} rows, but rows {start} to {stop} were planned: it was replaced")
+    wanted = f"rows {planned.start} to {planned.stop}"
+    return DataLossError(f"{planned.file.path} has {found} rows, but {wanted} were planned: it was replaced")
 
 
 def times_of(path: str, batches: Sequence[pa.RecordBatch], assigner: TimestampAssigner) -> Int64Array:

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import fs
 
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
@@ -18,7 +17,9 @@ from streaming_source.connectors.files.formats.base import (
     BlockList,
     FileBlocks,
     FileFormat,
+    FileRows,
     Place,
+    StoredFile,
     check_columns,
     check_distinct,
     malformed_as,
@@ -55,82 +56,63 @@ class ChunkedFormat(FileFormat):
     __slots__ = ()
 
     @abstractmethod
-    def _opened(self, filesystem: fs.FileSystem, path: str) -> AbstractContextManager[ChunkedFile]: ...
+    def _opened(self, file: StoredFile) -> AbstractContextManager[ChunkedFile]: ...
 
-    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def schema_of(self, file: StoredFile) -> pa.Schema:
         """See `FileFormat`."""
-        with self._opened(filesystem, path) as file:
-            schema = file.schema.remove_metadata()
-        check_distinct(path, schema.names)
+        with self._opened(file) as chunked:
+            schema = chunked.schema.remove_metadata()
+        check_distinct(file.path, schema.names)
         return schema
 
-    def describe(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, assigner: TimestampAssigner, indexing: str
-    ) -> FileBlocks:
+    def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         """See `FileFormat`."""
         found = BlockList()
-        with self._opened(filesystem, path) as file:
-            check_columns(path, file.schema, schema)
+        with self._opened(file) as chunked:
+            check_columns(file.path, chunked.schema, schema)
             columns = time_columns(schema.names, assigner)
-            for number, (_, batch) in enumerate(self._numbered(path, file, columns, Place(0, 0))):
-                found.add(times_of(path, [batch], assigner), number)
-            return found.blocks(with_places=file.seeks, one_range=not file.seeks)
+            for number, (_, batch) in enumerate(self._numbered(file.path, chunked, columns, Place(0, 0))):
+                found.add(times_of(file.path, [batch], assigner), number)
+            return found.blocks(with_places=chunked.seeks, one_range=not chunked.seeks)
 
-    def event_times(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        assigner: TimestampAssigner,
-        place: Place | None = None,
-    ) -> npt.NDArray[np.int64]:
+    def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         """See `FileFormat`. Reads only the columns that the assigner needs, of the chunks in question."""
-        with self._opened(filesystem, path) as file:
+        with self._opened(rows.file) as chunked:
             columns = time_columns(schema.names, assigner)
-            batches = [batch for _, batch in self._rows(path, file, columns, start, stop, place)]
-        return times_of(path, batches, assigner)
+            batches = [batch for _, batch in self._rows(rows, chunked, columns)]
+        return times_of(rows.file.path, batches, assigner)
 
-    def read_rows(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        place: Place | None = None,
-    ) -> Iterator[RecordBlock]:
+    def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
         """See `FileFormat`."""
-        with self._opened(filesystem, path) as file:
-            check_columns(path, file.schema, schema)
-            for row, batch in self._rows(path, file, schema.names, start, stop, place):
+        with self._opened(rows.file) as chunked:
+            check_columns(rows.file.path, chunked.schema, schema)
+            for row, batch in self._rows(rows, chunked, schema.names):
                 for begin in range(0, batch.num_rows, BATCH_ROWS):
                     yield RecordBlock(batch.slice(begin, BATCH_ROWS), row + begin)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _rows(
-        self, path: str, file: ChunkedFile, columns: Sequence[str], start: int, stop: int, place: Place | None
+        self, rows: FileRows, chunked: ChunkedFile, columns: Sequence[str]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """`(row, batch)` of the rows `[start, stop)`."""
+        """`(row, batch)` of the rows that are wanted."""
         after = 0
-        for row, batch in self._numbered(path, file, columns, place or Place(0, 0)):
+        for row, batch in self._numbered(rows.file.path, chunked, columns, rows.place or Place(0, 0)):
             after = row + batch.num_rows
-            begin, end = max(start - row, 0), min(stop - row, batch.num_rows)
+            begin, end = max(rows.start - row, 0), min(rows.stop - row, batch.num_rows)
             if begin < end:
                 yield row + begin, batch.slice(begin, end - begin)
-            if after >= stop:
+            if after >= rows.stop:
                 return
-        if after < stop:
-            raise replaced(path, after, start, stop)
+        if after < rows.stop:
+            raise replaced(rows, after)
 
     def _numbered(
-        self, path: str, file: ChunkedFile, columns: Sequence[str], place: Place
+        self, path: str, chunked: ChunkedFile, columns: Sequence[str], place: Place
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """`(row, chunk)` from a place on, with exactly these columns."""
-        row, first = place if file.seeks else Place(0, 0)
-        chunks = file.chunks(columns, first)
+        row, first = place if chunked.seeks else Place(0, 0)
+        chunks = chunked.chunks(columns, first)
         while True:
             with malformed_as(f"{path}: cannot be read as {self.name} after row {row}"):
                 chunk = next(chunks, None)

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import csv, fs
+from pyarrow import csv
 
-from streaming_source.connectors.files.formats.base import check_distinct, malformed_as
+from streaming_source.connectors.files.formats.base import StoredFile, check_distinct, malformed_as
 from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
 from streaming_source.exceptions import OptionError, SchemaError
@@ -75,16 +75,16 @@ class CsvFormat(RecordFormat):
             return self
         return replace(self, names=tuple(field.name for field in self._without_corrupt(schema)))
 
-    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def schema_of(self, file: StoredFile) -> pa.Schema:
         """See `FileFormat`."""
         if not self.infer_schema:
             raise self._needs_schema()
-        with self._opened(filesystem, path) as file:
-            names = self._begun(file, pa.schema([]))
-            _, data = next(file.runs(), (0, b""))
+        with self._opened(file) as lines:
+            names = self._begun(lines, pa.schema([]))
+            _, data = next(lines.runs(), (0, b""))
         if not names:
-            raise self._nothing_to_infer_from(path)
-        with malformed_as(f"{path}: its columns cannot be inferred, name them with option dataSchema"):
+            raise self._nothing_to_infer_from(file.path)
+        with malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"):
             if not self._count(data):
                 return pa.schema([(name, pa.string()) for name in names])
 

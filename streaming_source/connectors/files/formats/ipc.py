@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import pyarrow as pa
-from pyarrow import fs, ipc
+from pyarrow import ipc
 
-from streaming_source.connectors.files.formats.base import check_names, opened, readable
+from streaming_source.connectors.files.formats.base import StoredFile, check_names, opened, readable
 from streaming_source.connectors.files.formats.chunked import ChunkedFile, ChunkedFormat
 from streaming_source.exceptions import MalformedDataError
 
@@ -30,16 +30,16 @@ class ArrowFormat(ChunkedFormat):
     name: ClassVar[str] = "arrow"
 
     @contextmanager
-    def _opened(self, filesystem: fs.FileSystem, path: str) -> Iterator[ChunkedFile]:
-        with opened(filesystem, path) as stream:
-            with readable(path, "Arrow"):
+    def _opened(self, file: StoredFile) -> Iterator[ChunkedFile]:
+        with opened(file) as stream:
+            with readable(file.path, "Arrow"):
                 magic = stream.read(len(_FILE_MAGIC))
                 stream.seek(0)
                 if magic.startswith(_FEATHER_1_MAGIC):
-                    raise MalformedDataError(f"{path} is a Feather file of version 1; write it as version 2")
-                file = _ArrowFile(stream) if magic == _FILE_MAGIC else _ArrowStream(stream)
-                check_names(file.schema)
-            yield file
+                    raise MalformedDataError(f"{file.path} is a Feather file of version 1; write it as version 2")
+                chunked = _ArrowFile(stream) if magic == _FILE_MAGIC else _ArrowStream(stream)
+                check_names(chunked.schema)
+            yield chunked
 
 
 class _ArrowFile(ChunkedFile):

@@ -9,10 +9,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import fs
 from pyarrow import json as arrow_json
 
-from streaming_source.connectors.files.formats.base import malformed_as
+from streaming_source.connectors.files.formats.base import StoredFile, malformed_as
 from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
 
@@ -38,18 +37,18 @@ class JsonFormat(RecordFormat):
 
     name: ClassVar[str] = "json"
 
-    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def schema_of(self, file: StoredFile) -> pa.Schema:
         """See `FileFormat`."""
         if not self.infer_schema:
             raise self._needs_schema()
-        with self._opened(filesystem, path) as file:
-            _, data = next(file.runs(), (0, b""))
+        with self._opened(file) as lines:
+            _, data = next(lines.runs(), (0, b""))
         whole = self._split(data)
         if self._attempt(data, len(whole), (), ()) is None:
             whole = [record for record in whole if self._attempt(record, 1, (), ()) is not None]
         if not whole:
-            raise self._nothing_to_infer_from(path)
-        with malformed_as(f"{path}: its columns cannot be inferred, name them with option dataSchema"):
+            raise self._nothing_to_infer_from(file.path)
+        with malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"):
             records = b"".join(whole)
             return self._inferred(_table(records, None).schema, lambda columns: _table(records, columns))
 

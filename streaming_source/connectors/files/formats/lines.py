@@ -12,7 +12,6 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import fs
 
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
@@ -20,7 +19,8 @@ from streaming_source.connectors.files.formats.base import (
     BlockList,
     FileBlocks,
     FileFormat,
-    Place,
+    FileRows,
+    StoredFile,
     malformed_as,
     opened,
     replaced,
@@ -239,62 +239,44 @@ class LineFormat(FileFormat, ABC):
 
     # ---- FileFormat ----------------------------------------------------------------------------------------------
 
-    def describe(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, assigner: TimestampAssigner, indexing: str
-    ) -> FileBlocks:
+    def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         """See `FileFormat`."""
         found = BlockList()
         row = 0
-        with self._opened(filesystem, path) as file:
-            names = self._begun(file, schema)
+        with self._opened(file) as lines:
+            names = self._begun(lines, schema)
             columns = _times_alone(schema, assigner)
-            for offset, data in file.runs():
+            for offset, data in lines.runs():
                 if count := self._count(data):
-                    batch = self._all_records(path, Run(row, count, data), names, columns)
+                    batch = self._all_records(file.path, Run(row, count, data), names, columns)
                     found.add(assigner.extract(batch, None).values, offset)
                     row += count
-            return found.blocks(with_places=file.seeks, one_range=not file.seeks)
+            return found.blocks(with_places=lines.seeks, one_range=not lines.seeks)
 
-    def event_times(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        assigner: TimestampAssigner,
-        place: Place | None = None,
-    ) -> npt.NDArray[np.int64]:
+    def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         """See `FileFormat`. Reads on from the block's first byte, where the file can be begun there."""
         parts = [np.empty(0, np.int64)]
-        with self._opened(filesystem, path) as file:
-            names = self._begun(file, schema)
+        with self._opened(rows.file) as lines:
+            names = self._begun(lines, schema)
             columns = _times_alone(schema, assigner)
-            for run in self._runs(file, start, stop, place):
-                times = assigner.extract(self._all_records(path, run, names, columns), None).values
-                parts.append(times[max(start - run.row, 0) : stop - run.row])
+            for run in self._runs(lines, rows):
+                times = assigner.extract(self._all_records(rows.file.path, run, names, columns), None).values
+                parts.append(times[max(rows.start - run.row, 0) : rows.stop - run.row])
         return np.concatenate(parts)
 
-    def read_rows(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        place: Place | None = None,
-    ) -> Iterator[RecordBlock]:
+    def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
         """See `FileFormat`."""
-        with self._opened(filesystem, path) as file:
-            names = self._begun(file, schema)
-            for run in self._runs(file, start, stop, place):
-                yield from _within(self._records(path, run, names, schema), run.row, start, stop)
+        with self._opened(rows.file) as lines:
+            names = self._begun(lines, schema)
+            for run in self._runs(lines, rows):
+                yield from _within(self._records(rows.file.path, run, names, schema), run.row, rows)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _opened(self, filesystem: fs.FileSystem, path: str) -> Iterator[LineFile]:
-        with opened(filesystem, path) as raw:
+    def _opened(self, file: StoredFile) -> Iterator[LineFile]:
+        path = file.path
+        with opened(file) as raw:
             codec = codec_of(path, self.compression)
             stream = raw if codec is None else pa.CompressedInputStream(raw, codec)
             utf_8 = codecs.lookup(self.encoding).name == "utf-8"
@@ -308,35 +290,35 @@ class LineFormat(FileFormat, ABC):
             except pa.ArrowNotImplementedError as error:
                 raise SchemaError(f"{path}: a column has a type that {self.name} cannot be read as: {error}") from None
 
-    def _runs(self, file: LineFile, start: int, stop: int, place: Place | None) -> Iterator[Run]:
-        """The runs that have records of `[start, stop)`."""
+    def _runs(self, lines: LineFile, rows: FileRows) -> Iterator[Run]:
+        """The runs that have some of the rows."""
         row = 0
-        if place is not None and file.seeks:
-            row = place.row
-            file.go_to(place.at)
-        for _, data in file.runs():
+        if rows.place is not None and lines.seeks:
+            row = rows.place.row
+            lines.go_to(rows.place.at)
+        for _, data in lines.runs():
             count = self._count(data)
-            if count and row + count > start:
+            if count and row + count > rows.start:
                 yield Run(row, count, data)
             row += count
-            if row >= stop:
+            if row >= rows.stop:
                 return
-        if row < stop:
-            raise replaced(file.path, row, start, stop)
+        if row < rows.stop:
+            raise replaced(rows, row)
 
 
 def _times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
     return pa.schema([schema.field(name) for name in time_columns(schema.names, assigner)])
 
 
-def _within(records: Records, row: int, start: int, stop: int) -> Iterator[RecordBlock]:
-    """Those of the rows `[start, stop)`, with their numbers; `row` is that of the first."""
+def _within(records: Records, row: int, rows: FileRows) -> Iterator[RecordBlock]:
+    """Those of the rows, with their numbers; `row` is that of the first record."""
     batch, numbers = records.batch, records.numbers
     if numbers is None:
-        begin, end = max(start - row, 0), min(stop - row, batch.num_rows)
+        begin, end = max(rows.start - row, 0), min(rows.stop - row, batch.num_rows)
         if begin < end:
             yield RecordBlock(batch.slice(begin, end - begin), row + begin)
         return
-    begin, end = np.searchsorted(numbers + row, [start, stop]).tolist()
+    begin, end = np.searchsorted(numbers + row, [rows.start, rows.stop]).tolist()
     if begin < end:
         yield RecordBlock(batch.slice(begin, end - begin), numbers[begin:end] + row)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
-from pyarrow import fs, orc
+from pyarrow import orc
 
-from streaming_source.connectors.files.formats.base import check_names, opened, readable
+from streaming_source.connectors.files.formats.base import StoredFile, check_names, opened, readable
 from streaming_source.connectors.files.formats.chunked import ChunkedFile, ChunkedFormat
 
 __all__ = ["OrcFormat"]
@@ -23,12 +23,12 @@ class OrcFormat(ChunkedFormat):
     name: ClassVar[str] = "orc"
 
     @contextmanager
-    def _opened(self, filesystem: fs.FileSystem, path: str) -> Iterator[ChunkedFile]:
-        with opened(filesystem, path) as stream:
-            with readable(path, "ORC"):
-                file = _OrcFile(stream)
-                check_names(file.schema)
-            yield file
+    def _opened(self, file: StoredFile) -> Iterator[ChunkedFile]:
+        with opened(file) as stream:
+            with readable(file.path, "ORC"):
+                chunked = _OrcFile(stream)
+                check_names(chunked.schema)
+            yield chunked
 
 
 class _OrcFile(ChunkedFile):

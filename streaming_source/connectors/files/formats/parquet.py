@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
@@ -20,7 +19,8 @@ from streaming_source.connectors.files.formats.base import (
     BlockList,
     FileBlocks,
     FileFormat,
-    Place,
+    FileRows,
+    StoredFile,
     check_columns,
     check_distinct,
     check_names,
@@ -43,71 +43,53 @@ class ParquetFormat(FileFormat):
     name: ClassVar[str] = "parquet"
     has_statistics: ClassVar[bool] = True
 
-    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def schema_of(self, file: StoredFile) -> pa.Schema:
         """See `FileFormat`."""
-        with _opened(filesystem, path) as (file, _):
-            schema = file.schema_arrow.remove_metadata()
-        check_distinct(path, schema.names)
+        with _opened(file) as (parquet, _):
+            schema = parquet.schema_arrow.remove_metadata()
+        check_distinct(file.path, schema.names)
         return schema
 
-    def describe(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, assigner: TimestampAssigner, indexing: str
-    ) -> FileBlocks:
+    def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         """See `FileFormat`."""
         found = BlockList()
-        with _opened(filesystem, path) as (file, footer):
-            check_columns(path, file.schema_arrow, schema)
+        with _opened(file) as (parquet, footer):
+            check_columns(file.path, parquet.schema_arrow, schema)
             column = footer.statistics_column(assigner) if indexing != "scan" else None
-            for group, _, rows in footer.groups():
+            for group, _, count in footer.groups():
                 bounds = footer.bounds(group, column, assigner)
                 if bounds is not None:
-                    found.add_bounds(rows, *bounds)
+                    found.add_bounds(count, *bounds)
                 elif indexing == "statistics":
                     raise MalformedDataError(
-                        f"{path}: row group {group} has no statistics of the event time; "
+                        f"{file.path}: row group {group} has no statistics of the event time; "
                         "option indexing = auto reads the column where they are missing"
                     )
                 else:
-                    found.add(_times_of_group(path, file, group, schema, assigner))
+                    found.add(_times_of_group(file.path, parquet, group, schema, assigner))
         return found.blocks()
 
-    def event_times(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        assigner: TimestampAssigner,
-        place: Place | None = None,
-    ) -> npt.NDArray[np.int64]:
+    def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         """See `FileFormat`. Reads only the columns that the assigner needs, of the row groups in question."""
         parts = [np.empty(0, np.int64)]
-        with _opened(filesystem, path) as (file, footer):
-            for group, first, rows in footer.groups():
-                if first < stop and first + rows > start:
-                    times = _times_of_group(path, file, group, schema, assigner)
-                    parts.append(times[max(start - first, 0) : stop - first])
+        with _opened(rows.file) as (parquet, footer):
+            for group, first, count in footer.groups():
+                if first < rows.stop and first + count > rows.start:
+                    times = _times_of_group(rows.file.path, parquet, group, schema, assigner)
+                    parts.append(times[max(rows.start - first, 0) : rows.stop - first])
         return np.concatenate(parts)
 
-    def read_rows(
-        self,
-        filesystem: fs.FileSystem,
-        path: str,
-        start: int,
-        stop: int,
-        schema: pa.Schema,
-        place: Place | None = None,
-    ) -> Iterator[RecordBlock]:
+    def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
         """See `FileFormat`."""
-        with _opened(filesystem, path) as (file, footer):
-            check_columns(path, file.schema_arrow, schema)
+        path, start, stop = rows.file.path, rows.start, rows.stop
+        with _opened(rows.file) as (parquet, footer):
+            check_columns(path, parquet.schema_arrow, schema)
             if footer.rows < stop:
-                raise replaced(path, footer.rows, start, stop)
-            groups = [(n, first) for n, first, rows in footer.groups() if first < stop and first + rows > start]
+                raise replaced(rows, footer.rows)
+            groups = [(n, first) for n, first, count in footer.groups() if first < stop and first + count > start]
             row = groups[0][1] if groups else start
             numbers = [group for group, _ in groups]
-            batches = file.iter_batches(BATCH_ROWS, row_groups=numbers, columns=schema.names)
+            batches = parquet.iter_batches(BATCH_ROWS, row_groups=numbers, columns=schema.names)
             while row < stop:
                 with malformed_as(f"{path}: cannot be read as Parquet after row {row}"):
                     batch = next(batches, None)
@@ -120,13 +102,13 @@ class ParquetFormat(FileFormat):
 
 
 @contextmanager
-def _opened(filesystem: fs.FileSystem, path: str) -> Iterator[tuple[pq.ParquetFile, ParquetFooter]]:
-    with opened(filesystem, path) as stream:
-        with readable(path, "Parquet"):
-            file = pq.ParquetFile(stream, pre_buffer=True)
-            check_names(file.schema_arrow)
-            footer = ParquetFooter(path, file, stream.size())
-        yield file, footer
+def _opened(file: StoredFile) -> Iterator[tuple[pq.ParquetFile, ParquetFooter]]:
+    with opened(file) as stream:
+        with readable(file.path, "Parquet"):
+            parquet = pq.ParquetFile(stream, pre_buffer=True)
+            check_names(parquet.schema_arrow)
+            footer = ParquetFooter(file.path, parquet, stream.size())
+        yield parquet, footer
 
 
 def _times_of_group(

@@ -7,8 +7,8 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import fs
 
+from streaming_source.connectors.files.formats.base import StoredFile
 from streaming_source.connectors.files.formats.lines import LineFile, LineFormat, Run, line_ends
 from streaming_source.exceptions import SchemaError
 
@@ -23,7 +23,7 @@ class TextFormat(LineFormat):
 
     name: ClassVar[str] = "text"
 
-    def schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def schema_of(self, file: StoredFile) -> pa.Schema:
         """See `FileFormat`. The file is not looked at."""
         return _SCHEMA
 
