@@ -124,7 +124,7 @@ class SimulatedSource:
             now_us, before, plan, numbers, ends, self._reached(numbers), late, wrongly_late, self._held.size
         )
         self._steps += 1
-        self.has_ended = self._is_at_its_end(step, arrived)
+        self.has_ended = self._is_at_its_end(step)
         return step
 
     def group_report(self, step: SimulatedStep) -> SourceReport:
@@ -248,15 +248,16 @@ class SimulatedSource:
         latest = np.where(last >= 0, self.records.latest_us[numbers, np.maximum(last, 0)], NO_TIMESTAMP)
         return bounded_watermark(latest, self.scenario.out_of_orderness_us)
 
-    def _is_at_its_end(self, step: SimulatedStep, arrived: Int64Array) -> bool:
-        if not self._known.all() or (arrived < self.scenario.records).any() or self._in_flight:
-            return not self._in_work.any() and bool(self._known.all())
+    def _is_at_its_end(self, step: SimulatedStep) -> bool:
+        """Bounded: all splits are finished. Not bounded: all is there, read and reported, and what can be idle is."""
+        if not self._known.all():
+            return False
+        if self.scenario.bounded:
+            return not self._in_work.any()
         after = step.plan.after
         waits_to_be_idle = self.scenario.idle_timeout_us is not None and (after.statuses != SplitStatus.IDLE).any()
-        is_quiet = step.plan.rows == 0 and after.combined == step.before.combined
-        return not self._in_work.any() or bool(
-            is_quiet and (after.positions == step.ends).all() and not waits_to_be_idle and not self.scenario.bounded
-        )
+        is_quiet = step.plan.rows == 0 and after.combined == step.before.combined and not self._in_flight
+        return bool(is_quiet and not waits_to_be_idle and (self._positions == self.scenario.records).all())
 
     # ---- inside: reading and reports -----------------------------------------------------------------------------
 
