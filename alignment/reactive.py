@@ -26,7 +26,7 @@ from alignment.reports import RangeReport
 from alignment.shares import share_by_time, share_evenly
 from alignment.watermarks import MAX_WATERMARK, bounded_watermark
 
-__all__ = ["ReactivePlanner"]
+__all__ = ["ReactivePlanner", "nearest_us"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -56,10 +56,14 @@ class ReactivePlanner:
 
         max(first_rows * c * s, (c - 1) * (L - W))        where L - W <= max_drift
 
-    With records out of order by up to `J`, and gaps of up to `G` between them, this grows by `J + G`. Each report that
-    is lost adds another `first_rows * c * s`, since what is not known to be past the limit is not paused. Whatever the
-    event times are, a split is never admitted more than the larger of `first_rows` and `growth` times what it was
-    admitted before. So a small `first_rows` keeps the state small, and a large one reads a backlog in fewer batches.
+    Each report that is lost adds another `first_rows * c * s`, since what is not known to be past the limit is not
+    paused. Where records are out of order by up to `J`, or there are gaps of `G` in all, one admission may be measured
+    as much denser than the next one is; then only growth bounds it. Whatever the event times are, it takes the
+    watermark on by at most
+
+        max(first_rows, growth * n) * c * s + J + G
+
+    So a small `first_rows` keeps the state small, and a large one reads a backlog in fewer micro-batches.
 
     **Lost reports.** A watermark waits for the next report of its split, and never runs ahead. A split has *finished*
     when it is complete, and a plan finds nothing more to read in it: one plan later than with an index, so that its
@@ -123,7 +127,8 @@ class ReactivePlanner:
     def rewind(self, table: SplitTable) -> None:
         """Begin from a state, or go back to one: nothing but the table is known, and its splits start small. O(n).
 
-        Late records that were counted and are not in a plan yet are those of ranges before the table's positions.
+        Reports to a planner in another process must not come to this one: what they count may be in the table's state
+        already. Reports of a micro-batch that is read again do come, and are taken in.
         """
         self._splits.rewind(table)
 
@@ -270,3 +275,13 @@ class ReactivePlanner:
         left = max_rows - int(share_evenly(evenly, positions, part).sum())
         timed = share_by_time(by_time, positions, watermarks, density, left)
         return timed + share_evenly(evenly, positions, max_rows - int(timed.sum()))
+
+
+def nearest_us(after: SplitTable, ends: Int64Array) -> int | None:
+    """How far a group must let the source go for it to go on: `SourceReport.next_us` where there is no index. O(n).
+
+    That is the smallest watermark of the splits that have something left to read; None without any. It must be told: if
+    each source of a group waits for another, the nearest goes on, and who tells nothing is taken to have read all.
+    """
+    left = after.watermarks[after.positions < ends]
+    return int(left.min()) if left.size else None

@@ -82,6 +82,8 @@ def share_by_time(
     shared = np.zeros(wants.size, np.int64)
     for _ in range(_HALVINGS):
         middle = (fits + too_many) / 2
+        if middle in (fits, too_many) or int(shared.sum()) == max_rows:
+            break
         count = admitted(middle)
         if int(count.sum()) <= max_rows:
             fits, shared = middle, count

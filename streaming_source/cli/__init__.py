@@ -1,4 +1,4 @@
-"""The command line: `streaming-source demo`."""
+"""The command line: `streaming-source demo` and `streaming-source simulate`."""
 
 from __future__ import annotations
 

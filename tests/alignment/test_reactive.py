@@ -227,6 +227,46 @@ def test_late_records_are_in_one_plan_only_whatever_is_reported_again() -> None:
     assert (shown.late, shown.invalid, shown.disorder_us, shown.latest_us) == (2, 1, 7, 3)
 
 
+def test_late_records_of_a_range_of_which_a_part_was_counted_are_not_counted_again() -> None:
+    planner = ReactivePlanner(PlanningRules(0, 10))
+    table = SplitTable(("a",), np.array([10]), np.array([3]), np.array([0], np.int8), 3)
+    planner.rewind(table)
+    assert planner.report(RangeReport("a", 0, 5, 5, 0, 3, late=2))
+    # Cut otherwise, after planning went back: the watermark takes it, the counts do not.
+    assert planner.report(RangeReport("a", 3, 8, 5, 0, 7, late=4))
+    assert planner.observation("a").late == 2
+    assert planner.observation("a").latest_us == 7
+
+
+def test_after_going_back_late_records_are_counted_once_whether_they_are_read_again_or_not() -> None:
+    planner = ReactivePlanner(PlanningRules(0, 10), first_rows=5)
+    table = SplitTable(("a",), np.array([5]), np.array([3]), np.array([0], np.int8), 3)
+    planner.rewind(table)
+    read = RangeReport("a", 0, 5, 5, 0, 3, late=2)
+    read_again = RangeReport("a", 5, 10, 5, 0, 3, late=4)
+    planner.report(read)
+    planner.plan(table, np.array([10]))
+    planner.report(read_again)
+    planner.rewind(table)
+    assert not planner.report(read_again)
+    planner.report(read)
+    first = planner.plan(table, np.array([10]))
+    planner.report(read_again)
+    second = planner.plan(first.after, np.array([10]))
+    assert (first.late.tolist(), second.late.tolist()) == ([0], [4])
+
+
+def test_a_late_report_of_an_earlier_range_does_not_change_the_density_of_the_last() -> None:
+    source = a_source(PlanningRules(0, 10_000), first_rows=5, a=[0, 1000, 2000, 3000, 4000, *range(5000, 5100)])
+    source.plan()
+    source.plan()
+    first, second = source.in_flight
+    source.planner.report(replace(second, stop=8, rows=3, max_us=5002))
+    source.planner.report(first)
+    source.planner.report(second)
+    assert source.planner.observation("a").density == pytest.approx(1.0)
+
+
 def test_a_split_of_which_nothing_has_a_time_goes_on_with_its_first_rows() -> None:
     source = a_source(PlanningRules(0, 10), first_rows=3, a=[NO_TIMESTAMP] * 10)
     assert [admitted(source)["a"] for _ in range(4)] == [3, 3, 3, 1]

@@ -1,0 +1,207 @@
+"""What a simulation plays through: sources whose splits, records and faults are drawn from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.exceptions import InvalidArgumentError
+
+__all__ = ["Faults", "Planning", "Records", "Scenario", "SourceScenario"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+_LATEST_JOIN_US: Final = 5_000_000
+"""How long after the arrival of the other records a split is found at the latest."""
+
+
+def _at_least(owner: object, **minimum: int) -> None:
+    for name, least in minimum.items():
+        value = getattr(owner, name)
+        if value < least:
+            raise InvalidArgumentError(f"{name} = {value}: must be at least {least}")
+
+
+class Planning(StrEnum):
+    """How a source is planned: event times known ahead of reading, or learnt from what readers report."""
+
+    INDEXED = "indexed"
+    REACTIVE = "reactive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceScenario:
+    """One source: its splits, their records, and what the user decided.
+
+    Attributes
+    ----------
+    planning
+        See `Planning`.
+    splits, records
+        How many splits, and how many records in each; both at least 1.
+    rate
+        Records that arrive in each split in a second; 0 if all are there from the start.
+    spacing_us
+        Event time from one record of a split to the next.
+    unevenness
+        Each split is thinner by a factor drawn between 1 and this, and so is each record after the one before it.
+    skew_us
+        Splits begin at event times that are drawn from this range.
+    disorder_us
+        Each record is earlier by as much as is drawn from this range.
+    gap_us
+        In half of the splits the event time jumps once by this.
+    pause_us
+        In half of the splits nothing arrives for so long, from an instant drawn; only where there is a `rate`.
+    joining
+        Of so many splits (0 to 1) the first record comes later: they are found during the run.
+    bounded
+        Whether splits end with their last record.
+    out_of_orderness_us, max_drift_us, idle_timeout_us, max_rows, first_rows, growth
+        See `PlanningRules`, `plan_micro_batch` and `ReactivePlanner`.
+    group_drift_us
+        How far this source may be ahead of the other ones of the scenario; None if it is not in their group.
+    """
+
+    planning: Planning = Planning.REACTIVE
+    splits: int = 8
+    records: int = 1000
+    rate: float = 0.0
+    spacing_us: int = 1000
+    unevenness: float = 1.0
+    skew_us: int = 0
+    disorder_us: int = 0
+    gap_us: int = 0
+    pause_us: int = 0
+    joining: float = 0.0
+    bounded: bool = True
+    out_of_orderness_us: int = 0
+    max_drift_us: int | None = 1_000_000
+    idle_timeout_us: int | None = None
+    max_rows: int | None = None
+    first_rows: int = 4096
+    growth: int = 4
+    group_drift_us: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(self, splits=1, records=1, rate=0, spacing_us=0, unevenness=1, skew_us=0, disorder_us=0)
+        _at_least(self, gap_us=0, pause_us=0, joining=0, out_of_orderness_us=0, first_rows=1, growth=2)
+        if self.joining > 1:
+            raise InvalidArgumentError(f"joining = {self.joining}: must be a share of the splits, at most 1")
+        for name in ("max_drift_us", "idle_timeout_us", "max_rows", "group_drift_us"):
+            if getattr(self, name) is not None:
+                _at_least(self, **{name: 1 if name == "max_rows" else 0})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What goes wrong, each with a probability from 0 to 1.
+
+    Attributes
+    ----------
+    lost, repeated, delayed
+        Of each report: it never comes; it comes again with a later plan; it comes up to three plans late.
+    restart
+        Of each step of a source: its planner starts again from its last state, and the last micro-batch is read again.
+    hang
+        Of each step of a source: it does nothing for one and a half times the lease.
+    death
+        Of each step of a source: it is killed, and never comes back.
+    """
+
+    lost: float = 0.0
+    repeated: float = 0.0
+    delayed: float = 0.0
+    restart: float = 0.0
+    hang: float = 0.0
+    death: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 <= value <= 1:
+                raise InvalidArgumentError(f"{field.name} = {value}: must be a probability, from 0 to 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Sources that run side by side, micro-batch after micro-batch.
+
+    Attributes
+    ----------
+    sources
+        At least one. Those with a `group_drift_us` are one alignment group.
+    faults
+        See `Faults`.
+    batch_us
+        How long a micro-batch takes.
+    lease_us
+        How long the last word of a source that hangs holds the group.
+    max_steps
+        Where a run ends at the latest: a source that is not bounded has no end of its own.
+    """
+
+    sources: tuple[SourceScenario, ...] = (SourceScenario(),)
+    faults: Faults = Faults()
+    batch_us: int = 1_000_000
+    lease_us: int = 10_000_000
+    max_steps: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise InvalidArgumentError("sources = (): must be at least one")
+        _at_least(self, batch_us=1, lease_us=1, max_steps=1)
+
+
+class Records:
+    """The records of the splits of one source, drawn once.
+
+    Attributes
+    ----------
+    times_us
+        `int64[splits, records]`: event times, in the order of positions.
+    latest_us
+        `int64[splits, records]`: the latest event time up to and with each record.
+    joins_us
+        `int64[splits]`: when each split is found.
+    """
+
+    def __init__(self, scenario: SourceScenario, chance: np.random.Generator, epoch_us: int) -> None:
+        shape = (scenario.splits, scenario.records)
+        self._scenario = scenario
+        thinner = chance.uniform(1, scenario.unevenness, (scenario.splits, 1))
+        steps = scenario.spacing_us * thinner * chance.uniform(1, scenario.unevenness, shape)
+        gaps = np.flatnonzero(chance.random(scenario.splits) < 0.5)
+        steps[gaps, chance.integers(0, scenario.records, gaps.size)] += scenario.gap_us
+        begin = epoch_us + chance.integers(0, scenario.skew_us + 1, scenario.splits)
+        self.times_us: Int64Array = begin[:, None] + np.cumsum(np.rint(steps).astype(np.int64), axis=1)
+        self.times_us -= chance.integers(0, scenario.disorder_us + 1, shape)
+        self.latest_us: Int64Array = np.maximum.accumulate(self.times_us, axis=1)
+        arrival_us = self.last_arrival_us()
+        late = chance.random(scenario.splits) < scenario.joining
+        joins = chance.integers(1, arrival_us + _LATEST_JOIN_US + 1, scenario.splits)
+        self.joins_us: Int64Array = np.where(late, joins, 0)
+        self._pause_from_us = np.where(
+            chance.random(scenario.splits) < 0.5,
+            chance.integers(0, arrival_us + 1, scenario.splits),
+            np.iinfo(np.int64).max,
+        )
+
+    def last_arrival_us(self) -> int:
+        """How long it takes a split to get all its records, pauses aside."""
+        rate = self._scenario.rate
+        return int(np.ceil(self._scenario.records / rate * 1e6)) if rate else 0
+
+    def arrived(self, now_us: int) -> Int64Array:
+        """`int64[splits]`: how many records of each split are there."""
+        records, rate = self._scenario.records, self._scenario.rate
+        if not rate:
+            return np.where(now_us >= self.joins_us, records, 0)
+        paused_us = np.minimum(now_us - np.minimum(self._pause_from_us, now_us), self._scenario.pause_us)
+        flowing_us = np.maximum(now_us - self.joins_us - paused_us, 0)
+        count: Int64Array = np.minimum(np.floor(flowing_us * (rate / 1e6)), records).astype(np.int64)
+        return count
