@@ -9,10 +9,10 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource
 
 from alignment.strategy import WatermarkStrategy
-from streaming_source.api import Source
+from streaming_source.api import Boundedness, Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
-from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options
+from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
 from streaming_source.spark.watermark_rows import with_exact_watermark
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def from_source(
     parsed = parsed.with_gateway_host(_driver_host(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
     AlignedDataSource(source, watermark_strategy, parsed)
+    read_rules(watermark_strategy, parsed, bounded=source.boundedness is Boundedness.BOUNDED)
     content: bytes = cloudpickle.dumps((source, watermark_strategy, parsed))  # type: ignore[no-untyped-call]
     kind = _data_source(f"aligned_source_{name}", driver=sys.executable, content=content)
     spark.dataSource.register(kind)
