@@ -160,6 +160,10 @@ class ObservedSplits:
             int(self._disorder_us[slot]),
         )
 
+    def unreported(self) -> list[str]:
+        """Ids of the splits whose last admission was not reported in full. O(n)."""
+        return [split_id for split_id, slot in self._slots.items() if not self.is_reported[slot]]
+
     # ---- admissions and reports ----------------------------------------------------------------------------------
 
     def hand_out(self, slots: Slots, ends: Int64Array) -> None:

@@ -142,6 +142,10 @@ class ReactivePlanner:
         """
         return self._splits[split_id]
 
+    def unreported(self) -> list[str]:
+        """Ids of the splits of which not all that was handed out last is reported. O(n)."""
+        return self._splits.unreported()
+
     # ---- plans ---------------------------------------------------------------------------------------------------
 
     def plan(

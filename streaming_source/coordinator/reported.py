@@ -7,6 +7,7 @@ may be read past the limit, by as much as one micro-batch admits; and that a wat
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -33,6 +34,11 @@ from streaming_source.exceptions import SourceError
 __all__ = ["ReportedTimes"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+_log = logging.getLogger(__name__)
+
+_WARN_US: Final = 60_000_000
+_NAMED: Final = 5
 
 _PERIOD_S: Final = 0.2
 """How long after an answer is asked again where the records end."""
@@ -73,6 +79,7 @@ class ReportedTimes(Foresight[SplitT]):
         self._observed_us: dict[str, int] = {}
         self._unknown: set[str] = set()
         self._drains_from_us: int | None = None
+        self._warned_us: int | None = None
         self._started = self._closed = False
 
     # ---- splits --------------------------------------------------------------------------------------------------
@@ -134,12 +141,26 @@ class ReportedTimes(Foresight[SplitT]):
     def plan(self, before: SplitTable, index: EventTimeIndex, rules: PlanningRules, **limits: Any) -> MicroBatchPlan:
         """See `Foresight`."""
         del limits["advance"]
+        self._warn_of_lost_reports()
         return self._planner.plan(before, index.ends(), **limits)
 
     def take_reports(self, reports: Sequence[RangeReport]) -> bool:
         """See `Foresight`."""
         # Every one is taken in, whether or not the one before made a difference.
         return sum(self._planner.report(report) for report in reports) > 0
+
+    def _warn_of_lost_reports(self) -> None:
+        # Readers report before a micro-batch ends, and the next plan is made after it.
+        missing, now_us = self._planner.unreported(), self._now_us()
+        if missing and (self._warned_us is None or now_us - self._warned_us >= _WARN_US):
+            self._warned_us = now_us
+            _log.warning(
+                "of %d splits (%s) not all that was read last is reported: their watermarks wait for the next report; "
+                "if this goes on, the gateway is out of the readers' reach: see options gatewayHost and gatewayPort, "
+                "and the logs of Spark's workers",
+                len(missing),
+                ", ".join(map(repr, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else ""),
+            )
 
     # ---- where records end ---------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from streaming_source.gateway import GatewayAddress, GatewayServer, TaskMessages
 from streaming_source.spark.observed_times import ObservedTimes
 from streaming_source.spark.options import FrameOptions
 
-__all__ = ["PlannerChannel", "ReaderChannel"]
+__all__ = ["PlannerChannel", "ReaderChannel", "local_folder"]
 
 _TURN_S: Final = 0.5
 """How long a task that wants something waits for the planner to be free. If it is not, it is answered later."""
@@ -51,6 +52,7 @@ class PlannerChannel:
             port=options.gateway_port,
             certificate=_path(options.gateway_certificate),
             key=_path(options.gateway_key),
+            directory=local_folder(),
         )
 
     def address(self) -> GatewayAddress:
@@ -128,6 +130,12 @@ class ReaderChannel:
     def take_events(self) -> list[SourceEvent]:
         """What the enumerator answered so far."""
         return self._messages.take_events() if self.awaits_events else []
+
+
+def local_folder() -> Path | None:
+    """The application's own on the driver's host, which Spark removes with it; None where Spark does not say."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS")
+    return Path(folders.split(",")[0]) if folders else None
 
 
 def _path(name: str | None) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import pyarrow as pa
 from streaming_source.api import Source
 from streaming_source.coordinator import GroupMeeting, ReadRules, SourceCoordinator, SourceState, assign_ranges
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.channel import PlannerChannel
+from streaming_source.spark.channel import PlannerChannel, local_folder
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.partitions import MIN_ROWS_PER_READER, AlignedInputPartition
@@ -151,11 +150,11 @@ def _meeting(rules: ReadRules) -> GroupMeeting | None:
 
 
 def _meeting_place() -> Path:
-    """A file that all planners of one application find, and no other's: Spark removes it with the application."""
-    folders = os.environ.get("SPARK_LOCAL_DIRS")
-    if not folders:
+    """A file that all planners of one application find, and no other's."""
+    folder = local_folder()
+    if folder is None:
         raise OptionError(
             "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
             "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
         )
-    return Path(folders.split(",")[0]) / "watermark-alignment.sqlite"
+    return folder / "watermark-alignment.sqlite"

@@ -73,13 +73,14 @@ def test_a_split_that_is_ahead_is_paused_until_the_slowest_has_caught_up() -> No
     harness.close()
 
 
-def test_a_lost_report_is_waited_for_by_the_watermark_alone() -> None:
+def test_a_lost_report_is_waited_for_by_the_watermark_alone(caplog: pytest.LogCaptureFixture) -> None:
     source = TestingSource({"a": [10, 20], "b": [10, 30]})
     arrives = False
     harness = reading(source, reports=lambda reports: reports if arrives else [])
     settle(harness, source)
     assert harness.records() == source.expected()
     assert harness.watermark == MIN_WATERMARK
+    assert "of 2 splits ('a', 'b') not all that was read last is reported" in caplog.text
     arrives = True
     source.go_on("a", 40)
     source.go_on("b", 50)
