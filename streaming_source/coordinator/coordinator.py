@@ -126,6 +126,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._calls,
             self._workers,
             self._rules.strategy.out_of_orderness_us,
+            can_ask=self._rules.planning.out_of_orderness_us is not None and not self._rules.planning.perfect,
         )
         if state.checkpoint is None:
             enumerator = self._source.create_enumerator(self._context)
@@ -134,7 +135,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._host = EnumeratorHost(enumerator, self._context, self._calls)
         if isinstance(enumerator, SupportsEventTimeIndex):
             self._ahead: SupportsEventTimeIndex[SplitT] = enumerator
-            self._index = EventTimeIndex(self._load_times)
+            self._index = EventTimeIndex(self._load_times, locate=enumerator.first_later)
         else:
             self._ahead = self._look_ahead = LookAhead(
                 self._source, self._context, self._calls, self._workers, self._now_us, self._rules.look_ahead_rows
@@ -219,6 +220,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         while True:
             self.host.run()
             self._take_added()
+            if self._draining:
+                self._ahead.look_on()
             is_due = self._context.changed or self._in_work.idle_clock.is_due(self._context.observed_us)
             if is_due and (waits_for is None or waits_for.is_settled) and self._plan(max_rows):
                 return self.state
@@ -351,7 +354,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
         if self._look_ahead is not None:
             return self._in_work.idle_clock.idle(self._look_ahead.observed_us(self._in_work.table.split_ids))
-        return self._in_work.idle_clock.idle(self._context.observed_us or 0)
+        idle = self._in_work.idle_clock.idle(self._context.observed_us or 0)
+        held_back = self._ahead.held_back()
+        if held_back:
+            idle &= np.array([split_id not in held_back for split_id in self._in_work.table.split_ids], np.bool_)
+        return idle
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
         ids, positions = plan.after.split_ids, plan.after.positions.tolist()

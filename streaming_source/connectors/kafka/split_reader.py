@@ -85,6 +85,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         Whether it is an error that records of a range are not there any more; if not, reading goes on behind them.
     poll_timeout_s
         How long to wait for records that must come.
+    at_once
+        Records taken from the client at once, at most.
     clock
         Seconds, monotonic.
     """
@@ -98,6 +100,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         *,
         fail_on_data_loss: bool = True,
         poll_timeout_s: float = 120.0,
+        at_once: int = _BATCH,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -106,6 +109,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._columns = columns
         self._fail_on_data_loss = fail_on_data_loss
         self._poll_timeout_s = poll_timeout_s
+        self._at_once = at_once
         self._clock = clock
         self._client: Consumer | None = None
         self._reading: dict[Partition, _Reading] = {}
@@ -115,11 +119,12 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def handle_splits_changes(self, change: SplitsChange[KafkaSplit]) -> None:
         """See `SplitReader`."""
-        for split in change.splits:
-            if isinstance(change, SplitsAddition):
-                self._begin(_Reading(split, split.position, split.stop))
-            elif split.of in self._reading:
-                self._end(split.of)
+        if isinstance(change, SplitsAddition):
+            begun = [_Reading(split, split.position, split.stop) for split in change.splits]
+            self._reading.update((reading.split.of, reading) for reading in begun)
+            self._assign(*(r for r in begun if not r.is_finished and r.split.stop is not None))
+        else:
+            self._end(*(split.of for split in change.splits if split.of in self._reading))
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
         """See `SplitReader`.
@@ -201,37 +206,40 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 raise failed from None
         return self._client
 
-    def _begin(self, reading: _Reading) -> None:
-        self._reading[reading.split.of] = reading
-        if not reading.is_finished and reading.split.stop is not None:
-            self._assign(reading)
+    def _end(self, *parts: Partition) -> None:
+        self._unassign(*(self._reading.pop(part) for part in parts))
 
-    def _end(self, part: Partition) -> None:
-        self._unassign(self._reading.pop(part))
-
-    def _assign(self, reading: _Reading) -> None:
-        if not reading.is_assigned:
+    def _assign(self, *readings: _Reading) -> None:
+        new = [reading for reading in readings if not reading.is_assigned]
+        if not new:
+            return
+        for reading in new:
             reading.is_assigned = True
-            self._consumer.incremental_assign([reading.where])
-            if reading.is_paused:
-                self._consumer.pause([reading.where])
+        # In one call: of a thousand partitions each would wait for the client.
+        self._consumer.incremental_assign([reading.where for reading in new])
+        paused = [reading.where for reading in new if reading.is_paused]
+        if paused:
+            self._consumer.pause(paused)
 
-    def _unassign(self, reading: _Reading) -> None:
-        if reading.is_assigned:
+    def _unassign(self, *readings: _Reading) -> None:
+        old = [reading for reading in readings if reading.is_assigned]
+        for reading in old:
             reading.is_assigned = False
-            self._consumer.incremental_unassign([reading.where])
+        if old:
+            self._consumer.incremental_unassign([reading.where for reading in old])
 
     def _look_at_ends(self) -> set[str]:
         """Of each split without a stop: whether it has caught up; if not, let it be read. Returns those that are gone.
 
         One of which nothing is known, since it was not found yet or the brokers do not answer, is not read.
         """
-        gone = set()
+        gone: set[str] = set()
+        if self._ends is None:
+            return gone
         for reading in list(self._reading.values()):
             split = reading.split
             if split.stop is not None or reading.is_paused:
                 continue
-            assert self._ends is not None, "without a stop a split is read where the ends of logs are known"
             if self._ends.is_gone(split.split_id):
                 self._end(split.of)
                 gone.add(split.split_id)
@@ -252,10 +260,15 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _consumed(self) -> list[Message]:
         if all(reading.is_finished or reading.is_at_end for reading in self._reading.values()):
             return []
-        known = [reading.known_end for reading in self._reading.values() if not reading.is_paused]
-        left = sum(max((reading.known_end or 0) - reading.position, 0) for reading in self._reading.values())
+        left = 0
+        for reading in self._reading.values():
+            if reading.known_end is None and not reading.is_paused:
+                left = self._at_once
+            left += max((reading.known_end or 0) - reading.position, 0)
+            if left >= self._at_once:
+                break
         # No more than is there: else it waits for more.
-        count = _BATCH if None in known or not left else min(left, _BATCH)
+        count = min(left or self._at_once, self._at_once)
         messages: list[Message] = self._consumer.consume(count, _WAIT_S)
         return messages
 
@@ -307,8 +320,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _take_finished(self) -> set[str]:
         finished = [part for part, reading in self._reading.items() if reading.is_finished]
         ids = {self._reading[part].split.split_id for part in finished}
-        for part in finished:
-            self._end(part)
+        self._end(*finished)
         return ids
 
     # ---- what is lost --------------------------------------------------------------------------------------------
