@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
+from alignment.timestamps import NO_TIMESTAMP
 
-__all__ = ["BlockTable", "EventTimeLoader", "running"]
+__all__ = ["CACHED_TIMES", "BlockTable", "EventTimeLoader", "running"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -19,14 +20,16 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 EventTimeLoader: TypeAlias = Callable[[str, int, int], Int64Array]
 """`(split_id, start, stop) -> int64[stop - start]`: event times of one block; `NO_TIMESTAMP` where there is none."""
 
-_CACHED_TIMES = 32 * 1024 * 1024
+CACHED_TIMES: Final = 32 * 1024 * 1024
+"""How many exact event times are kept by default."""
 
 
 class _Blocks(NamedTuple):
     """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.
 
     `times` holds the exact times of the blocks that are cached, None for the others; `used` says when they were last
-    asked for, 0 for the others.
+    asked for, 0 for the others. `asked` and `head` are those of `alignment.asked`: 0 and `NO_TIMESTAMP` where the
+    inside of a block is loaded.
     """
 
     owner: Int64Array
@@ -35,6 +38,8 @@ class _Blocks(NamedTuple):
     low: Int64Array
     high: Int64Array
     loose: Int64Array
+    asked: Int64Array
+    head: Int64Array
     used: Int64Array
     times: npt.NDArray[np.object_]
 
@@ -42,7 +47,7 @@ class _Blocks(NamedTuple):
         return _Blocks._make(column[keep] for column in self)
 
 
-_NO_BLOCKS = _Blocks._make([*(np.empty(0, np.int64) for _ in range(7)), np.empty(0, np.object_)])
+_NO_BLOCKS = _Blocks._make([*(np.empty(0, np.int64) for _ in range(9)), np.empty(0, np.object_)])
 
 
 class BlockTable:
@@ -61,7 +66,7 @@ class BlockTable:
     _PORTION_TIMES: ClassVar[int] = 4 * 1024 * 1024
     """How many exact event times are worked on at once."""
 
-    def __init__(self, load: EventTimeLoader, *, cached_times: int = _CACHED_TIMES) -> None:
+    def __init__(self, load: EventTimeLoader, *, cached_times: int = CACHED_TIMES) -> None:
         self._load = load
         self._cached_times = cached_times
         self._cache_size = 0
@@ -124,13 +129,8 @@ class BlockTable:
             raise InvalidArgumentError(f"a block of split {split_id!r} has {count.min()} rows; must be at least 1")
         if (low > high).any():
             raise InvalidArgumentError(f"a block of split {split_id!r} has min_us > max_us")
-        end = self._known_end(split_id)
-        first = end + np.cumsum(count) - count
         loose = np.broadcast_to(~np.asarray(exact, np.bool_), count.shape).astype(np.int64)
-        self._end_of[split_id] = int(end + count.sum())
-        zero, none = np.zeros_like(count), np.full(count.size, None, np.object_)
-        self._added.append((split_id, _Blocks(zero, first, count, low, high, loose, zero, none)))
-        self._stale = True
+        self._add(split_id, count, low, high, loose, 0)
 
     def remove(self, split_ids: Iterable[str]) -> None:
         """Forget splits, their blocks and their times. O(m + n), however many are removed.
@@ -191,6 +191,18 @@ class BlockTable:
         except KeyError:
             raise UnknownSplitError(f"split {split_id!r} is not in the event-time index") from None
 
+    def _add(
+        self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, loose: Int64Array, asked: int
+    ) -> None:
+        end = self._known_end(split_id)
+        first = end + np.cumsum(rows) - rows
+        self._end_of[split_id] = int(end + rows.sum())
+        zero, unknown = np.zeros_like(rows), np.full_like(rows, NO_TIMESTAMP)
+        none = np.full(rows.size, None, np.object_)
+        blocks = _Blocks(zero, first, rows, low, high, loose, np.full_like(rows, asked), unknown, zero, none)
+        self._added.append((split_id, blocks))
+        self._stale = True
+
     def _settle(self) -> None:
         """Take all changes into the columns, and derive what the questions need."""
         if not self._stale:
@@ -214,9 +226,14 @@ class BlockTable:
         self._origins: Int64Array = np.fromiter((self._origin_of[split_id] for split_id in order), np.int64, len(order))
         for block in np.flatnonzero(blocks.loose):
             self._tighten(int(block))
-        self._suffix_max = running(np.maximum, blocks.high[::-1], blocks.owner[::-1])[::-1]
+        self._attained = self._attained_times()
+        self._suffix_max = running(np.maximum, self._attained[::-1], blocks.owner[::-1])[::-1]
         self._suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
         self._stale = False
+
+    def _attained_times(self) -> Int64Array:
+        """`int64[m]`: an event time that some record of each block has, the latest one known."""
+        return self._blocks.high
 
     def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""

@@ -3,7 +3,8 @@
 A split is a sequence of records, numbered by *position*. The index describes it as consecutive *blocks* (the row
 groups of Parquet files, say): how many records, and the smallest and largest event time among them. That is enough to
 say how far a split reaches and in which block a cut falls; only for that one block are the exact times asked for,
-through the `EventTimeLoader` that the index was given.
+through the `EventTimeLoader` that the index was given. Blocks can be told of which that is asked, and nothing loaded:
+see `alignment.asked`.
 
 A record is *admitted* by a bound when neither it nor an unread record before it in its split is later than the bound.
 All questions are asked of every split at once and answered with numpy arrays in the order of `split_ids`.
@@ -11,23 +12,30 @@ All questions are asked of every split at once and answered with numpy arrays in
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from itertools import count
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from alignment.blocks import BlockTable, EventTimeLoader, running
+from alignment.asked import AskedBlocks, FirstLater
+from alignment.blocks import EventTimeLoader, running
+from alignment.exceptions import InvalidArgumentError
 from alignment.shares import share_evenly
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 
-__all__ = ["EventTimeIndex", "EventTimeLoader"]
+__all__ = ["EventTimeIndex", "EventTimeLoader", "FirstLater"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
+_EVEN_GUESSES: Final = 8
+_AIM: Final = 0.8
+"""How a search for a bound begins: guesses as if records came evenly, and the part of the limit that they aim at."""
 
-class EventTimeIndex(BlockTable):
+
+class EventTimeIndex(AskedBlocks):
     """Event times of the unread records of many splits, by block.
 
     Parameters
@@ -36,6 +44,8 @@ class EventTimeIndex(BlockTable):
         Called for the exact times of one whole block when a cut falls inside it. The latest answers are kept.
     cached_times
         How many exact event times (8 bytes each) are kept at most; the latest block always is.
+    locate
+        Asked where asked blocks are cut; None if there are none.
 
     Notes
     -----
@@ -59,13 +69,14 @@ class EventTimeIndex(BlockTable):
         """A lower bound of the event times at or after `positions`, `int64[n]`. O(n log m).
 
         Only of the splits that are `wanted` (`bool[n]`, default all). `MAX_WATERMARK` where nothing is unread or
-        wanted. Blocks count with their minimum; of one that is partly read, which is loaded, only the rest does.
+        wanted. Blocks count with their minimum; of one that is partly read, which is loaded, only the rest does. Of an
+        asked block nothing is known: `NO_TIMESTAMP`.
         """
         block, unread = self._current_block(positions)
         unread = unread if wanted is None else unread[wanted[unread]]
         result = np.full(len(self._order), MAX_WATERMARK, np.int64)
         result[unread] = self._suffix_min[block[unread]]
-        begun = unread[self._begun(block[unread], positions[unread])]
+        begun = unread[self._begun(block[unread], positions[unread]) & ~self._is_asked(block[unread])]
         following = np.append(self._suffix_min, MAX_WATERMARK)[block[begun] + 1]
         result[begun] = np.where(block[begun] + 1 < self._stop[begun], following, MAX_WATERMARK)
         skip = positions[begun] - self._blocks.first[block[begun]]
@@ -77,11 +88,13 @@ class EventTimeIndex(BlockTable):
     def nearest_time(self, positions: Int64Array) -> int:
         """The smallest bound that admits any record; `MAX_WATERMARK` if nothing is unread.
 
-        Loads only blocks whose minimum is below the answer. O(n log n).
+        Loads only blocks whose minimum is below the answer, and asks for next records that no answer has told yet; of
+        asked blocks records without an event time do not count, unless there are no others. O(n log n).
         """
+        nearest = self._nearest_asked(positions)
         block, unread = self._current_block(positions)
+        unread = unread[~self._is_asked(block[unread])]
         lowest = self._blocks.low[block[unread]]
-        nearest = MAX_WATERMARK
         for i in np.argsort(lowest, kind="stable"):
             if lowest[i] >= nearest:
                 break
@@ -94,17 +107,21 @@ class EventTimeIndex(BlockTable):
         """Largest event time among the records of `[positions, ends)`, `int64[n]`; `NO_TIMESTAMP` where there is none.
 
         Where `positions` fall inside a block, earlier records of that block may count: they were read before, so they
-        make no difference to a maximum over all that was read. Loads the blocks in which `ends` fall. O(m + n).
+        make no difference to a maximum over all that was read. Loads the blocks in which `ends` fall. Of asked blocks
+        that were divided only what answers told counts: the maximum may be later. O(m + n).
         """
         (begin, _), (last, _) = self._current_block(positions), self._current_block(ends)
         result = np.full(len(self._order), NO_TIMESTAMP, np.int64)
         whole = np.flatnonzero((ends > positions) & (last > begin))
         if whole.size:
             runs = np.column_stack([begin[whole], last[whole]]).ravel()
-            result[whole] = np.maximum.reduceat(np.append(self._blocks.high, NO_TIMESTAMP), runs)[::2]
+            result[whole] = np.maximum.reduceat(np.append(self._attained, NO_TIMESTAMP), runs)[::2]
         cut = np.flatnonzero((ends > positions) & (last < self._stop))
         offset = ends[cut] - self._blocks.first[last[cut]]
         cut, offset = cut[offset > 0], offset[offset > 0]
+        asked = self._is_asked(last[cut])
+        result[cut[asked]] = np.maximum(result[cut[asked]], self._blocks.head[last[cut[asked]]])
+        cut, offset = cut[~asked], offset[~asked]
         for part, times, starts in self._slices(last[cut], np.zeros_like(offset), offset):
             result[cut[part]] = np.maximum(result[cut[part]], np.maximum.reduceat(times, starts))
         return result
@@ -112,7 +129,7 @@ class EventTimeIndex(BlockTable):
     def count_at_or_below(self, positions: Int64Array, ends: Int64Array, bound_us: int) -> Int64Array:
         """How many records of `[positions, ends)` have an event time at or below `bound_us`, `int64[n]`.
 
-        Loads only blocks whose minimum is at or below `bound_us`. O(m + n).
+        Loads only blocks whose minimum is at or below `bound_us`; of asked blocks none is counted. O(m + n).
         """
         self._settle()
         result = np.zeros(len(self._order), np.int64)
@@ -121,14 +138,21 @@ class EventTimeIndex(BlockTable):
         blocks = self._blocks
         begin = np.clip(positions[blocks.owner] - blocks.first, 0, blocks.rows)
         end = np.clip(ends[blocks.owner] - blocks.first, 0, blocks.rows)
-        asked = np.flatnonzero((begin < end) & (blocks.low <= bound_us) & (blocks.high > NO_TIMESTAMP))
-        for part, times, starts in self._slices(asked, begin[asked], end[asked]):
+        wanted = (begin < end) & (blocks.low <= bound_us) & (blocks.high > NO_TIMESTAMP)
+        loaded = np.flatnonzero(wanted & ~self._is_asked(np.arange(blocks.rows.size)))
+        for part, times, starts in self._slices(loaded, begin[loaded], end[loaded]):
             counts = np.add.reduceat((times <= bound_us) & (times != NO_TIMESTAMP), starts, dtype=np.int64)
-            np.add.at(result, blocks.owner[asked[part]], counts)
+            np.add.at(result, blocks.owner[loaded[part]], counts)
         return result
 
     def times_between(self, split_id: str, start: int, stop: int) -> Int64Array:
-        """Exact event times of the records `[start, stop)` of one split, `int64[stop - start]`; loads their blocks."""
+        """Exact event times of the records `[start, stop)` of one split, `int64[stop - start]`; loads their blocks.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If one of the blocks is asked: the event times in it are not known one by one.
+        """
         self._settle()
         self._known_end(split_id)
         parts = [np.empty(0, np.int64)]
@@ -136,6 +160,8 @@ class EventTimeIndex(BlockTable):
         for block in range(int(self._begin[slot]), int(self._stop[slot])):
             first, rows = int(self._blocks.first[block]), int(self._blocks.rows[block])
             if first < stop and first + rows > start:
+                if self._blocks.asked[block]:
+                    raise InvalidArgumentError(f"the event times of split {split_id!r} from {first} on are only asked")
                 parts.append(self._times(block)[max(start - first, 0) : stop - first])
         return np.concatenate(parts)
 
@@ -144,7 +170,9 @@ class EventTimeIndex(BlockTable):
     def cut(self, positions: Int64Array, bound_us: int) -> Int64Array:
         """Position of each split's first record at or after `positions` that is later than `bound_us`, `int64[n]`.
 
-        Loads exactly those blocks in which a cut may fall. O(m + n log m) beside.
+        Loads exactly those blocks in which a cut may fall. Of asked blocks all are asked about in one question, and in
+        another where a split has several of them, and what is unread of the first has no later record after all.
+        O(m + n log m) beside.
         """
         current, unread = self._current_block(positions)
         ends = np.maximum(self._ends, positions)
@@ -154,20 +182,16 @@ class EventTimeIndex(BlockTable):
             unread, block = unread[block < self._stop[unread]], block[block < self._stop[unread]]
             skip = np.maximum(positions[unread] - self._blocks.first[block], 0)
             # No record of these blocks is admitted: no need to look inside.
-            outside = (self._blocks.low[block] > bound_us) & (skip == 0)
+            outside = (np.maximum(self._blocks.low[block], self._blocks.head[block]) > bound_us) & (skip == 0)
             ends[unread[outside]] = self._blocks.first[block[outside]]
             unread, block, skip = unread[~outside], block[~outside], skip[~outside]
-            first_later = np.full(unread.size, -1, np.int64)
-            for part, times, starts in self._slices(block, skip, self._blocks.rows[block]):
-                found = np.append(np.flatnonzero(times > bound_us), times.size)
-                place = found[np.searchsorted(found, starts)]
-                inside = place < np.append(starts[1:], times.size)
-                first_later[part] = np.where(inside, place - starts, -1)
+            first_later = self._first_later(block, skip, bound_us)
             found = first_later >= 0
             ends[unread[found]] = self._blocks.first[block[found]] + skip[found] + first_later[found]
             # The maximum of these was among the records already read: look on behind them.
             unread = unread[~found]
             current[unread] = block[~found] + 1
+        self._divide()
         return ends
 
     def cut_rows(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[int, Int64Array]:
@@ -184,6 +208,8 @@ class EventTimeIndex(BlockTable):
         ends : int64[n]
         """
         self._settle()
+        if self._blocks.asked.any():
+            return self._search(positions, bound_us, max_rows)
         rows, enter, leave = self._unread(positions)
         # Below `earliest` even all rows of all begun blocks fit; at `latest` those of complete blocks do not.
         earliest, latest = _first_too_many(enter, rows, max_rows), _first_too_many(leave, rows, max_rows)
@@ -202,6 +228,82 @@ class EventTimeIndex(BlockTable):
         return first_out, self._share(positions, first_out, max_rows)
 
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _first_later(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
+        """Of each block how many records from `skip` on go before the first later one; -1 if none is later."""
+        result = np.full(blocks.size, -1, np.int64)
+        asked = self._is_asked(blocks)
+        result[asked] = self._ask(blocks[asked], skip[asked], bound_us)
+        loaded = np.flatnonzero(~asked)
+        for part, times, starts in self._slices(blocks[loaded], skip[loaded], self._blocks.rows[blocks[loaded]]):
+            found = np.append(np.flatnonzero(times > bound_us), times.size)
+            place = found[np.searchsorted(found, starts)]
+            inside = place < np.append(starts[1:], times.size)
+            result[loaded[part]] = np.where(inside, place - starts, -1)
+        return result
+
+    def _nearest_asked(self, positions: Int64Array) -> int:
+        """The event time of the nearest of the next records that are in asked blocks; `MAX_WATERMARK` if there is none.
+
+        `NO_TIMESTAMP` where what is left of a block has none with an event time.
+        """
+        block, unread = self._current_block(positions)
+        asked = unread[self._is_asked(block[unread])]
+        unknown = asked[self.next_times(positions)[asked] == NO_TIMESTAMP]
+        if unknown.size:
+            skip = positions[unknown] - self._blocks.first[block[unknown]]
+            self._ask(block[unknown], np.maximum(skip, 0), NO_TIMESTAMP)
+            nearest = min(answer.time for answer in self._answers)
+            self._divide()
+            self._settle()
+            asked = np.setdiff1d(asked, unknown)
+        else:
+            nearest = MAX_WATERMARK
+        return min(nearest, int(self.next_times(positions)[asked].min(initial=MAX_WATERMARK)))
+
+    def _search(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[int, Int64Array]:
+        """`cut_rows` where some blocks are asked: between a bound that fits and one that does not, until they meet.
+
+        Bounds are tried first that cost no question, then those at which the limit would be met if records came evenly
+        between the two. No bound is left out below the first unread record behind what fits, so a millisecond with too
+        many records ends the search as well.
+        """
+        ends = self.cut(positions, bound_us)
+        if _rows(positions, ends) <= max_rows:
+            return bound_us, ends
+        high = min(bound_us, int(self.latest_times(positions).max()))
+        n_high = _rows(positions, ends)
+        low = self.nearest_time(positions)
+        if low > NO_TIMESTAMP:
+            low -= 1
+        fits = self.cut(positions, low)
+        if _rows(positions, fits) > max_rows:
+            return low, self._share(positions, low, max_rows)
+        known = [bound for bound in self._asked_bounds() if low < bound < high]
+        for attempt in count():
+            n_fits = _rows(positions, fits)
+            following = self.nearest_time(fits)
+            low = max(low, min(following, high) - 1)
+            if following >= high or (n_fits and 2 * n_fits >= max_rows):
+                break
+            known = [bound for bound in known if following <= bound < high]
+            if known:
+                tried = known[len(known) // 2]
+            elif attempt >= _EVEN_GUESSES:
+                # Records come in lumps: halve what is between.
+                tried = (following + high) // 2
+            else:
+                share = (_AIM * max_rows - n_fits) / max(n_high - n_fits, 1)
+                tried = min(following + int((high - following) * min(max(share, 0.0), 1.0)), high - 1)
+            tried_ends = self.cut(positions, tried)
+            n_tried = _rows(positions, tried_ends)
+            if n_tried <= max_rows:
+                low, fits = tried, tried_ends
+            else:
+                high, n_high = tried, n_tried
+        if (fits > positions).any():
+            return low, fits
+        return high, self._share(positions, high, max_rows)
 
     def _unread(self, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Of each block: unread rows; a bound below which none of them is admitted; one from which on all are."""
@@ -248,6 +350,10 @@ class EventTimeIndex(BlockTable):
         """Of the records that `bound_us` admits `max_rows`: each split as many as any other, or all it has."""
         wanted = self.cut(positions, bound_us) - positions
         return positions + share_evenly(wanted, positions, max_rows)
+
+
+def _rows(positions: Int64Array, ends: Int64Array) -> int:
+    return int((ends - positions).sum())
 
 
 def _first_too_many(bounds: Int64Array, rows: Int64Array, max_rows: int) -> int | None:

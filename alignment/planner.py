@@ -23,6 +23,7 @@ from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
 from alignment.micro_batch import LimitedBy, MicroBatchPlan, PlanningRules, SplitTable, conclude, holding_back
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark
 
 __all__ = ["LimitedBy", "MicroBatchPlan", "PlanningRules", "SplitTable", "WatermarkAdvance", "plan_micro_batch"]
@@ -110,7 +111,7 @@ def plan_micro_batch(
     elif limited_by is not LimitedBy.GAP and _limited_by_rows(before, index, aligned, bound, ends, max_rows):
         limited_by = LimitedBy.ROWS
 
-    watermarks = _advance(before, index, rules, ends, advance)
+    watermarks = _advance(before, index, rules, ends, bound, advance)
     waits = ends < available
     return conclude(
         before,
@@ -180,11 +181,18 @@ def _advance(
     index: EventTimeIndex,
     rules: PlanningRules,
     ends: Int64Array,
+    bound: int,
     advance: WatermarkAdvance | None,
 ) -> Int64Array:
-    """The splits' own watermarks after `[positions, ends)` was read; they never go back."""
+    """The splits' own watermarks after `[positions, ends)` was read; they never go back.
+
+    Where a split is cut inside a block that is only asked about, its latest event time is not known. But its next
+    record is known to be later than `T`, so that it can be taken as read up to `T`: see `alignment.asked`.
+    """
     if rules.out_of_orderness_us is not None:
-        seen = index.maximum_times(before.positions, ends)
+        following = index.next_times(ends)
+        read_up_to = np.where(following > NO_TIMESTAMP, np.minimum(following - 1, bound), NO_TIMESTAMP)
+        seen = np.maximum(index.maximum_times(before.positions, ends), read_up_to)
         return np.maximum(before.watermarks, bounded_watermark(seen, rules.out_of_orderness_us))
     watermarks = before.watermarks.copy()
     if advance is not None:

@@ -166,6 +166,14 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @property
     @abstractmethod
+    def can_ask(self) -> bool:
+        """Whether blocks may be told with `add_asked_block`: watermarks follow from a bound and one time of each cut.
+
+        Not with a watermark generator of the user's own, and not with perfect watermarks, which need every event time.
+        """
+
+    @property
+    @abstractmethod
     def schema(self) -> pa.Schema:
         """The columns that the query reads, in the source's own types: what every record must have."""
 
@@ -174,6 +182,20 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         """Tell the next records of a split that is assigned: `int64[k]` each, see `alignment.EventTimeIndex.append`.
 
         Only for an enumerator that is a `SupportsEventTimeIndex`, as is `complete_split`.
+        """
+
+    @abstractmethod
+    def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
+        """Tell the next records of a split as one block, cut where `SupportsEventTimeIndex.first_later` says.
+
+        Only where `can_ask` says so.
+
+        Parameters
+        ----------
+        rows
+            Positions that it covers; where these have gaps, it has fewer records.
+        max_us
+            Its latest event time, below `event_time_limit_us`: a record of the block has it, and none is later.
         """
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -42,7 +42,7 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     their records with `SplitEnumeratorContext.add_blocks`. Without this, the planner reads ahead of the readers to
     learn event times: every record is read twice.
 
-    The positions of such a source have no gaps.
+    Records are counted by their positions: where these have gaps, limits on rows count more than there are.
     """
 
     @abstractmethod
@@ -52,6 +52,39 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     @abstractmethod
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Exact event times of the block `[start, stop)`, `int64[stop - start]`; `NO_TIMESTAMP` where there is none."""
+
+    def first_later(
+        self, split_ids: Sequence[str], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], bound_us: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Of each split the first record in `[start, stop)` whose event time is later than a bound.
+
+        Only of splits told with `SplitEnumeratorContext.add_asked_block`. Called by a plan, which waits for the answer:
+        for all splits at once, and seldom more than twice.
+
+        Returns
+        -------
+        positions, times
+            `int64[n]` each: where it is, and its event time; `stop` and `NO_TIMESTAMP` where there is none.
+
+        Raises
+        ------
+        UnsupportedOperationError
+            Unless it is overridden.
+        """
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} tells blocks that are asked: it must say with first_later where they are to be cut"
+        )
+
+    def held_back(self) -> Collection[str]:
+        """Ids of splits with records that cannot be read yet: these are not idle. By default there are none."""
+        return ()
+
+    def look_on(self) -> None:
+        """Tell more of the splits of which all that was told is in a state, up to what was there at the last look.
+
+        Called before each plan of a run that reads to the end of what is there (AvailableNow), when nothing is looked
+        for any more. By default all is told at the first look.
+        """
 
     @abstractmethod
     def split_at(self, split_id: str, position: int) -> SplitT:

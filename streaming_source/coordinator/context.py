@@ -50,6 +50,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         Where work is done.
     out_of_orderness_us
         Bound of the watermark generator; None if it has none.
+    can_ask
+        Whether watermarks are made of it alone.
 
     Attributes
     ----------
@@ -82,9 +84,12 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         calls: AsyncCalls,
         workers: Workers,
         out_of_orderness_us: int | None = None,
+        *,
+        can_ask: bool = False,
     ) -> None:
         self._parallelism = parallelism
         self._out_of_orderness_us = out_of_orderness_us
+        self._can_ask = can_ask
         self._assigner = assigner
         self._schema = schema
         self._index: EventTimeIndex
@@ -193,6 +198,11 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         return self._out_of_orderness_us
 
     @property
+    def can_ask(self) -> bool:
+        """See `SplitEnumeratorContext`."""
+        return self._can_ask
+
+    @property
     def schema(self) -> pa.Schema:
         """See `SplitEnumeratorContext`."""
         return self._schema
@@ -203,6 +213,10 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
         if high.size:
             self._calls.on_thread(lambda: self._add_blocks(split_id, count, low, high))
+
+    def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._calls.on_thread(lambda: self._add_asked_block(split_id, rows, max_us))
 
     def complete_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""
@@ -253,6 +267,10 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
             low = np.where(exact, low, NO_TIMESTAMP)
             high = np.minimum(high, self._time_limit_us - 1)
         self._index.append(split_id, rows, low, high, exact=exact)
+        self.changed = True
+
+    def _add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
+        self._index.append_asked(split_id, rows, max_us)
         self.changed = True
 
     def _complete(self, split_id: str) -> None:

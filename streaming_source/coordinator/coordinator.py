@@ -197,6 +197,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         while True:
             at_work.host.run()
             self._in_work.take_added(at_work)
+            if self._draining:
+                at_work.foresight.look_on()
             is_due = at_work.context.changed or self._in_work.idle_clock.is_due(at_work.context.observed_us)
             if is_due and (not self._draining or at_work.foresight.is_settled) and self._plan(max_rows):
                 return self.state
@@ -323,7 +325,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _idle(self) -> npt.NDArray[np.bool_]:
         if self._draining:
             return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
-        return self._in_work.idle_clock.idle(self._at_work.foresight.observed_us(self._in_work.table.split_ids))
+        split_ids, foresight = self._in_work.table.split_ids, self._at_work.foresight
+        idle = self._in_work.idle_clock.idle(foresight.observed_us(split_ids))
+        held_back = foresight.held_back()
+        if held_back:
+            idle &= np.array([split_id not in held_back for split_id in split_ids], np.bool_)
+        return idle
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
         at_work = self._at_work

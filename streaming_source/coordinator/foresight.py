@@ -7,7 +7,7 @@ or nobody knows before the readers have read and report (`ReportedTimes`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -85,6 +85,10 @@ class Foresight(ABC, Generic[SplitT]):
     def observed_us(self, split_ids: Sequence[str]) -> int | npt.NDArray[np.int64]:
         """Up to which processing time is known that nothing else is there, of all or of each, `int64[n]`."""
 
+    def held_back(self) -> Collection[str]:
+        """See `SupportsEventTimeIndex`."""
+        return ()
+
     @abstractmethod
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `SupportsEventTimeIndex`."""
@@ -105,6 +109,9 @@ class Foresight(ABC, Generic[SplitT]):
 
     def drain(self) -> None:
         """What is there now is all there is (AvailableNow)."""
+
+    def look_on(self) -> None:
+        """While draining, before each plan: see `SupportsEventTimeIndex`."""
 
     def has_looked_at_all(self) -> bool:
         """Whether something is known of every split."""
@@ -142,6 +149,10 @@ class OwnIndex(Foresight[SplitT]):
         self._index = index
         self._context = context
 
+    def new_index(self, load: EventTimeLoader) -> EventTimeIndex:
+        """See `Foresight`."""
+        return EventTimeIndex(load, locate=self._index.first_later)
+
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         """See `Foresight`."""
         # Those that the last micro-batch finished, too: they leave it next.
@@ -170,3 +181,11 @@ class OwnIndex(Foresight[SplitT]):
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `Foresight`."""
         return self._index.event_times(split_id, start, stop)
+
+    def held_back(self) -> Collection[str]:
+        """See `Foresight`."""
+        return self._index.held_back()
+
+    def look_on(self) -> None:
+        """See `Foresight`."""
+        self._index.look_on()

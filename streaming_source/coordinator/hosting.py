@@ -80,7 +80,13 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         strategy = rules.strategy
         calls = AsyncCalls(workers, now_us)
         context: CoordinatorContext[SplitT] = CoordinatorContext(
-            readers, strategy.timestamp_assigner, schema, calls, workers, strategy.out_of_orderness_us
+            readers,
+            strategy.timestamp_assigner,
+            schema,
+            calls,
+            workers,
+            strategy.out_of_orderness_us,
+            can_ask=rules.planning.out_of_orderness_us is not None and not rules.planning.perfect,
         )
         if checkpoint is None:
             enumerator = source.create_enumerator(context)

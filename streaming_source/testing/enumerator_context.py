@@ -57,6 +57,8 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         Of all calls so far, None for those without.
     blocks
         `(rows, smallest, largest event time)` by split.
+    asked_blocks
+        Rows and maximum of each block that is asked, by split id.
     complete
         Ids of the splits to which no record will be added, in the order in which that was said.
     horizon_us
@@ -84,6 +86,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         self.calls: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None], bool]] = []
         self.periods: list[float | None] = []
         self.blocks: dict[str, list[tuple[int, int, int]]] = {}
+        self.asked_blocks: dict[str, list[tuple[int, int]]] = {}
         self.complete: list[str] = []
         self.horizon_us: int | None = None
 
@@ -175,6 +178,11 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         return self._out_of_orderness_us
 
     @property
+    def can_ask(self) -> bool:
+        """See `SplitEnumeratorContext`. Always."""
+        return True
+
+    @property
     def schema(self) -> pa.Schema:
         """See `SplitEnumeratorContext`."""
         return self._schema
@@ -183,6 +191,10 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         """See `SplitEnumeratorContext`."""
         columns = [np.atleast_1d(np.asarray(column, np.int64)).tolist() for column in (rows, min_us, max_us)]
         self.blocks.setdefault(split_id, []).extend(zip(*columns, strict=True))
+
+    def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
+        """See `SplitEnumeratorContext`."""
+        self.asked_blocks.setdefault(split_id, []).append((rows, max_us))
 
     def complete_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""

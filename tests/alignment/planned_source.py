@@ -90,7 +90,7 @@ class PlannedSource:
             known = block.low if block.exact else min(block.times)
             split.floor += [known] * len(block.times)
             log.blocks.append(block)
-        _tell(self.index, split_id, blocks)
+            self._tell(self.index, split_id, block, 0)
 
     def restart(self) -> None:
         """Build the index anew from the positions, as a source does that starts from an offset."""
@@ -135,8 +135,9 @@ class PlannedSource:
         )
         before = self.table()
         plan = self._plan(self.index, before, max_rows, group_limit, horizon)
-        again = self._plan(self._index(sorted(self.naive, reverse=True)), before, max_rows, group_limit, horizon)
-        assert _shown(again) == _shown(plan), "same state, same data, splits in another order: another plan"
+        if self._has_one_plan(max_rows):
+            again = self._plan(self._index(sorted(self.naive, reverse=True)), before, max_rows, group_limit, horizon)
+            assert _shown(again) == _shown(plan), "same state, same data, splits in another order: another plan"
         self._agrees(plan, expected)
         self._check(before, plan, expected, max_rows)
         self._read(before, plan)
@@ -174,7 +175,7 @@ class PlannedSource:
             for block in self.logs[split_id].blocks:
                 rest = min(len(block.times), begin + len(block.times) - start)
                 if rest > 0:
-                    index.append(split_id, rest, block.low, block.high, exact=block.exact)
+                    self._tell(index, split_id, block, len(block.times) - rest)
                 begin += len(block.times)
         return index
 
@@ -185,6 +186,14 @@ class PlannedSource:
             block = next(blocks)
             end += len(block.times)
         return not block.exact
+
+    def _tell(self, index: EventTimeIndex, split_id: str, block: Block, start: int) -> None:
+        """Tell a block without its first records."""
+        index.append(split_id, len(block.times) - start, block.low, block.high, exact=block.exact)
+
+    def _has_one_plan(self, max_rows: int | None) -> bool:
+        """Whether the plan is the same whatever was planned before."""
+        return True
 
     def _positions(self) -> np.ndarray:
         return np.array([self.naive[split_id].position for split_id in sorted(self.naive)], np.int64)
@@ -298,16 +307,6 @@ class PlannedSource:
 
 def _dropped(time: int, watermark_ms: int, per_row: bool) -> bool:
     return time <= watermark_ms * 1000 if per_row else time // 1000 + 1 <= watermark_ms
-
-
-def _tell(index: EventTimeIndex, split_id: str, blocks: Sequence[Block]) -> None:
-    index.append(
-        split_id,
-        np.array([len(block.times) for block in blocks], np.int64),
-        np.array([block.low for block in blocks], np.int64),
-        np.array([block.high for block in blocks], np.int64),
-        exact=np.array([block.exact for block in blocks], np.bool_),
-    )
 
 
 def _own_generator(times: list[int]) -> int:

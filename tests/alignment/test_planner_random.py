@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -35,9 +37,11 @@ MAX_ROWS = st.none() | st.integers(1, 12)
 class SourceWalk(RuleBasedStateMachine):
     """Splits join, get records, fall idle, come back, end; the source restarts; plans are made all along."""
 
+    SOURCE: ClassVar[type[PlannedSource]] = PlannedSource
+
     @initialize(rules=RULES, splits=st.sets(SPLIT_IDS, max_size=3), first=st.lists(blocks(TIMES), max_size=3))
     def start(self, rules: PlanningRules, splits: set[str], first: list[list[Block]]) -> None:
-        self.source = PlannedSource(rules)
+        self.source = self.SOURCE(rules)
         for split_id in sorted(splits):
             self.source.join(split_id)
         for split_id, several in zip(sorted(splits), first, strict=False):

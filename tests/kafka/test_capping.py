@@ -13,12 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streaming_source.connectors.kafka.time_index import TimeIndex
 from tests.kafka.support import SKEWS, Logs, reading, records
 from tests.kafka.topics import MS, Record, Topic, wait_until
 from tests.spark.support import SECOND, T0, skewed_logs
 from tests.streaming_source.reading import Reading
 
 Log = list[Record]
+
+
+@pytest.fixture(autouse=True, params=["asked", "few", "scan"])
+def indexing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether the brokers are asked, or few records that are new are read at once, or all are read ahead."""
+    if request.param == "asked":
+        monkeypatch.setattr(TimeIndex, "FEW", 0)
+    return "scan" if request.param == "scan" else "auto"
 
 
 class Checked:
@@ -82,11 +91,17 @@ class Checked:
         return max(log[-1].offset + 1 if log else 0, self._at[partition])
 
 
-def run(topic: Topic, drift_us: int | None = None, **options: Any) -> Checked:
+def run(topic: Topic, indexing: str, drift_us: int | None = None, **options: Any) -> Checked:
     logs = topic.read()
     if drift_us is not None:
         options["maxDrift"] = f"{drift_us // MS} ms"
-    given = {"bounded": "true", "watermarkRows": "true", "maxOutOfOrderness": "5 seconds", **options}
+    given = {
+        "bounded": "true",
+        "watermarkRows": "true",
+        "maxOutOfOrderness": "5 seconds",
+        "indexing": indexing,
+        **options,
+    }
     with reading(topic, **given) as begun:
         checked = Checked(begun, logs, drift_us).run()
     assert sorted(checked.read, key=place) == [record for log in logs.values() for record in log]
@@ -99,13 +114,13 @@ def place(record: Record) -> tuple[int, int]:
 
 @pytest.mark.parametrize("logs", SKEWS.values(), ids=SKEWS)
 @pytest.mark.parametrize("options", [{"drift_us": 10 * SECOND}, {"maxRowsPerTrigger": 150}], ids=["drift", "rows"])
-def test_under_disorder_and_skew(topic: Topic, logs: Logs, options: dict[str, Any]) -> None:
+def test_under_disorder_and_skew(topic: Topic, indexing: str, logs: Logs, options: dict[str, Any]) -> None:
     topic.create(partitions=3).write_logs(logs)
-    checked = run(topic, **options)
+    checked = run(topic, indexing, **options)
     assert len(set(checked.bounds)) >= 3
 
 
-def test_over_gaps_of_compaction_and_transactions(topic: Topic) -> None:
+def test_over_gaps_of_compaction_and_transactions(topic: Topic, indexing: str) -> None:
     topic.create(partitions=2, cleanup_policy="compact", segment_ms=10, min_cleanable_dirty_ratio=0.001)
     for i in range(10):
         written = [Record((T0 + i * 60 * SECOND) // MS + k, b"%d" % i, b"%d" % (k % 2 + 2 * (i % 3))) for k in range(5)]
@@ -115,24 +130,26 @@ def test_over_gaps_of_compaction_and_transactions(topic: Topic) -> None:
     left = topic.read()
     assert any(b.offset - a.offset > 3 for a, b in zip(left[0], left[0][1:], strict=False))
     # How much the cleaner has left is its own affair.
-    checked = run(topic, drift_us=20 * SECOND)
+    checked = run(topic, indexing, drift_us=20 * SECOND)
     assert len(checked.bounds) >= 2
-    run(topic, maxRowsPerTrigger=4)
+    run(topic, indexing, maxRowsPerTrigger=4)
 
 
 @pytest.mark.parametrize("ahead_s", [3600, 40 * 365 * 86_400], ids=["an-hour", "forty-years"])
-def test_behind_a_far_future_record_that_was_read(topic: Topic, ahead_s: int) -> None:
+def test_behind_a_far_future_record_that_was_read(topic: Topic, indexing: str, ahead_s: int) -> None:
     # A broker that is asked for the first record later than the rest answers with that one, for ever.
     steady = T0 + np.arange(300, dtype=np.int64) * SECOND
     jumping = steady.copy()
     jumping[3] += ahead_s * SECOND
     topic.create(partitions=2).write_logs({0: jumping, 1: steady})
-    checked = run(topic, drift_us=30 * SECOND)
+    checked = run(topic, indexing, drift_us=30 * SECOND)
     # What lies behind it came with its kind, and not all at the end.
     assert len(checked.bounds) >= 2
 
 
-def test_a_query_goes_on_behind_a_far_future_record_and_waits_before_one_that_is_too_far(topic: Topic) -> None:
+def test_a_query_goes_on_behind_a_far_future_record_and_waits_before_one_that_is_too_far(
+    topic: Topic, indexing: str
+) -> None:
     def steady(turn: int) -> Logs:
         times = T0 + (20 * turn + np.arange(20)) * SECOND
         return {0: times, 1: times}
@@ -142,7 +159,8 @@ def test_a_query_goes_on_behind_a_far_future_record_and_waits_before_one_that_is
 
     topic.create(partitions=2).write_logs(steady(0))
     topic.write([far(2)])
-    with reading(topic, maxOutOfOrderness="5 seconds", maxDrift="3 hours", watermarkRows="true") as begun:
+    options = {"maxOutOfOrderness": "5 seconds", "maxDrift": "3 hours", "indexing": indexing}
+    with reading(topic, watermarkRows="true", **options) as begun:
         assert read_on(begun, 41) == {0: 21, 1: 20}
         topic.write_logs(steady(1))
         assert read_on(begun, 40) == {0: 20, 1: 20}
@@ -168,7 +186,7 @@ def read_on(begun: Reading, wanted: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_under_anything_at_random(topic: Topic, seed: int) -> None:
+def test_under_anything_at_random(topic: Topic, indexing: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     partitions = int(rng.integers(1, 5))
     bound = int(rng.integers(0, 20)) * SECOND
@@ -194,4 +212,4 @@ def test_under_anything_at_random(topic: Topic, seed: int) -> None:
         given["maxRowsPerTrigger"] = int(rng.integers(1, 200))
     if rng.random() < 0.7:
         given["drift_us"] = int(rng.integers(0, 120)) * SECOND
-    run(topic, **given)
+    run(topic, indexing, **given)

@@ -7,17 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from streaming_source.connectors.kafka.config import ClientConfig, client_error
-from streaming_source.connectors.kafka.starting import EARLIEST, LATEST
+from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, MAX_TIMESTAMP
 from streaming_source.connectors.kafka.subscription import Partition, Subscription
 from streaming_source.exceptions import SourceError
 
-__all__ = ["FoundTopic", "KafkaAdmin", "Patience"]
+__all__ = ["FoundRecord", "FoundTopic", "KafkaAdmin", "Patience"]
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +106,21 @@ class FoundTopic:
     partitions: tuple[int, ...]
 
 
+class FoundRecord(NamedTuple):
+    """What an index by time answers: it may be the mark of a transaction, which is no record, or an aborted one.
+
+    Attributes
+    ----------
+    offset
+        Where it is.
+    time_ms
+        Its timestamp.
+    """
+
+    offset: int
+    time_ms: int
+
+
 class KafkaAdmin:
     """Asks for topics and offsets. Connects when it is first asked.
 
@@ -155,11 +170,26 @@ class KafkaAdmin:
         SourceError
             If the brokers do not say, in all the time of patience.
         """
+        found = self.records(wanted, committed=committed)
+        return {part: None if record is None else record.offset for part, record in found.items()}
+
+    def records(
+        self, wanted: Mapping[Partition, int], *, committed: bool | None = None
+    ) -> dict[Partition, FoundRecord | None]:
+        """The same with timestamps; also the one at `MAX_TIMESTAMP`, which is the latest.
+
+        Nothing at or behind the end of what can be read is found.
+
+        Raises
+        ------
+        SourceError
+            If the brokers do not say, in all the time of patience.
+        """
         if not wanted:
             return {}
         ends_committed = self.reads_committed if committed is None else committed
         level = IsolationLevel.READ_COMMITTED if ends_committed else IsolationLevel.READ_UNCOMMITTED
-        return self._ask("asking for offsets", lambda: self._offsets(wanted, level))
+        return self._ask("asking for offsets", lambda: self._records(wanted, level))
 
     def _ask(self, what: str, call: Callable[[], T]) -> T:
         try:
@@ -200,7 +230,7 @@ class KafkaAdmin:
             found.append(FoundTopic(name, topic_id, tuple(sorted(part.id for part in topic.partitions))))
         return found
 
-    def _offsets(self, wanted: Mapping[Partition, int], level: IsolationLevel) -> dict[Partition, int | None]:
+    def _records(self, wanted: Mapping[Partition, int], level: IsolationLevel) -> dict[Partition, FoundRecord | None]:
         found, failed = self._listed(wanted, level)
         if failed:
             # Offsets are asked of the leaders that the client last heard of. It does not ask for others by itself: not
@@ -216,19 +246,19 @@ class KafkaAdmin:
 
     def _listed(
         self, wanted: Mapping[Partition, int], level: IsolationLevel
-    ) -> tuple[dict[Partition, int | None], dict[Partition, KafkaException]]:
+    ) -> tuple[dict[Partition, FoundRecord | None], dict[Partition, KafkaException]]:
         specs = {TopicPartition(part.topic, part.number): _spec(number) for part, number in wanted.items()}
         futures = self._connected().list_offsets(specs, isolation_level=level, request_timeout=self._request_s)
-        found: dict[Partition, int | None] = {}
+        found: dict[Partition, FoundRecord | None] = {}
         failed: dict[Partition, KafkaException] = {}
         for where, future in futures.items():
             part = Partition(where.topic, where.partition)
             try:
-                offset = future.result().offset
+                answer = future.result()
             except KafkaException as error:
                 failed[part] = error
             else:
-                found[part] = offset if offset >= 0 else None
+                found[part] = FoundRecord(answer.offset, answer.timestamp) if answer.offset >= 0 else None
         return found, failed
 
     def _refresh(self, names: list[str]) -> dict[str, tuple[int, ...]]:
@@ -253,6 +283,8 @@ class KafkaAdmin:
 def _spec(number: int) -> Any:
     if number == EARLIEST:
         return OffsetSpec.earliest()
+    if number == MAX_TIMESTAMP:
+        return OffsetSpec.max_timestamp()
     return OffsetSpec.latest() if number == LATEST else OffsetSpec.for_timestamp(number)
 
 

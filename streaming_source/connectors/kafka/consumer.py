@@ -31,21 +31,25 @@ class PartitionConsumer:
         self._clients = clients
         self._client: Consumer | None = None
 
-    def assign(self, where: TopicPartition) -> None:
-        """Read a partition from its offset on. Does not block."""
-        self._taken().incremental_assign([where])
+    def assign(self, *where: TopicPartition) -> None:
+        """Read partitions from their offsets on. Does not block."""
+        if where:
+            self._taken().incremental_assign(list(where))
 
-    def unassign(self, where: TopicPartition) -> None:
-        """Read it no more; nothing of it comes from now on."""
-        self._taken().incremental_unassign([where])
+    def unassign(self, *where: TopicPartition) -> None:
+        """Read them no more; nothing of them comes from now on."""
+        if where:
+            self._taken().incremental_unassign(list(where))
 
-    def pause(self, where: TopicPartition) -> None:
-        """Fetch nothing of it, until it is resumed."""
-        self._taken().pause([where])
+    def pause(self, *where: TopicPartition) -> None:
+        """Fetch nothing of them, until they are resumed."""
+        if where:
+            self._taken().pause(list(where))
 
-    def resume(self, where: TopicPartition) -> None:
-        """Fetch it again."""
-        self._taken().resume([where])
+    def resume(self, *where: TopicPartition) -> None:
+        """Fetch them again."""
+        if where:
+            self._taken().resume(list(where))
 
     def consume(self, count: int, wait_s: float) -> list[Message]:
         """Messages and events, `count` of them or what came in the time."""

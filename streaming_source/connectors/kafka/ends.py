@@ -15,7 +15,7 @@ from streaming_source.connectors.kafka.starting import LATEST
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import SourceError
 
-__all__ = ["LogEnd", "LogEnds"]
+__all__ = ["AskEnds", "LogEnd", "LogEnds"]
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class LogEnds:
     @classmethod
     def of(cls, config: ClientConfig, patience_s: float) -> LogEnds:
         """Those that the brokers tell."""
-        return cls(_Asking(KafkaAdmin(config, Patience(min(_PATIENCE_S, patience_s)))), patience_s)
+        return cls(AskEnds(KafkaAdmin(config, Patience(min(_PATIENCE_S, patience_s)))), patience_s)
 
     def update(self, there: Mapping[str, Partition], gone: Iterable[str]) -> None:
         """Tell what discovery has seen: partitions by split id, and ids of splits whose partitions are no more."""
@@ -129,13 +129,20 @@ class LogEnds:
         self._asked_at = now if self._fails_since is None else self._clock()
 
 
-class _Asking:
-    """Asks twice where transactions may be open: where all ends first, then what can be read."""
+class AskEnds:
+    """Asks twice where transactions may be open: where all ends first, then what can be read.
+
+    Parameters
+    ----------
+    admin
+        Whom to ask.
+    """
 
     def __init__(self, admin: KafkaAdmin) -> None:
         self._admin = admin
 
     def __call__(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
+        """See `Ask`."""
         latest = dict.fromkeys(parts, LATEST)
         written = self._admin.offsets(latest, committed=False)
         readable = self._admin.offsets(latest) if self._admin.reads_committed else written

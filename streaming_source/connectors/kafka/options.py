@@ -100,6 +100,14 @@ KAFKA_OPTIONS: Final = OptionSet(
             "spark-kafka-source",
             "spark-kafka-source",
         ),
+        Option(
+            "indexing",
+            choice("auto", "scan"),
+            "Event times ahead of reading: from the brokers' index if they are the records' own timestamps, else by "
+            "reading the records (`auto`); or always by reading them (`scan`).",
+            "auto",
+            "auto",
+        ),
         Option("maxOffsetsPerTrigger", integer(1), "Spark's name of `maxRowsPerTrigger`.", same_as="maxRowsPerTrigger"),
         Option("minOffsetsPerTrigger", integer(1), "Spark's name of `minRowsPerTrigger`.", same_as="minRowsPerTrigger"),
         Option("minPartitions", integer(1), "Spark's name of `numReaders`.", same_as="numReaders"),

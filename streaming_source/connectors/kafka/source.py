@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
 
 from alignment.durations import parse_duration_us
+from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.api import (
     Boundedness,
     OptionSet,
@@ -25,8 +26,10 @@ from streaming_source.connectors.kafka.discovery import PartitionDiscovery
 from streaming_source.connectors.kafka.ends import LogEnds
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
 from streaming_source.connectors.kafka.formats import value_format
+from streaming_source.connectors.kafka.indexed_enumerator import IndexedKafkaSplitEnumerator
 from streaming_source.connectors.kafka.options import KAFKA_OPTIONS
 from streaming_source.connectors.kafka.records import MessageColumns, record_schema
+from streaming_source.connectors.kafka.scanning import Scanner
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,
     KafkaCheckpointSerializer,
@@ -36,10 +39,13 @@ from streaming_source.connectors.kafka.split import (
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
 from streaming_source.connectors.kafka.starting import Boundary, ending, starting
 from streaming_source.connectors.kafka.subscription import Subscription
+from streaming_source.connectors.kafka.time_index import TimeIndex
 from streaming_source.connectors.kafka.values import BinaryValues, ValueFormat
 from streaming_source.exceptions import OffsetError, OptionError
 
-__all__ = ["KafkaSource"]
+__all__ = ["Indexing", "KafkaSource"]
+
+Indexing = Literal["auto", "scan"]
 
 _SHORTEST_US: Final = 1000
 _ENDS_OF_LOGS: Final = "_ends_of_logs"
@@ -75,6 +81,9 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
         For how long brokers that do not answer are asked again.
     poll_timeout
         How long a reader waits for a record that must be there.
+    indexing
+        Where event times are known from ahead of reading: `auto` asks the brokers if they are the records' timestamps,
+        and reads the records if not; `scan` always reads them.
 
     Notes
     -----
@@ -83,7 +92,7 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
     Raises
     ------
     OptionError
-        If a duration is wrong.
+        If a duration or `indexing` is wrong.
     """
 
     config: ClientConfig
@@ -96,10 +105,13 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
     discovery_interval: timedelta | str = "10 seconds"
     broker_timeout: timedelta | str = "5 minutes"
     poll_timeout: timedelta | str = "2 minutes"
+    indexing: Indexing = "auto"
 
     def __post_init__(self) -> None:
         for name in ("discovery_interval", "broker_timeout", "poll_timeout"):
             object.__setattr__(self, name, duration_argument(name, getattr(self, name), _SHORTEST_US))
+        if self.indexing not in get_args(Indexing):
+            raise OptionError(f"indexing = {self.indexing!r}: must be one of {', '.join(get_args(Indexing))}")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != _ENDS_OF_LOGS}
@@ -165,6 +177,7 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
             timedelta(microseconds=values["discoveryInterval"]),
             timedelta(microseconds=values["brokerTimeout"]),
             timedelta(milliseconds=values["kafkaConsumer.pollTimeoutMs"]),
+            values["indexing"],
         )
 
     # ---- Source --------------------------------------------------------------------------------------------------
@@ -271,7 +284,23 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
         period = None if self.end is not None else _seconds(self.discovery_interval)
         # For the readers of the planner that hosts this enumerator, which are made by this very object.
         ends = self.__dict__[_ENDS_OF_LOGS] = LogEnds.of(self.config, _seconds(self.broker_timeout))
-        return KafkaSplitEnumerator(context, discovery, patience, ends, period_seconds=period, checkpoint=checkpoint)
+        is_asked = context.can_ask and isinstance(context.timestamp_assigner, RecordTimestampAssigner)
+        if self.indexing == "scan" or not is_asked:
+            return KafkaSplitEnumerator(
+                context, discovery, patience, ends, period_seconds=period, checkpoint=checkpoint
+            )
+        scanner = Scanner(
+            self.config,
+            fail_on_data_loss=self.fail_on_data_loss,
+            patience_s=_seconds(self.broker_timeout),
+            time_limit_us=context.event_time_limit_us,
+        )
+        # Two connections: plans do not wait for looks.
+        looks, plans = KafkaAdmin(self.config, patience), KafkaAdmin(self.config, patience)
+        index = TimeIndex(context, looks, plans, scanner, fail_on_data_loss=self.fail_on_data_loss)
+        return IndexedKafkaSplitEnumerator(
+            context, discovery, patience, ends, index, scanner, period_seconds=period, checkpoint=checkpoint
+        )
 
 
 def _subscription(values: Mapping[str, Any]) -> Subscription:

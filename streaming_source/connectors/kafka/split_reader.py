@@ -89,6 +89,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         Whether it is an error that records of a range are not there any more; if not, reading goes on behind them.
     poll_timeout_s
         How long to wait for records that must come.
+    at_once
+        Records taken from the client at once, at most.
     clock
         Seconds, monotonic.
     """
@@ -102,6 +104,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         *,
         fail_on_data_loss: bool = True,
         poll_timeout_s: float = 120.0,
+        at_once: int = _BATCH,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -110,6 +113,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._columns = columns
         self._fail_on_data_loss = fail_on_data_loss
         self._poll_timeout_s = poll_timeout_s
+        self._at_once = at_once
         self._clock = clock
         self._reading: dict[Partition, _Reading] = {}
         self._woken = threading.Event()
@@ -118,11 +122,12 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def handle_splits_changes(self, change: SplitsChange[KafkaSplit]) -> None:
         """See `SplitReader`."""
-        for split in change.splits:
-            if isinstance(change, SplitsAddition):
-                self._begin(_Reading(split, split.position, split.stop))
-            elif split.of in self._reading:
-                self._end(split.of)
+        if isinstance(change, SplitsAddition):
+            begun = [_Reading(split, split.position, split.stop) for split in change.splits]
+            self._reading.update((reading.split.of, reading) for reading in begun)
+            self._assign(*(r for r in begun if not r.is_finished and r.split.stop is not None))
+        else:
+            self._end(*(split.of for split in change.splits if split.of in self._reading))
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
         """See `SplitReader`.
@@ -182,37 +187,37 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     # ---- what is read --------------------------------------------------------------------------------------------
 
-    def _begin(self, reading: _Reading) -> None:
-        self._reading[reading.split.of] = reading
-        if not reading.is_finished and reading.split.stop is not None:
-            self._assign(reading)
+    def _end(self, *parts: Partition) -> None:
+        self._unassign(*(self._reading.pop(part) for part in parts))
 
-    def _end(self, part: Partition) -> None:
-        self._unassign(self._reading.pop(part))
-
-    def _assign(self, reading: _Reading) -> None:
-        if not reading.is_assigned:
+    def _assign(self, *readings: _Reading) -> None:
+        new = [reading for reading in readings if not reading.is_assigned]
+        if not new:
+            return
+        for reading in new:
             reading.is_assigned = True
-            self._consumer.assign(reading.where)
-            if reading.is_paused:
-                self._consumer.pause(reading.where)
+        # In one call: of a thousand partitions each would wait for the client.
+        self._consumer.assign(*(reading.where for reading in new))
+        self._consumer.pause(*(reading.where for reading in new if reading.is_paused))
 
-    def _unassign(self, reading: _Reading) -> None:
-        if reading.is_assigned:
+    def _unassign(self, *readings: _Reading) -> None:
+        old = [reading for reading in readings if reading.is_assigned]
+        for reading in old:
             reading.is_assigned = False
-            self._consumer.unassign(reading.where)
+        self._consumer.unassign(*(reading.where for reading in old))
 
     def _look_at_ends(self) -> set[str]:
         """Of each split without a stop: whether it has caught up; if not, let it be read. Returns those that are gone.
 
         One of which nothing is known, since it was not found yet or the brokers do not answer, is not read.
         """
-        gone = set()
+        gone: set[str] = set()
+        if self._ends is None:
+            return gone
         for reading in list(self._reading.values()):
             split = reading.split
             if split.stop is not None or reading.is_paused:
                 continue
-            assert self._ends is not None, "without a stop a split is read where the ends of logs are known"
             if self._ends.is_gone(split.split_id):
                 self._end(split.of)
                 gone.add(split.split_id)
@@ -248,9 +253,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         """How many messages to ask for. No more than there are, as far as that is known: else it waits for more."""
         if all(reading.is_finished or reading.is_at_end for reading in self._reading.values()):
             return 0
-        known = [reading.known_end for reading in self._reading.values() if not reading.is_paused]
-        left = sum(max((reading.known_end or 0) - reading.position, 0) for reading in self._reading.values())
-        return _BATCH if None in known or not left else min(left, _BATCH)
+        left = 0
+        for reading in self._reading.values():
+            if reading.known_end is None and not reading.is_paused:
+                return self._at_once
+            left += max((reading.known_end or 0) - reading.position, 0)
+            if left >= self._at_once:
+                break
+        return min(left or self._at_once, self._at_once)
 
     def _take(self, messages: list[Message], runs: dict[Partition, list[Run]]) -> None:
         records = messages
@@ -293,8 +303,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _take_finished(self) -> set[str]:
         finished = [part for part, reading in self._reading.items() if reading.is_finished]
         ids = {self._reading[part].split.split_id for part in finished}
-        for part in finished:
-            self._end(part)
+        self._end(*finished)
         return ids
 
     # ---- what is lost --------------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from typing import Final, Literal, TypeAlias
 from streaming_source.connectors.kafka.subscription import Partition, parse_by_partition
 from streaming_source.exceptions import OptionError
 
-__all__ = ["EARLIEST", "LATEST", "Boundary", "Lookup", "ending", "starting"]
+__all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Boundary", "Lookup", "ending", "starting"]
 
 LATEST: Final = -1
 EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
 
 Lookup: TypeAlias = Callable[[Mapping[Partition, int]], Mapping[Partition, int | None]]
 """Of each partition the offset at `EARLIEST`, at `LATEST`, or of the first record at or after a time in milliseconds;

@@ -1,0 +1,385 @@
+"""What the brokers know of timestamps: where partitions are to be cut, without reading what lies before.
+
+A broker finds the first record of a partition that is at or after a time, and the one with the latest timestamp. Both
+are asked for all partitions in one call. What it answers is not always a record that will be read: the marks of
+transactions have timestamps of their own, what was aborted still lies in the log, and the search begins at the start of
+the log and not where reading goes on. So each answer is confirmed by reading that one record; where it is none, records
+are read from there to the first that is one.
+
+Of the news of a partition there are three kinds:
+
+- *few* records are read at once: as much would be fetched to confirm their latest;
+- *many* whose latest is confirmed, and among them, are told as a block that is asked;
+- *many* others are read, so many at a time: those behind a record later than all of them, or behind the mark of a
+  transaction, where the index knows nothing but that record or mark.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.timestamps import NO_TIMESTAMP
+from streaming_source.api import SplitEnumeratorContext
+from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
+from streaming_source.connectors.kafka.ends import AskEnds
+from streaming_source.connectors.kafka.scanning import Scanner, SeenTimes
+from streaming_source.connectors.kafka.split import KafkaSplit
+from streaming_source.connectors.kafka.starting import EARLIEST, MAX_TIMESTAMP
+from streaming_source.connectors.kafka.subscription import Partition
+from streaming_source.exceptions import DataLossError
+
+__all__ = ["Looked", "TimeIndex"]
+
+_log = logging.getLogger(__name__)
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the planner was told of a split.
+
+    `position` is that of the last state; records before `told` are in the index, and between that and `looked` there is
+    none; `end` is where what can be read ended at the last look. `scanned` has the first offset and the event times of
+    each block that was read.
+    """
+
+    split: KafkaSplit
+    position: int
+    told: int
+    looked: int
+    end: int
+    is_complete: bool = False
+    scanned: list[tuple[int, Int64Array]] = field(default_factory=list)
+
+
+class _Part(NamedTuple):
+    """A split as it was when a look began, and how many records of it may be read ahead."""
+
+    split: KafkaSplit
+    told: int
+    looked: int
+    room: int
+
+
+class _News(NamedTuple):
+    """What follows `told` in a split: a block that is asked with that maximum, or the event times of one that was read.
+
+    There is no other record before `looked`.
+    """
+
+    split_id: str
+    told: int
+    looked: int
+    rows: int
+    max_us: int
+    times: Int64Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one look brought.
+
+    Attributes
+    ----------
+    news
+        Of the splits that have some.
+    ends
+        Where what can be read ends, by split id.
+    held_back
+        Splits with records behind that, of transactions that are open.
+    """
+
+    news: tuple[_News, ...]
+    ends: Mapping[str, int]
+    held_back: frozenset[str]
+
+
+class TimeIndex:
+    """Tells the planner what is unread in the partitions, and where to cut it.
+
+    `look` runs on a worker and changes nothing; what it brings is told by `take` on the coordinator's thread.
+
+    Parameters
+    ----------
+    context
+        Who is told.
+    for_looks, for_plans
+        Whom to ask, on a worker and on the coordinator's thread.
+    scanner
+        Reads what they cannot say.
+    fail_on_data_loss
+        Whether it is an error that records which nobody has read are not there any more.
+    """
+
+    FEW: ClassVar[int] = 500
+    """News that are read at once: offsets of a partition."""
+
+    AHEAD: ClassVar[int] = 4_000_000
+    """Records read and not handed out, over all partitions: 8 bytes each."""
+
+    AT_ONCE: ClassVar[int] = 200_000
+    """Records of one partition that a look reads at most."""
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext[KafkaSplit],
+        for_looks: KafkaAdmin,
+        for_plans: KafkaAdmin,
+        scanner: Scanner,
+        *,
+        fail_on_data_loss: bool,
+    ) -> None:
+        self._context = context
+        self._for_looks = for_looks
+        self._for_plans = for_plans
+        self._scanner = scanner
+        self._fail_on_data_loss = fail_on_data_loss
+        self._held_back: frozenset[str] = frozenset()
+        self._lost: set[str] = set()
+        self._lock = threading.Lock()
+        # Guarded by the lock, which is held for moments: changed on the coordinator's thread, seen by looks.
+        self._splits: dict[str, _Told] = {}
+        self._gone: set[str] = set()
+
+    # ---- splits --------------------------------------------------------------------------------------------------
+
+    def add(self, splits: Iterable[KafkaSplit]) -> None:
+        """Look in these, too, from their positions on."""
+        with self._lock:
+            for split in splits:
+                at = split.position
+                self._splits[split.split_id] = _Told(split, at, at, at, at)
+
+    def leave(self, split_ids: Iterable[str]) -> None:
+        """Their partitions are gone: look no more for news of them."""
+        with self._lock:
+            self._gone.update(split_ids)
+
+    def remove(self, split_id: str) -> None:
+        """Forget a split that was read to its end."""
+        with self._lock:
+            self._splits.pop(split_id, None)
+            self._gone.discard(split_id)
+
+    def hand_out(self, split_id: str, position: int) -> KafkaSplit:
+        """The split at a position; what is before it is in a state."""
+        told = self._splits[split_id]
+        if position > told.position:
+            with self._lock:
+                told.position = position
+                told.scanned = [entry for entry in told.scanned if entry[0] + entry[1].size > position]
+        return told.split.at(position)
+
+    # ---- looks: on a worker --------------------------------------------------------------------------------------
+
+    def look(self, found: Iterable[KafkaSplit] = (), gone: Collection[str] = ()) -> Looked:
+        """What is new in the known splits, and in some that were just found. A call or two without news, O(n).
+
+        Raises
+        ------
+        DataLossError
+            If records that nobody has read are not there any more.
+        SourceError
+            If the brokers do not say.
+        """
+        with self._lock:
+            known = [told for split_id, told in self._splits.items() if split_id not in self._gone]
+            share = self.AHEAD // max(len(known), 1)
+            parts = [
+                _Part(told.split, told.told, told.looked, max(share - sum(t.size for _, t in told.scanned), 0))
+                for told in known
+                if told.split.split_id not in gone and not told.is_complete
+            ]
+        parts += [_Part(split, split.position, split.position, self.AT_ONCE) for split in found]
+        logs = AskEnds(self._for_looks)(sorted({part.split.of for part in parts}))
+        ends, held_back = {}, set()
+        for part in parts:
+            log = logs.get(part.split.of)
+            if log is None:
+                continue
+            stop = part.split.stop
+            ends[part.split.split_id] = log.readable if stop is None else min(log.readable, stop)
+            if log.written > log.readable and (stop is None or stop > log.readable):
+                held_back.add(part.split.split_id)
+            if log.readable < part.looked:
+                self._lose(part, f"the partition ends at {log.readable}: its last ones were deleted, or its topic was")
+        return Looked(tuple(self._news(parts, ends, self._for_looks)), ends, frozenset(held_back))
+
+    def _news(self, parts: Sequence[_Part], ends: Mapping[str, int], admin: KafkaAdmin) -> list[_News]:
+        behind = [part for part in parts if part.looked < ends.get(part.split.split_id, 0)]
+        many = [part for part in behind if ends[part.split.split_id] - part.looked > self.FEW]
+        latest = self._latest(many, admin) if many else {}
+        news, to_read = [], {}
+        for part in behind:
+            split_id = part.split.split_id
+            if split_id in latest:
+                offset, max_us = latest[split_id]
+                # It may have come since the ends were asked for.
+                end = max(ends[split_id], offset + 1)
+                news.append(_News(split_id, part.told, end, end - part.told, max_us, None))
+            elif part.room:
+                end = min(ends[split_id], part.looked + min(part.room, self.AT_ONCE))
+                to_read[split_id] = part, end
+        read = self._scanner.times([part.split.at(part.looked).until(end) for part, end in to_read.values()])
+        for split_id, (part, end) in to_read.items():
+            times = _without_gaps(part.told, read[split_id])
+            news.append(_News(split_id, part.told, end, times.size, NO_TIMESTAMP, times))
+        return news
+
+    def _latest(self, parts: Sequence[_Part], admin: KafkaAdmin) -> dict[str, tuple[int, int]]:
+        """Offset and event time of the latest record of each, where there is one among the news, and it is a record."""
+        by_partition = {part.split.of: part for part in parts}
+        earliest = admin.offsets(dict.fromkeys(by_partition, EARLIEST))
+        for where, part in by_partition.items():
+            begin = earliest.get(where)
+            if begin is not None and begin > part.looked:
+                self._lose(part, f"the partition begins at {begin}: its first ones were deleted")
+        answers = admin.records(dict.fromkeys(by_partition, MAX_TIMESTAMP))
+        found = self._confirmed(by_partition, answers)
+        missing = {
+            where: answer.time_ms
+            for where, answer in answers.items()
+            if answer is not None and answer.time_ms >= 0 and by_partition[where].split.split_id not in found
+        }
+        # Some brokers answer with the last record of a batch in which the latest one is.
+        again = admin.records(missing) if missing else {}
+        found.update(self._confirmed(by_partition, {w: a for w, a in again.items() if a != answers[w]}))
+        return found
+
+    def _confirmed(
+        self, parts: Mapping[Partition, _Part], answers: Mapping[Partition, FoundRecord | None]
+    ) -> dict[str, tuple[int, int]]:
+        limit_us = self._context.event_time_limit_us
+        wanted = {}
+        for where, answer in answers.items():
+            part = parts[where]
+            stop = part.split.stop
+            if answer is None or answer.offset < part.looked or (stop is not None and answer.offset >= stop):
+                continue
+            if limit_us is None or answer.time_ms * 1000 < limit_us:
+                single = part.split.at(answer.offset).until(answer.offset + 1)
+                wanted[part.split.split_id] = single, answer.time_ms * 1000
+        read = self._scanner.first_later([split for split, _ in wanted.values()], NO_TIMESTAMP)
+        return {i: read[i] for i, (split, time_us) in wanted.items() if read.get(i) == (split.position, time_us)}
+
+    def _lose(self, part: _Part, why: str) -> None:
+        what = f"split {part.split.split_id!r}: offset {part.looked} is not there, {why}"
+        if self._fail_on_data_loss:
+            fix = "Start with a new checkpointLocation, or set failOnDataLoss = false to go on with what is there"
+            raise DataLossError(f"{what}. {fix}")
+        if part.split.split_id not in self._lost:
+            self._lost.add(part.split.split_id)
+            _log.warning("%s; reading goes on, since failOnDataLoss = false", what)
+
+    # ---- on the coordinator's thread -----------------------------------------------------------------------------
+
+    @property
+    def held_back(self) -> frozenset[str]:
+        """Splits that are not read to their ends although nothing of them is unread in the index."""
+        return self._held_back
+
+    def take(self, looked: Looked) -> None:
+        """Tell what a look brought. O(news), and O(n) where an end has moved."""
+        with self._lock:
+            for split_id, end in looked.ends.items():
+                if split_id in self._splits:
+                    told = self._splits[split_id]
+                    told.end = max(told.end, end)
+        self._tell(looked.news)
+        for split_id in looked.ends:
+            self._complete(split_id)
+        behind = {split_id for split_id in looked.ends if self._is_behind(split_id)}
+        self._held_back = looked.held_back | behind
+
+    def look_on(self) -> None:
+        """Tell more of the splits of which all that was told is handed out, up to the ends of the last look."""
+        wanted = [t for i, t in self._splits.items() if t.position >= t.told and self._is_behind(i)]
+        parts = [_Part(told.split, told.told, told.looked, self.AT_ONCE) for told in wanted]
+        while parts:
+            ends = {part.split.split_id: self._splits[part.split.split_id].end for part in parts}
+            self._tell(self._news(parts, ends, self._for_plans))
+            # What has brought no record is looked at further.
+            empty = [t for t in wanted if t.position >= t.told and self._is_behind(t.split.split_id)]
+            parts = [_Part(told.split, told.told, told.looked, self.AT_ONCE) for told in empty]
+
+    def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
+        """Event times of a block that was read; those of offsets without a record are the next record's. O(blocks)."""
+        for first, times in self._splits[split_id].scanned:
+            if first <= start and stop <= first + times.size:
+                return times[start - first : stop - first]
+        raise KeyError(f"offsets {start} to {stop} of split {split_id!r} are in no block that was read")
+
+    def first_later(
+        self, split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
+    ) -> tuple[Int64Array, Int64Array]:
+        """See `SupportsEventTimeIndex`. One call of the brokers, and one record read of each split that has one.
+
+        What lies behind a mark of a transaction, or behind an earlier record that is later than the bound, is read
+        until a record is found: O(records before it).
+
+        Raises
+        ------
+        DataLossError, SourceError
+            As `look`.
+        """
+        positions, times = stops.copy(), np.full(stops.size, NO_TIMESTAMP, np.int64)
+        asked_ms = bound_us // 1000 + 1
+        # In partitions that are gone nothing is found.
+        splits = [self._splits[split_id].split for split_id in split_ids]
+        answers: Mapping[Partition, FoundRecord | None] = {}
+        if asked_ms >= 0 and bound_us != NO_TIMESTAMP:
+            answers = self._for_plans.records({s.of: asked_ms for s in splits if s.split_id not in self._gone})
+        wanted = []
+        for split, start, stop in zip(splits, starts.tolist(), stops.tolist(), strict=True):
+            begin = start
+            if split.of in answers:
+                answer = answers[split.of]
+                begin = stop if answer is None else max(answer.offset, start)
+            if begin < stop and split.split_id not in self._gone:
+                wanted.append(split.at(begin).until(stop))
+        found = self._scanner.first_later(wanted, bound_us)
+        for i, split_id in enumerate(split_ids):
+            if split_id in found:
+                positions[i], times[i] = found[split_id]
+        return positions, times
+
+    def _is_behind(self, split_id: str) -> bool:
+        told = self._splits.get(split_id)
+        return told is not None and told.looked < told.end and split_id not in self._gone
+
+    def _tell(self, news: Iterable[_News]) -> None:
+        for split_id, begin, looked, rows, max_us, times in news:
+            told = self._splits.get(split_id)
+            # What another look has told since is not told again.
+            if told is None or told.told != begin or told.looked >= looked:
+                continue
+            with self._lock:
+                told.told, told.looked, told.end = begin + rows, looked, max(told.end, looked)
+                if times is not None and rows:
+                    told.scanned.append((begin, times))
+            if times is None:
+                self._context.add_asked_block(split_id, rows, max_us)
+            elif rows:
+                self._context.add_blocks(split_id, rows, times.min(), times.max())
+            self._complete(split_id)
+
+    def _complete(self, split_id: str) -> None:
+        told = self._splits.get(split_id)
+        if told is None or told.split.stop is None or told.is_complete or told.looked < told.split.stop:
+            return
+        told.is_complete = True
+        self._context.complete_split(split_id)
+
+
+def _without_gaps(begin: int, seen: SeenTimes) -> Int64Array:
+    """One event time for each offset from `begin` to the last record: that of the next record where there is none."""
+    offsets, times = seen
+    return np.repeat(times, np.diff(offsets, prepend=begin - 1))
