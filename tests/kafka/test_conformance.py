@@ -37,10 +37,6 @@ class TestPartitions(SourceConformance):
         # A restart for each of a few records is enough: each makes its consumers anew.
         restarts_at_any_step = "restart_at_any_step" in request.node.name
         self.rows = 3 if restarts_at_any_step else ROWS
-        if restarts_at_any_step and "unbounded" in request.node.name:
-            pytest.skip(
-                "the suite lets hours pass in which a broker is asked a hundred times a minute: see test_reading"
-            )
 
     def fill(self, splits: int, rows: int = ROWS) -> Expected:
         return super().fill(splits, min(rows, self.rows))
