@@ -80,6 +80,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
+        .config("spark.local.dir", str(tmp_path_factory.mktemp("spark-local")))
         # A query that does not stop fails its test; the default waits for ever.
         .config("spark.sql.streaming.stopTimeout", "60s")
         .config("spark.jars", ",".join(_jars(request)))
