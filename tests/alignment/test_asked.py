@@ -14,7 +14,7 @@ from alignment.index import EventTimeIndex
 from alignment.planner import LimitedBy, MicroBatchPlan
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
-from tests.alignment.naive_planner import NaivePlan
+from tests.alignment.naive_planner import NaivePlan, watermark_of
 from tests.alignment.planned_source import CACHED_TIMES, Block, PlannedSource
 from tests.alignment.test_planner_random import SourceWalk
 
@@ -244,10 +244,16 @@ class AskedSource(PlannedSource):
 
     def _agrees(self, plan: MicroBatchPlan, expected: NaivePlan) -> None:
         ids = plan.after.split_ids
-        watermarks = dict(zip(ids, plan.after.watermarks.tolist(), strict=True))
-        assert all(watermarks[split_id] >= expected.watermarks[split_id] for split_id in ids)
+        ends = dict(zip(ids, plan.after.positions.tolist(), strict=True))
+        bound_us = self.rules.out_of_orderness_us
+        for split_id, watermark in zip(ids, plan.after.watermarks.tolist(), strict=True):
+            split = self.naive[split_id]
+            assert watermark >= split.watermark
+            if bound_us is not None:
+                read = split.times[split.position : ends[split_id]]
+                assert watermark >= watermark_of(max(read, default=NO_TIMESTAMP), bound_us)
         if LimitedBy.ROWS not in (plan.limited_by, expected.limited_by):
-            assert dict(zip(ids, plan.after.positions.tolist(), strict=True)) == expected.ends
+            assert ends == expected.ends
             assert (plan.bound_us, plan.limited_by) == (expected.bound, expected.limited_by)
 
 
