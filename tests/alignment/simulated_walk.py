@@ -65,14 +65,16 @@ def steps_needed(scenario: Scenario, result: SimulationResult) -> int:
 
     In each step the slowest split of some source is read, by `first_rows` at least, or one record where it is cut at
     event times; or it waits: for records to arrive, to be idle, for the reports that are under way, for a source that
-    hangs. At worst one split waits after another.
+    hangs. What was read is known to its own planner with the next step, to the others of a group with the one after:
+    there it takes two. At worst one split waits after another.
     """
     needed = 20
     for source, trace in zip(scenario.sources, result.sources, strict=True):
         at_once = min(source.first_rows, source.max_rows or source.first_rows)
         if source.planning is Planning.INDEXED:
             at_once = 1
-        needed += source.splits * (source.records // at_once + 5)
+        to_be_known = 1 if source.group_drift_us is None else 2
+        needed += source.splits * (source.records // at_once + 5) * to_be_known
         arrival_us = 1e6 * source.records / source.rate + source.pause_us if source.rate else 0
         needed += int((arrival_us + 5_000_000 * (source.joining > 0)) / BATCH_US) + 10
         needed += source.splits * ((source.idle_timeout_us or 0) // BATCH_US)
