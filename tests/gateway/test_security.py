@@ -210,7 +210,8 @@ def answer_to(address: GatewayAddress, data: bytes) -> bytes:
             connection.shutdown(socket.SHUT_WR)
             while received := connection.recv(1 << 16):
                 answer += received
-        except ConnectionError:
+        except OSError:
+            # Cut off, at whatever step.
             pass
         return answer
 

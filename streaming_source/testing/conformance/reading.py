@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from typing import Final
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,8 @@ from streaming_source.testing.conformance.connector import ConnectorUnderTest, E
 from streaming_source.testing.output import CollectingOutput, EmittedRecord
 
 __all__ = ["ReadingSuite"]
+
+_THREAD_ENDS_S: Final = 5.0
 
 
 class ReadingSuite(ConnectorUnderTest):
@@ -75,7 +78,10 @@ class ReadingSuite(ConnectorUnderTest):
         harness = self.harness(source, max_rows=7, threads=True)
         on_threads = records_by_batch(harness.run())
         harness.close()
-        assert not set(threading.enumerate()) - before
+        left = set(threading.enumerate()) - before
+        for thread in left:
+            thread.join(_THREAD_ENDS_S)
+        assert not [thread.name for thread in left if thread.is_alive()]
         assert on_threads == inline
         assert harness.records() == expected
 
