@@ -105,7 +105,7 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         *,
         period_seconds: float | None,
         checkpoint: DiscoveredSplits[SplitT] | None = None,
-        end_positions: Callable[[Sequence[SplitT]], Sequence[int]] | None = None,
+        end_positions: Callable[[Sequence[SplitT]], Sequence[int | None]] | None = None,
     ) -> None:
         self._context = context
         self._discover = discover
@@ -135,7 +135,7 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         self._unassigned.extendleft(reversed(splits))
         self._assign()
 
-    def end_positions(self, splits: Sequence[SplitT]) -> Sequence[int]:
+    def end_positions(self, splits: Sequence[SplitT]) -> Sequence[int | None]:
         """See `SplitEnumerator`."""
         return super().end_positions(splits) if self._end_positions is None else self._end_positions(splits)
 
@@ -183,7 +183,7 @@ class DiscoveringSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
     def discover(self) -> Iterable[RecordSplit]:
         """All splits there are, each as it is before its first record is read. Runs on a worker thread."""
 
-    def end_positions(self, splits: Sequence[RecordSplit]) -> Sequence[int]:
+    def end_positions(self, splits: Sequence[RecordSplit]) -> Sequence[int | None]:
         """See `SplitEnumerator`: only for `indexing=off`."""
         return own_stops(self, splits)
 

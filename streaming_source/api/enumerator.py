@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -252,8 +252,8 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
             "override handle_source_event"
         )
 
-    def end_positions(self, splits: Sequence[SplitT]) -> Sequence[int]:
-        """Where the records end that these splits have now: behind the last one of each.
+    def end_positions(self, splits: Sequence[SplitT]) -> Sequence[int | None]:
+        """Where the records end that these splits have now: behind the last one of each; None if that is not known now.
 
         Asked again and again where event times are learnt from the readers' reports (`indexing=off`), on a worker
         thread. What it says is there must stay there, to be read before that position and no further. By default the
@@ -265,6 +265,13 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
             If a split has no stop, unless this is overridden.
         """
         return own_stops(self, splits)
+
+    def held_back(self) -> Collection[str]:
+        """Ids of splits with records that cannot be read yet: these are not idle. By default there are none.
+
+        Asked where event times come from an index or from reports; a reader that is looked ahead with says `HELD_BACK`.
+        """
+        return ()
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> CheckpointT:

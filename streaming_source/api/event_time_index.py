@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -74,10 +74,6 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         raise UnsupportedOperationError(
             f"{type(self).__name__} tells blocks that are asked: it must say with first_later where they are to be cut"
         )
-
-    def held_back(self) -> Collection[str]:
-        """Ids of splits with records that cannot be read yet: these are not idle. By default there are none."""
-        return ()
 
     def look_on(self) -> None:
         """Tell more of the splits of which all that was told is in a state, up to what was there at the last look.

@@ -158,14 +158,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             at_work.foresight.drain()
         self._take_over()
         self.host.start(self._in_work.table.split_ids)
-        at_work.foresight.start()
         self.host.run_until(lambda: not at_work.calls.awaits_first)
+        self._in_work.take_added(at_work)
+        at_work.foresight.start()
         at_work.context.changed = self._started = True
         if self._draining:
             at_work.calls.end()
         else:
             # Not needed, but the first micro-batch had better not be an empty one.
-            self._in_work.take_added(at_work)
             self.host.run_until(at_work.foresight.has_looked_at_all, _FIRST_LOOKS_S)
 
     def close(self) -> None:

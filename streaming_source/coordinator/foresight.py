@@ -16,7 +16,7 @@ import numpy.typing as npt
 from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable, plan_micro_batch
 from alignment.reports import RangeReport
-from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import SourceSplit, SplitEnumerator, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.state import SourceState
 
@@ -55,7 +55,7 @@ class Foresight(ABC, Generic[SplitT]):
         """The splits of a state are in work. May be called again, with an earlier state, if this `goes_back`."""
 
     def start(self) -> None:
-        """The enumerator was started."""
+        """The first splits were found."""
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         """These were assigned."""
@@ -86,7 +86,7 @@ class Foresight(ABC, Generic[SplitT]):
         """Up to which processing time is known that nothing else is there, of all or of each, `int64[n]`."""
 
     def held_back(self) -> Collection[str]:
-        """See `SupportsEventTimeIndex`."""
+        """See `SplitEnumerator`."""
         return ()
 
     @abstractmethod
@@ -137,6 +137,8 @@ class OwnIndex(Foresight[SplitT]):
     Parameters
     ----------
     index
+        The enumerator, as what it knows.
+    enumerator
         The enumerator.
     context
         Its context.
@@ -145,8 +147,14 @@ class OwnIndex(Foresight[SplitT]):
     # What it told of the records since an earlier state is forgotten.
     goes_back = False
 
-    def __init__(self, index: SupportsEventTimeIndex[SplitT], context: CoordinatorContext[SplitT]) -> None:
+    def __init__(
+        self,
+        index: SupportsEventTimeIndex[SplitT],
+        enumerator: SplitEnumerator[SplitT, Any],
+        context: CoordinatorContext[SplitT],
+    ) -> None:
         self._index = index
+        self._enumerator = enumerator
         self._context = context
 
     def new_index(self, load: EventTimeLoader) -> EventTimeIndex:
@@ -184,7 +192,7 @@ class OwnIndex(Foresight[SplitT]):
 
     def held_back(self) -> Collection[str]:
         """See `Foresight`."""
-        return self._index.held_back()
+        return self._enumerator.held_back()
 
     def look_on(self) -> None:
         """See `Foresight`."""

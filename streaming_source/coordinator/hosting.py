@@ -22,6 +22,7 @@ from streaming_source.coordinator.reported import ReportedTimes
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import Workers
+from streaming_source.exceptions import OptionError
 
 __all__ = ["HostedSource"]
 
@@ -76,6 +77,11 @@ class HostedSource(Generic[SplitT, CheckpointT]):
             How many read one micro-batch.
         workers, now_us
             Where and when work is done.
+
+        Raises
+        ------
+        OptionError
+            If the source has an index, and is to be read without one.
         """
         strategy = rules.strategy
         calls = AsyncCalls(workers, now_us)
@@ -86,7 +92,7 @@ class HostedSource(Generic[SplitT, CheckpointT]):
             calls,
             workers,
             strategy.out_of_orderness_us,
-            can_ask=rules.planning.out_of_orderness_us is not None and not rules.planning.perfect,
+            can_ask=rules.asks,
         )
         if checkpoint is None:
             enumerator = source.create_enumerator(context)
@@ -94,7 +100,12 @@ class HostedSource(Generic[SplitT, CheckpointT]):
             enumerator = source.restore_enumerator(context, checkpoint)
         foresight: Foresight[SplitT]
         if isinstance(enumerator, SupportsEventTimeIndex):
-            foresight = OwnIndex(enumerator, context)
+            if rules.reports:
+                raise OptionError(
+                    f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen "
+                    "by it; leave the option out"
+                )
+            foresight = OwnIndex(enumerator, enumerator, context)
         elif rules.reports:
             foresight = ReportedTimes(enumerator, context, calls, workers, now_us, rules.planning)
         else:

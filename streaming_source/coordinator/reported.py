@@ -8,7 +8,7 @@ may be read past the limit, by as much as one micro-batch admits; and that a wat
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -80,6 +80,8 @@ class ReportedTimes(Foresight[SplitT]):
         self._unknown: set[str] = set()
         self._drains_from_us: int | None = None
         self._warned_us: int | None = None
+        # Whether all ends will be asked for again: by one call at a time.
+        self._asks_again = False
         self._started = self._closed = False
 
     # ---- splits --------------------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ class ReportedTimes(Foresight[SplitT]):
 
     def start(self) -> None:
         """See `Foresight`."""
-        self._started = True
+        self._started = self._asks_again = True
         self._ask_all()
 
     def finish_split(self, split_id: str) -> None:
@@ -128,6 +130,10 @@ class ReportedTimes(Foresight[SplitT]):
     def observed_us(self, split_ids: Sequence[str]) -> npt.NDArray[np.int64]:
         """See `Foresight`."""
         return np.array([self._observed_us.get(split_id, MIN_WATERMARK) for split_id in split_ids], np.int64)
+
+    def held_back(self) -> Collection[str]:
+        """See `Foresight`."""
+        return self._enumerator.held_back()
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `Foresight`: nobody knows."""
@@ -169,6 +175,7 @@ class ReportedTimes(Foresight[SplitT]):
         self._drains_from_us = self._now_us()
         if self._started:
             self._unknown.update(self._splits)
+            self._asks_again = True
             self._ask_all()
 
     def has_looked_at_all(self) -> bool:
@@ -208,12 +215,14 @@ class ReportedTimes(Foresight[SplitT]):
             return
         self._calls.post(partial(self._take, splits, ends, began_us, again=again))
 
-    def _take(self, splits: tuple[SplitT, ...], ends: list[int], began_us: int, *, again: bool) -> None:
+    def _take(self, splits: tuple[SplitT, ...], ends: list[int | None], began_us: int, *, again: bool) -> None:
         for split, end in zip(splits, ends, strict=True):
-            if split.split_id in self._splits:
+            if end is not None and split.split_id in self._splits:
                 self._take_end(split, end, began_us)
         self._context.observed_us = max(began_us, self._context.observed_us or 0)
-        if again and self._drains_from_us is None:
+        self._asks_again = self._asks_again and not again
+        if not self._asks_again and (self._drains_from_us is None or self._unknown):
+            self._asks_again = True
             # By way of the coordinator's thread: where that does not run, nobody asks.
             self._workers.submit(partial(self._calls.post, self._ask_all), _PERIOD_S)
 

@@ -40,3 +40,8 @@ class ReadRules:
     group: str | None = None
     reports: bool = False
     look_ahead_rows: int = LOOK_AHEAD_ROWS
+
+    @property
+    def asks(self) -> bool:
+        """Whether watermarks follow from a bound and one event time of each cut: blocks can then be asked."""
+        return self.planning.out_of_orderness_us is not None and not self.planning.perfect and not self.reports

@@ -60,19 +60,21 @@ def test_a_batch_read_counts_every_record(spark: SparkSession, topic: Topic, log
     assert sorted(map(tuple, windows(frame).collect())) == naive_windows(naive_logs(logs))
 
 
+@pytest.mark.parametrize("indexing", ["auto", "scan", "off"])
 def test_exact_mode_gives_all_windows_of_the_batch_result(
-    spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path
+    spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path, indexing: str
 ) -> None:
-    frame = exact(spark, topic, bounded="true", maxOffsetsPerTrigger=300)
+    frame = exact(spark, topic, bounded="true", maxOffsetsPerTrigger=300, indexing=indexing)
     run = available_now(spark, windows(frame), tmp_path / "cp")
     assert run.rows == naive_windows(naive_logs(logs))
     assert max(p["numInputRows"] for p in run.progress) <= 300 + 1  # the watermark row
 
 
+@pytest.mark.parametrize("indexing", ["auto", "off"])
 def test_exact_mode_over_an_unbounded_topic_gives_all_windows_that_are_closed(
-    spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path
+    spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path, indexing: str
 ) -> None:
-    run = available_now(spark, windows(exact(spark, topic)), tmp_path / "cp")
+    run = available_now(spark, windows(exact(spark, topic, indexing=indexing)), tmp_path / "cp")
     slowest = min(int(times.max()) - 5 * SECOND - 1 for times in logs.values())
     expected = [row for row in naive_windows(naive_logs(logs)) if row[1] <= slowest]
     assert run.rows == expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
 from streaming_source.connectors.kafka.admin import Patience
@@ -51,6 +51,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self._checkpoint = checkpoint or KafkaCheckpoint(bounded=period_seconds is None)
         self._is_complete = checkpoint is not None and period_seconds is None
         self._taken_back: list[KafkaSplit] = []
+        # Replaced on a worker, never changed.
+        self._held_back: set[str] = set()
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
@@ -72,6 +74,27 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     def snapshot_state(self, checkpoint_id: int) -> KafkaCheckpoint:
         """See `SplitEnumerator`."""
         return self._checkpoint
+
+    def end_positions(self, splits: Sequence[KafkaSplit]) -> list[int | None]:
+        """See `SplitEnumerator`: None before discovery has seen a partition, and while the brokers do not answer.
+
+        Raises
+        ------
+        SourceError
+            If they have not answered for all the time of patience.
+        """
+        ends = [self._ends.end(split.split_id) for split in splits]
+        behind = zip(splits, ends, strict=True)
+        self._held_back = {split.split_id for split, end in behind if end is not None and end.written > end.readable}
+        stops = (split.stop for split in splits)
+        return [
+            None if end is None else end.readable if stop is None else min(end.readable, stop)
+            for end, stop in zip(ends, stops, strict=True)
+        ]
+
+    def held_back(self) -> Collection[str]:
+        """See `SplitEnumerator`: those in which a transaction is open."""
+        return self._held_back
 
     def close(self) -> None:
         """See `SplitEnumerator`."""

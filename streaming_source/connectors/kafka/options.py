@@ -102,9 +102,10 @@ KAFKA_OPTIONS: Final = OptionSet(
         ),
         Option(
             "indexing",
-            choice("auto", "scan"),
+            choice("auto", "scan", "off"),
             "Event times ahead of reading: from the brokers' index if they are the records' own timestamps, else by "
-            "reading the records (`auto`); or always by reading them (`scan`).",
+            "reading the records (`auto`); or always by reading them (`scan`). Or not ahead of reading, from what the "
+            "readers report (`off`).",
             "auto",
             "auto",
         ),

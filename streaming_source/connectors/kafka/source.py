@@ -177,7 +177,8 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
             timedelta(microseconds=values["discoveryInterval"]),
             timedelta(microseconds=values["brokerTimeout"]),
             timedelta(milliseconds=values["kafkaConsumer.pollTimeoutMs"]),
-            values["indexing"],
+            # Without an index the planner decides whether it reads ahead.
+            "auto" if values["indexing"] == "auto" else "scan",
         )
 
     # ---- Source --------------------------------------------------------------------------------------------------
