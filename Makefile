@@ -15,7 +15,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
-.PHONY: help setup java demo test check lint types format kafka bench bench-quick notebooks clean
+.PHONY: help setup java demo test soak check lint types format kafka bench bench-quick notebooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,7 +61,11 @@ demo: $(STAMP) java ## run the demo
 
 test: $(STAMP) java ## run the tests
 	@echo "==> tests"
-	@$(PYTHON) -m pytest tests
+	@$(PYTHON) -m pytest tests -m "not soak"
+
+soak: $(STAMP) ## run the random runs that take minutes
+	@echo "==> soak"
+	@$(PYTHON) -m pytest tests -m soak
 
 check: lint types test ## lint, types and tests: what CI runs
 

@@ -35,6 +35,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _limit_s(item: pytest.Item) -> int:
+    if item.get_closest_marker("soak"):
+        return 0
     if item.get_closest_marker("slow"):
         return _LIMIT_SLOW_S
     if item.get_closest_marker("spark") or item.get_closest_marker("kafka"):

@@ -18,7 +18,7 @@ def test_random_groups_faults_and_restarts_keep_all_invariants_and_reach_their_e
         simulated_walk.run(random.randrange(2**32))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_thousand_runs_reach_their_end(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.perf_counter()
     steps = sum(simulated_walk.run(random.randrange(2**32)).steps for _ in range(10_000))
@@ -74,7 +74,7 @@ def test_the_result_says_who_holds_back_how_many_are_paused_and_what_is_held() -
     assert trace.rows.sum() == 900
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("planning", Planning)
 def test_a_hundred_thousand_splits(planning: Planning, capsys: pytest.CaptureFixture[str]) -> None:
     source = SourceScenario(
