@@ -105,6 +105,12 @@ class AskedBlocks(BlockTable):
         result[unread] = known
         return result
 
+    def asked_bounds(self) -> list[int]:
+        """Bounds at which blocks are divided already, rising: to cut there costs no question. O(m log m)."""
+        self._settle()
+        bounds: list[int] = np.unique(self._blocks.high[self._blocks.asked == _TO_A_BOUND]).tolist()
+        return bounds
+
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _attained_times(self) -> Int64Array:
@@ -113,11 +119,6 @@ class AskedBlocks(BlockTable):
     def _is_asked(self, blocks: Int64Array) -> BoolArray:
         asked: BoolArray = self._blocks.asked[blocks] != _LOADED
         return asked
-
-    def _asked_bounds(self) -> list[int]:
-        """Bounds at which blocks are divided already, rising: to cut there costs no question. O(m log m)."""
-        bounds: list[int] = np.unique(self._blocks.high[self._blocks.asked == _TO_A_BOUND]).tolist()
-        return bounds
 
     def _ask(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
         """Of each asked block how many records from `skip` on go before the first later one; -1 if none is later.

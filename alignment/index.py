@@ -12,8 +12,7 @@ All questions are asked of every split at once and answered with numpy arrays in
 
 from __future__ import annotations
 
-from itertools import count
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from alignment.asked import AskedBlocks, FirstLater
 from alignment.blocks import EventTimeLoader, running
 from alignment.exceptions import InvalidArgumentError
+from alignment.search import search_bound
 from alignment.shares import share_evenly
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
@@ -29,10 +29,6 @@ __all__ = ["EventTimeIndex", "EventTimeLoader", "FirstLater"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-
-_EVEN_GUESSES: Final = 8
-_AIM: Final = 0.8
-"""How a search for a bound begins: guesses as if records came evenly, and the part of the limit that they aim at."""
 
 
 class EventTimeIndex(AskedBlocks):
@@ -209,7 +205,8 @@ class EventTimeIndex(AskedBlocks):
         """
         self._settle()
         if self._blocks.asked.any():
-            return self._search(positions, bound_us, max_rows)
+            bound_us, found = search_bound(self, positions, bound_us, max_rows)
+            return bound_us, self._share(positions, bound_us, max_rows) if found is None else found
         rows, enter, leave = self._unread(positions)
         # Below `earliest` even all rows of all begun blocks fit; at `latest` those of complete blocks do not.
         earliest, latest = _first_too_many(enter, rows, max_rows), _first_too_many(leave, rows, max_rows)
@@ -261,50 +258,6 @@ class EventTimeIndex(AskedBlocks):
             nearest = MAX_WATERMARK
         return min(nearest, int(self.next_times(positions)[asked].min(initial=MAX_WATERMARK)))
 
-    def _search(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[int, Int64Array]:
-        """`cut_rows` where some blocks are asked: between a bound that fits and one that does not, until they meet.
-
-        Bounds are tried first that cost no question, then those at which the limit would be met if records came evenly
-        between the two. No bound is left out below the first unread record behind what fits, so a millisecond with too
-        many records ends the search as well.
-        """
-        ends = self.cut(positions, bound_us)
-        if _rows(positions, ends) <= max_rows:
-            return bound_us, ends
-        high = min(bound_us, int(self.latest_times(positions).max()))
-        n_high = _rows(positions, ends)
-        low = self.nearest_time(positions)
-        if low > NO_TIMESTAMP:
-            low -= 1
-        fits = self.cut(positions, low)
-        if _rows(positions, fits) > max_rows:
-            return low, self._share(positions, low, max_rows)
-        known = [bound for bound in self._asked_bounds() if low < bound < high]
-        for attempt in count():
-            n_fits = _rows(positions, fits)
-            following = self.nearest_time(fits)
-            low = max(low, min(following, high) - 1)
-            if following >= high or (n_fits and 2 * n_fits >= max_rows):
-                break
-            known = [bound for bound in known if following <= bound < high]
-            if known:
-                tried = known[len(known) // 2]
-            elif attempt >= _EVEN_GUESSES:
-                # Records come in lumps: halve what is between.
-                tried = (following + high) // 2
-            else:
-                share = (_AIM * max_rows - n_fits) / max(n_high - n_fits, 1)
-                tried = min(following + int((high - following) * min(max(share, 0.0), 1.0)), high - 1)
-            tried_ends = self.cut(positions, tried)
-            n_tried = _rows(positions, tried_ends)
-            if n_tried <= max_rows:
-                low, fits = tried, tried_ends
-            else:
-                high, n_high = tried, n_tried
-        if (fits > positions).any():
-            return low, fits
-        return high, self._share(positions, high, max_rows)
-
     def _unread(self, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Of each block: unread rows; a bound below which none of them is admitted; one from which on all are."""
         blocks = self._blocks
@@ -350,10 +303,6 @@ class EventTimeIndex(AskedBlocks):
         """Of the records that `bound_us` admits `max_rows`: each split as many as any other, or all it has."""
         wanted = self.cut(positions, bound_us) - positions
         return positions + share_evenly(wanted, positions, max_rows)
-
-
-def _rows(positions: Int64Array, ends: Int64Array) -> int:
-    return int((ends - positions).sum())
 
 
 def _first_too_many(bounds: Int64Array, rows: Int64Array, max_rows: int) -> int | None:

@@ -5,22 +5,14 @@ are asked for all partitions in one call. What it answers is not always a record
 transactions have timestamps of their own, what was aborted still lies in the log, and the search begins at the start of
 the log and not where reading goes on. So each answer is confirmed by reading that one record; where it is none, records
 are read from there to the first that is one.
-
-Of the news of a partition there are three kinds:
-
-- *few* records are read at once: as much would be fetched to confirm their latest;
-- *many* whose latest is confirmed, and among them, are told as a block that is asked;
-- *many* others are read, so many at a time: those behind a record later than all of them, or behind the mark of a
-  transaction, where the index knows nothing but that record or mark.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +21,12 @@ from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
 from streaming_source.connectors.kafka.ends import AskEnds
-from streaming_source.connectors.kafka.scanning import Scanner, SeenTimes
+from streaming_source.connectors.kafka.news import News, NewsFinder, UntoldPart
+from streaming_source.connectors.kafka.scanning import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
-from streaming_source.connectors.kafka.starting import EARLIEST, MAX_TIMESTAMP
 from streaming_source.connectors.kafka.subscription import Partition
-from streaming_source.exceptions import DataLossError
 
 __all__ = ["Looked", "TimeIndex"]
-
-_log = logging.getLogger(__name__)
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -60,29 +49,6 @@ class _Told:
     scanned: list[tuple[int, Int64Array]] = field(default_factory=list)
 
 
-class _Part(NamedTuple):
-    """A split as it was when a look began, and how many records of it may be read ahead."""
-
-    split: KafkaSplit
-    told: int
-    looked: int
-    room: int
-
-
-class _News(NamedTuple):
-    """What follows `told` in a split: a block that is asked with that maximum, or the event times of one that was read.
-
-    There is no other record before `looked`.
-    """
-
-    split_id: str
-    told: int
-    looked: int
-    rows: int
-    max_us: int
-    times: Int64Array | None
-
-
 @dataclass(frozen=True, slots=True)
 class Looked:
     """What one look brought.
@@ -97,7 +63,7 @@ class Looked:
         Splits with records behind that, of transactions that are open.
     """
 
-    news: tuple[_News, ...]
+    news: tuple[News, ...]
     ends: Mapping[str, int]
     held_back: frozenset[str]
 
@@ -138,12 +104,19 @@ class TimeIndex:
         fail_on_data_loss: bool,
     ) -> None:
         self._context = context
-        self._for_looks = for_looks
+        self._for_looks, self._of_plans = (
+            NewsFinder(
+                admin,
+                scanner,
+                time_limit_us=context.event_time_limit_us,
+                fail_on_data_loss=fail_on_data_loss,
+            )
+            for admin in (for_looks, for_plans)
+        )
+        self._ends = AskEnds(for_looks)
         self._for_plans = for_plans
         self._scanner = scanner
-        self._fail_on_data_loss = fail_on_data_loss
         self._held_back: frozenset[str] = frozenset()
-        self._lost: set[str] = set()
         self._lock = threading.Lock()
         # Guarded by the lock, which is held for moments: changed on the coordinator's thread, seen by looks.
         self._splits: dict[str, _Told] = {}
@@ -194,12 +167,12 @@ class TimeIndex:
             known = [told for split_id, told in self._splits.items() if split_id not in self._gone]
             share = self.AHEAD // max(len(known), 1)
             parts = [
-                _Part(told.split, told.told, told.looked, max(share - sum(t.size for _, t in told.scanned), 0))
+                UntoldPart(told.split, told.told, told.looked, max(share - sum(t.size for _, t in told.scanned), 0))
                 for told in known
                 if told.split.split_id not in gone and not told.is_complete
             ]
-        parts += [_Part(split, split.position, split.position, self.AT_ONCE) for split in found]
-        logs = AskEnds(self._for_looks)(sorted({part.split.of for part in parts}))
+        parts += [UntoldPart(split, split.position, split.position, self.AT_ONCE) for split in found]
+        logs = self._ends(sorted({part.split.of for part in parts}))
         ends, held_back = {}, set()
         for part in parts:
             log = logs.get(part.split.of)
@@ -210,74 +183,12 @@ class TimeIndex:
             if log.written > log.readable and (stop is None or stop > log.readable):
                 held_back.add(part.split.split_id)
             if log.readable < part.looked:
-                self._lose(part, f"the partition ends at {log.readable}: its last ones were deleted, or its topic was")
-        return Looked(tuple(self._news(parts, ends, self._for_looks)), ends, frozenset(held_back))
-
-    def _news(self, parts: Sequence[_Part], ends: Mapping[str, int], admin: KafkaAdmin) -> list[_News]:
-        behind = [part for part in parts if part.looked < ends.get(part.split.split_id, 0)]
-        many = [part for part in behind if ends[part.split.split_id] - part.looked > self.FEW]
-        latest = self._latest(many, admin) if many else {}
-        news, to_read = [], {}
-        for part in behind:
-            split_id = part.split.split_id
-            if split_id in latest:
-                offset, max_us = latest[split_id]
-                # It may have come since the ends were asked for.
-                end = max(ends[split_id], offset + 1)
-                news.append(_News(split_id, part.told, end, end - part.told, max_us, None))
-            elif part.room:
-                end = min(ends[split_id], part.looked + min(part.room, self.AT_ONCE))
-                to_read[split_id] = part, end
-        read = self._scanner.times([part.split.at(part.looked).until(end) for part, end in to_read.values()])
-        for split_id, (part, end) in to_read.items():
-            times = _without_gaps(part.told, read[split_id])
-            news.append(_News(split_id, part.told, end, times.size, NO_TIMESTAMP, times))
-        return news
-
-    def _latest(self, parts: Sequence[_Part], admin: KafkaAdmin) -> dict[str, tuple[int, int]]:
-        """Offset and event time of the latest record of each, where there is one among the news, and it is a record."""
-        by_partition = {part.split.of: part for part in parts}
-        earliest = admin.offsets(dict.fromkeys(by_partition, EARLIEST))
-        for where, part in by_partition.items():
-            begin = earliest.get(where)
-            if begin is not None and begin > part.looked:
-                self._lose(part, f"the partition begins at {begin}: its first ones were deleted")
-        answers = admin.records(dict.fromkeys(by_partition, MAX_TIMESTAMP))
-        found = self._confirmed(by_partition, answers)
-        missing = {
-            where: answer.time_ms
-            for where, answer in answers.items()
-            if answer is not None and answer.time_ms >= 0 and by_partition[where].split.split_id not in found
-        }
-        # Some brokers answer with the last record of a batch in which the latest one is.
-        again = admin.records(missing) if missing else {}
-        found.update(self._confirmed(by_partition, {w: a for w, a in again.items() if a != answers[w]}))
-        return found
-
-    def _confirmed(
-        self, parts: Mapping[Partition, _Part], answers: Mapping[Partition, FoundRecord | None]
-    ) -> dict[str, tuple[int, int]]:
-        limit_us = self._context.event_time_limit_us
-        wanted = {}
-        for where, answer in answers.items():
-            part = parts[where]
-            stop = part.split.stop
-            if answer is None or answer.offset < part.looked or (stop is not None and answer.offset >= stop):
-                continue
-            if limit_us is None or answer.time_ms * 1000 < limit_us:
-                single = part.split.at(answer.offset).until(answer.offset + 1)
-                wanted[part.split.split_id] = single, answer.time_ms * 1000
-        read = self._scanner.first_later([split for split, _ in wanted.values()], NO_TIMESTAMP)
-        return {i: read[i] for i, (split, time_us) in wanted.items() if read.get(i) == (split.position, time_us)}
-
-    def _lose(self, part: _Part, why: str) -> None:
-        what = f"split {part.split.split_id!r}: offset {part.looked} is not there, {why}"
-        if self._fail_on_data_loss:
-            fix = "Start with a new checkpointLocation, or set failOnDataLoss = false to go on with what is there"
-            raise DataLossError(f"{what}. {fix}")
-        if part.split.split_id not in self._lost:
-            self._lost.add(part.split.split_id)
-            _log.warning("%s; reading goes on, since failOnDataLoss = false", what)
+                self._for_looks.lose(
+                    part, f"the partition ends at {log.readable}: its last ones were deleted, or its topic was"
+                )
+        return Looked(
+            tuple(self._for_looks.find(parts, ends, few=self.FEW, at_once=self.AT_ONCE)), ends, frozenset(held_back)
+        )
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
@@ -302,13 +213,13 @@ class TimeIndex:
     def look_on(self) -> None:
         """Tell more of the splits of which all that was told is handed out, up to the ends of the last look."""
         wanted = [t for i, t in self._splits.items() if t.position >= t.told and self._is_behind(i)]
-        parts = [_Part(told.split, told.told, told.looked, self.AT_ONCE) for told in wanted]
+        parts = [UntoldPart(told.split, told.told, told.looked, self.AT_ONCE) for told in wanted]
         while parts:
             ends = {part.split.split_id: self._splits[part.split.split_id].end for part in parts}
-            self._tell(self._news(parts, ends, self._for_plans))
+            self._tell(self._of_plans.find(parts, ends, few=self.FEW, at_once=self.AT_ONCE))
             # What has brought no record is looked at further.
             empty = [t for t in wanted if t.position >= t.told and self._is_behind(t.split.split_id)]
-            parts = [_Part(told.split, told.told, told.looked, self.AT_ONCE) for told in empty]
+            parts = [UntoldPart(told.split, told.told, told.looked, self.AT_ONCE) for told in empty]
 
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         """Event times of a block that was read; those of offsets without a record are the next record's. O(blocks)."""
@@ -355,7 +266,7 @@ class TimeIndex:
         told = self._splits.get(split_id)
         return told is not None and told.looked < told.end and split_id not in self._gone
 
-    def _tell(self, news: Iterable[_News]) -> None:
+    def _tell(self, news: Iterable[News]) -> None:
         for split_id, begin, looked, rows, max_us, times in news:
             told = self._splits.get(split_id)
             # What another look has told since is not told again.
@@ -377,9 +288,3 @@ class TimeIndex:
             return
         told.is_complete = True
         self._context.complete_split(split_id)
-
-
-def _without_gaps(begin: int, seen: SeenTimes) -> Int64Array:
-    """One event time for each offset from `begin` to the last record: that of the next record where there is none."""
-    offsets, times = seen
-    return np.repeat(times, np.diff(offsets, prepend=begin - 1))
