@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import streaming_source
-from tests.spark import groups
+from tests.spark import groups, reports
 from tests.spark.cluster import Cluster, Driver
 from tests.spark.support import SKEWS, available_now, naive_windows, state_rows, write_logs
 
@@ -75,3 +75,9 @@ def test_a_source_that_is_gone_or_has_nothing_more_to_say_lets_the_other_go_on(
     driver: Driver, tmp_path: Path, end: str
 ) -> None:
     driver.call(groups.check_that_one_goes_on_when_the_other_is_gone, tmp_path, end)
+
+
+def test_readers_on_executors_report_to_the_driver_and_windows_are_those_of_the_batch(
+    driver: Driver, tmp_path: Path
+) -> None:
+    driver.call(reports.check_that_windows_are_those_of_the_batch_and_drift_is_bounded, tmp_path)
