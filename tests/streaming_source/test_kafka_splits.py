@@ -33,6 +33,8 @@ class Cluster:
     """Topics with an id and a number of partitions; every partition holds the offsets 5 to 50."""
 
     there: dict[str, tuple[str, int]] = field(default_factory=dict)
+    # Deleted after the topics were listed.
+    gone: set[Partition] = field(default_factory=set)
 
     def topics(self, subscription: Subscription) -> list[FoundTopic]:
         return [
@@ -42,7 +44,7 @@ class Cluster:
         ]
 
     def offsets(self, wanted: Mapping[Partition, int]) -> Mapping[Partition, int | None]:
-        return {part: 5 if number == EARLIEST else 50 for part, number in wanted.items()}
+        return {part: 5 if number == EARLIEST else 50 for part, number in wanted.items() if part not in self.gone}
 
 
 def discovery(
@@ -164,6 +166,16 @@ def test_a_topic_that_is_lost_is_an_error(now: dict[str, tuple[str, int]]) -> No
     cluster.there = now
     with pytest.raises(DataLossError, match=r"topic 'a' was deleted, or deleted and created again, .* failOnDataLoss"):
         looks.look()
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_topic_that_goes_while_it_is_looked_at_is_no_news(bounded: bool) -> None:
+    cluster = Cluster({"a": ("id", 1), "b": ("other", 2)})
+    looks = discovery(cluster, Subscription.to_pattern("[ab]"), bounded=bounded)
+    cluster.gone = {Partition("b", 0), Partition("b", 1)}
+    assert found(looks.look().splits) == {"a-0": 50}
+    cluster.gone = set()
+    assert found(looks.look().splits) == {"b-0": 5, "b-1": 5}, "it had not gone"
 
 
 def test_a_topic_that_was_created_again_is_another_one_where_loss_is_allowed() -> None:

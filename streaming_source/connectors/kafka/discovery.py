@@ -122,6 +122,10 @@ class PartitionDiscovery:
             topic_id = topic.topic_id or before.topic_id
             now[topic.name] = replace(before, topic_id=topic_id, partitions=tuple(sorted(numbers)))
         splits = self._splits(new, is_fresh=self._known is None)
+        # What has gone meanwhile is no news: the next look finds out.
+        for part in {part for part, _ in new} - {split.of for split in splits}:
+            left = tuple(number for number in now[part.topic].partitions if number != part.number)
+            now[part.topic] = replace(now[part.topic], partitions=left)
         self._known = now
         lost = tuple(split.split_id for topic in gone for split in topic.splits())
         return Found(splits, lost, KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._end is not None))
@@ -136,6 +140,7 @@ class PartitionDiscovery:
         return tuple(
             KafkaSplit(part.topic, part.number, begins[part], begins[part], _stop(begins[part], ends.get(part)), again)
             for part, again in new
+            if part in begins and (self._end is None or part in ends)
         )
 
     def _check_there(self, names: Collection[str]) -> None:

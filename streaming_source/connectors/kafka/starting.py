@@ -48,7 +48,7 @@ class Boundary:
     is_given: bool = True
 
     def resolve(self, partitions: Iterable[Partition], look_up: Lookup) -> dict[Partition, int]:
-        """The offset of each partition; one call of `look_up`, two where it has to fall back to the latest.
+        """The offset of each partition that is still there; one `look_up`, two where it falls back to the latest.
 
         Raises
         ------
@@ -59,7 +59,7 @@ class Boundary:
         wanted = self._wanted(there)
         asked = {part: number for part, number in wanted.items() if self.kind == "time" or number < 0}
         answers = look_up(asked) if asked else {}
-        found = {part: answers[part] if part in asked else wanted[part] for part in there}
+        found = {part: wanted[part] for part in there if part not in asked} | dict(answers)
         later = [part for part, offset in found.items() if offset is None]
         if later and self.when_later == "error":
             raise OptionError(
@@ -67,7 +67,10 @@ class Boundary:
                 "earlier time, or set startingOffsetsByTimestampStrategy = latest to start at its end"
             )
         if later:
-            found.update(look_up(dict.fromkeys(later, LATEST)))
+            at_end = look_up(dict.fromkeys(later, LATEST))
+            found = {
+                part: offset for part, offset in (found | dict(at_end)).items() if offset is not None or part in at_end
+            }
         return {part: offset or 0 for part, offset in found.items()}
 
     def _wanted(self, there: list[Partition]) -> dict[Partition, int]:
