@@ -124,7 +124,7 @@ def _planning(broker: Any) -> None:
                 offset = reader.latestOffset(start, limit)
                 took = time.perf_counter() - before
                 if offset is start:
-                    time.sleep(0.01)
+                    time.sleep(0.01)  # as long as Spark waits between two polls
                     continue
                 first = first or time.perf_counter() - began
                 seconds.append(took)

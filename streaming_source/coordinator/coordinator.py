@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -14,15 +14,8 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.planner import MicroBatchPlan
-from alignment.reports import RangeReport
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.api import (
-    Boundedness,
-    Source,
-    SourceEvent,
-    SourceSplit,
-    SplitRange,
-)
+from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.foresight import OwnIndex
 from streaming_source.coordinator.generators import SplitGenerators
 from streaming_source.coordinator.group import GroupSeat
@@ -103,9 +96,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return self._hosted is not None
 
     @property
+    def hosted(self) -> HostedSource[SplitT, CheckpointT]:
+        """The enumerator, and all around it; there after `restore`."""
+        assert self._hosted is not None, "restore() comes first"
+        return self._hosted
+
+    @property
     def host(self) -> EnumeratorHost[SplitT, CheckpointT]:
         """The enumerator and its readers; there after `restore`."""
-        return self._at_work.host
+        return self.hosted.host
 
     def restore(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet.
@@ -127,11 +126,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._begin_from(state)
         alignment = self._rules.strategy.alignment
         if alignment is not None and not self._draining:
-            self._group.start(self._at_work.calls, alignment.update_interval_us / 1e6, self._look_again)
+            self._group.start(self.hosted.calls, alignment.update_interval_us / 1e6, self._look_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
-        at_work = self._at_work
+        at_work = self.hosted
         _log.warning("planning goes on from state %d instead of %d", state.sequence, self.state.sequence)
         if not (at_work.foresight.goes_back and self._started):
             # What the enumerator told of the records since is forgotten: it must be found anew.
@@ -148,12 +147,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
         self._draining = True
         if self._started:
-            self._at_work.calls.end()
-            self._at_work.foresight.drain()
+            self.hosted.calls.end()
+            self.hosted.foresight.drain()
 
     def start(self) -> None:
         """Start discovery and wait for its first result."""
-        at_work = self._at_work
+        at_work = self.hosted
         if self._draining:
             at_work.foresight.drain()
         self._take_over()
@@ -193,7 +192,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """
         if not self._started:
             self.start()
-        at_work = self._at_work
+        at_work = self.hosted
         while True:
             at_work.host.run()
             self._in_work.take_added(at_work)
@@ -210,7 +209,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
         if not self._started:
             self.start()
-        at_work = self._at_work
+        at_work = self.hosted
         self.host.run()
         self._in_work.take_added(at_work)
         return int((at_work.index.ends() - self._in_work.table.positions).sum())
@@ -222,7 +221,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def available(self) -> dict[str, tuple[int, int]]:
         """Of each split in work: its next position, and the position after the last record known to be there."""
-        return self._in_work.available(self._at_work if self._started else None)
+        return self._in_work.available(self.hosted if self._started else None)
 
     def ranges(
         self,
@@ -235,7 +234,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if end.sequence == self.state.sequence:
             # The micro-batch that is read now announces the watermark of `end`.
             self._announce_again = False
-        return self._at_work.ranges(start, end, readers, min_rows)
+        return self.hosted.ranges(start, end, readers, min_rows)
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
         """What to read of a fresh source in one go, for a batch read: all there is now. Call `restore` and this only.
@@ -243,35 +242,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         A bounded source without an index is not looked ahead in: its splits have their ends in themselves.
         """
         self.drain()
-        if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self._at_work.foresight, OwnIndex):
-            return self._at_work.whole_splits()
+        if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self.hosted.foresight, OwnIndex):
+            return self.hosted.whole_splits()
         found = []
         while (before := self.state) is not self.advance():
             found += self.ranges(before, self.state, self._readers, min_rows)
         return found
 
-    def take_reports(self, reports: Sequence[RangeReport]) -> None:
-        """What readers saw. From any thread; it counts from the next plan on."""
-        self._at_work.calls.post(partial(self._take_reports, tuple(reports)))
-
-    def take_event(self, subtask_id: int, event: SourceEvent) -> None:
-        """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
-        self._at_work.calls.post(lambda: self.host.handle_source_event(subtask_id, event))
-
-    def work(self) -> None:
-        """Let the enumerator do what has arrived, between two plans. An error is raised by the next plan."""
-        try:
-            self.host.run()
-        except BaseException as error:  # whatever it is, the query must hear of it
-            self._at_work.calls.post(partial(_raise, error))
-
-    def take_events(self, subtask_id: int) -> list[SourceEvent]:
-        """Events from the enumerator to a reader that were not taken yet."""
-        return self._at_work.context.take_events(subtask_id)
-
     def metrics(self) -> dict[str, float]:
         """What the enumerator counts."""
-        return self._at_work.context.metric_group.values()
+        return self.hosted.context.metric_group.values()
 
     def notify_committed(self, sequence: int) -> None:
         """The micro-batch that leads to the state of this number is committed."""
@@ -282,7 +262,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _plan(self, max_rows: int | None) -> bool:
         """Plan, and hand the state out if there is news in it; whether there is."""
-        at_work = self._at_work
+        at_work = self.hosted
         self._in_work.assign_waiting(at_work)
         at_work.context.changed = False
         ids = self._in_work.table.split_ids
@@ -315,17 +295,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         at_work.context.changed = True
         return True
 
-    def _take_reports(self, reports: Sequence[RangeReport]) -> None:
-        at_work = self._at_work
-        at_work.context.changed |= at_work.foresight.take_reports(reports)
-
     def _look_again(self) -> None:
-        self._at_work.context.changed = True
+        self.hosted.context.changed = True
 
     def _idle(self) -> npt.NDArray[np.bool_]:
         if self._draining:
             return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
-        split_ids, foresight = self._in_work.table.split_ids, self._at_work.foresight
+        split_ids, foresight = self._in_work.table.split_ids, self.hosted.foresight
         idle = self._in_work.idle_clock.idle(foresight.observed_us(split_ids))
         held_back = foresight.held_back()
         if held_back:
@@ -333,7 +309,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return idle
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
-        at_work = self._at_work
+        at_work = self.hosted
         ids, positions = plan.after.split_ids, plan.after.positions.tolist()
         self._in_work.late = self._in_work.late + plan.late
         if plan.late.any():
@@ -363,17 +339,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _take_over(self) -> None:
         """Let the splits of the state be in work."""
-        self._in_work.take_over(self.state, self._at_work)
+        self._in_work.take_over(self.state, self.hosted)
         self._leave_finished()
 
     def _leave_finished(self) -> None:
-        self._generators.forget(self._in_work.leave_finished(self._at_work))
-
-    @property
-    def _at_work(self) -> HostedSource[SplitT, CheckpointT]:
-        assert self._hosted is not None, "restore() comes first"
-        return self._hosted
-
-
-def _raise(error: BaseException) -> None:
-    raise error
+        self._generators.forget(self._in_work.leave_finished(self.hosted))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.index import EventTimeIndex
+from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import Source, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.foresight import Foresight, OwnIndex
@@ -147,3 +149,31 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         self.host.run_until(lambda: not self.calls.awaits_first)
         splits = [split for split in self.context.added if split.stop is None or split.stop > split.position]
         return [SplitRange(split, (split.stop or split.position + 1) - split.position) for split in splits]
+
+    # ---- what readers say ----------------------------------------------------------------------------------------
+
+    def take_reports(self, reports: Sequence[RangeReport]) -> None:
+        """What readers saw. From any thread; it counts from the next plan on."""
+        self.calls.post(partial(self._take_reports, tuple(reports)))
+
+    def take_event(self, subtask_id: int, event: SourceEvent) -> None:
+        """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
+        self.calls.post(partial(self.host.handle_source_event, subtask_id, event))
+
+    def take_events(self, subtask_id: int) -> list[SourceEvent]:
+        """Events from the enumerator to a reader that were not taken yet."""
+        return self.context.take_events(subtask_id)
+
+    def work(self) -> None:
+        """Let the enumerator do what has arrived, between two plans. An error is raised by the next plan."""
+        try:
+            self.host.run()
+        except BaseException as error:  # whatever it is, the query must hear of it
+            self.calls.post(partial(_raise, error))
+
+    def _take_reports(self, reports: Sequence[RangeReport]) -> None:
+        self.context.changed |= self.foresight.take_reports(reports)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

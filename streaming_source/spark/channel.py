@@ -73,14 +73,14 @@ class PlannerChannel:
 
     def on_reports(self, reports: Sequence[RangeReport]) -> None:
         """See `GatewayListener`."""
-        self._coordinator.take_reports(reports)
+        self._coordinator.hosted.take_reports(reports)
 
     def on_event(self, subtask_id: int, event: SourceEvent) -> None:
         """See `GatewayListener`."""
-        self._coordinator.take_event(subtask_id, event)
+        self._coordinator.hosted.take_event(subtask_id, event)
         if self._turn.acquire(timeout=_TURN_S):
             try:
-                self._coordinator.work()
+                self._coordinator.hosted.work()
             finally:
                 self._turn.release()
 
@@ -89,7 +89,7 @@ class PlannerChannel:
         if not self._turn.acquire(timeout=_TURN_S):
             return []
         try:
-            return self._coordinator.take_events(subtask_id)
+            return self._coordinator.hosted.take_events(subtask_id)
         finally:
             self._turn.release()
 

@@ -98,7 +98,7 @@ class StreamPlanning:
                 part.batch = ended.sequence
                 part.gateway = gateway
                 # Without something to read no reader is made: its events wait.
-                part.events = tuple(coordinator.take_events(subtask_id)) if part.splits else ()
+                part.events = tuple(coordinator.hosted.take_events(subtask_id)) if part.splits else ()
             return parts
 
     def committed(self, end: Offset) -> None:

@@ -283,7 +283,7 @@ class SourceHarness:
 
     def _new_tasks(self, ranges: Sequence[SplitRange[Any]]) -> list[ReadTask]:
         assigned = assign_ranges(ranges, self.readers)
-        events = self._coordinator.take_events
+        events = self._coordinator.hosted.take_events
         return [ReadTask.of(number, splits, events(number)) for number, splits in enumerate(assigned)]
 
     def _read(
@@ -301,7 +301,7 @@ class SourceHarness:
         output = CollectingOutput(self.strategy.timestamp_assigner, self._schema)
         task.run(lambda: self.create_reader(context), output, hook, pauses, self._patience_s if self._threads else 0)
         if self._reports is not None:
-            self._coordinator.take_reports(self._reports(reports_of(task.ranges(), output.records)))
+            self._coordinator.hosted.take_reports(self._reports(reports_of(task.ranges(), output.records)))
         return output.records
 
     def _excuse_splits(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:

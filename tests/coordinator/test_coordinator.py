@@ -179,7 +179,7 @@ def test_what_was_seen_to_the_end_and_is_not_any_more_is_not_taken_for_finished(
     planning = restored(source, look_ahead_rows=2)
     first = planning.advance(1)
     planning.advance(1)
-    assert planning._at_work.context.complete == {"a"}
+    assert planning.hosted.context.complete == {"a"}
     planning.rewind(first)
     ends = {"a": first.splits[0].position}
     before = first
@@ -198,7 +198,7 @@ def test_what_was_assigned_and_not_planned_is_assigned_once_after_going_back() -
     source.go_on("b", 2)
     source.clock.advance("2 seconds")
     planning.host.run()
-    assert ids(planning._at_work.context.added) == ["b"]
+    assert ids(planning.hosted.context.added) == ["b"]
     planning.rewind(first)
     source.clock.advance("2 seconds")
     planning.advance()
@@ -214,9 +214,9 @@ def test_cd_22_with_an_index_of_its_own_the_enumerator_is_another_and_has_no_rea
     planning.rewind(first)
     assert planning.host is not before
     assert planning.host.enumerator is not before.enumerator
-    assert planning._at_work.context.registered_readers() == {}
+    assert planning.hosted.context.registered_readers() == {}
     again = planning.advance(4)
-    assert sorted(planning._at_work.context.registered_readers()) == [0, 1]
+    assert sorted(planning.hosted.context.registered_readers()) == [0, 1]
     assert (again.splits, again.sequence) == (state.splits, state.sequence)
     planning.close()
 
