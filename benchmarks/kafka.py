@@ -58,7 +58,7 @@ def _write(broker: Any, size: int, records: int) -> str:
     topic = Topic(broker).create(partitions=SPLITS)
     jitter = np.random.default_rng(7).integers(0, 5_000, records // SPLITS)
     value = os.urandom(size)
-    with topic.producer(linger_ms=50, batch_size=1_000_000) as producer:
+    with topic.producer(linger_ms=50, batch_size=1_000_000, enable_idempotence=True) as producer:
         for i, late_ms in enumerate(jitter.tolist()):
             for partition in range(SPLITS):
                 producer.produce(topic.name, value, partition=partition, timestamp=START_MS + 2 * i + late_ms)

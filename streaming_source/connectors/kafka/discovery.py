@@ -56,8 +56,9 @@ class PartitionDiscovery:
     """Finds partitions that were not there at the look before.
 
     The first look of a fresh start finds all, each from where the options say; later ones come with records that
-    nobody has read, and are read from the first on. A topic that was created again is another one: with
-    `fail_on_data_loss` that is an error, as is a topic that is gone; else its partitions are new splits.
+    nobody has read, and are read from the first on. Where there is an end none is found after a restart. A topic that
+    was created again is another one: with `fail_on_data_loss` that is an error, as is a topic that is gone; else its
+    partitions are new splits.
 
     Parameters
     ----------
@@ -91,6 +92,7 @@ class PartitionDiscovery:
         self._end = end
         self._fail_on_data_loss = fail_on_data_loss
         self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
+        self._is_complete = end is not None and checkpoint is not None
 
     def look(self) -> Found:
         """Look once. O(partitions).
@@ -112,7 +114,7 @@ class PartitionDiscovery:
         # Not forgotten: one of its name that comes later is another one.
         now.update((topic.name, replace(topic, partitions=())) for topic in gone)
         new: list[tuple[Partition, str]] = []
-        for topic in topics.values():
+        for topic in () if self._is_complete else topics.values():
             chosen = self._subscription.select(topic.name, topic.partitions)
             before = now.get(topic.name, KnownTopic(topic.name, topic.topic_id, ()))
             if _is_lost(before, topic):

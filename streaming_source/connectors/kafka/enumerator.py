@@ -28,7 +28,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     ends
         Where logs end; told what was found.
     period_seconds
-        How often to look; None to look once: no partition is added afterwards, not even after a restart.
+        How often to look; None to look once.
     checkpoint
         Of the offset at a restart; None for a fresh start.
     """
@@ -49,15 +49,15 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self._ends = ends
         self._period_seconds = period_seconds
         self._checkpoint = checkpoint or KafkaCheckpoint(bounded=period_seconds is None)
-        self._is_complete = checkpoint is not None and period_seconds is None
+        self._is_complete = False
         self._taken_back: list[KafkaSplit] = []
         # Replaced on a worker, never changed.
         self._held_back: set[str] = set()
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
-        if not self._is_complete:
-            self._context.call_async(self._discovery.look, self._on_found, period_seconds=self._period_seconds)
+        # After a restart, too, where no partition is added: what was read may have been deleted, or created again.
+        self._context.call_async(self._discovery.look, self._on_found, period_seconds=self._period_seconds)
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         """See `SplitEnumerator`. What was found is assigned already, but for what was taken back."""

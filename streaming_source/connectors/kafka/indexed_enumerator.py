@@ -55,7 +55,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         self._scanner = scanner
         self._look_s = _LOOK_S if period_seconds is None else min(_LOOK_S, period_seconds)
         # Looks until the next one for partitions; None for never again. Used by looks alone.
-        self._until_discovery: int | None = None if self._is_complete else 0
+        self._until_discovery: int | None = 0
 
     # ---- SplitEnumerator -----------------------------------------------------------------------------------------
 
