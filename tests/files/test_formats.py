@@ -20,6 +20,7 @@ from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from streaming_source.connectors.files import FileFormat
 from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
 from tests.files.samples import SAMPLES, Row, Sample, understood
+from tests.files.stores import open_store
 from tests.streaming_source.reading import Reading, stream_reader
 
 NO_ROWS: list[Row] = []
@@ -150,11 +151,12 @@ FRAME = StructType().add("t", TimestampType()).add("n", LongType()).add("s", Str
 
 @every_format
 @pytest.mark.parametrize("split_by", ["directory", "file"])
-@pytest.mark.parametrize("max_rows", [None, 37])
-def test_micro_batches_have_every_row_once_with_its_position(
-    sample: Sample, split_by: str, max_rows: int | None, tmp_path: Path
+@pytest.mark.parametrize(("kind", "max_rows"), [("local", None), ("local", 37), ("s3", 37), ("fsspec", 37)])
+def test_micro_batches_have_every_row_once_with_its_position_and_the_naive_watermarks(
+    sample: Sample, split_by: str, max_rows: int | None, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     expected = []
+    store = open_store(kind, tmp_path, request)
     for split in "ab":
         position = 0
         for number in range(3):
@@ -167,8 +169,11 @@ def test_micro_batches_have_every_row_once_with_its_position(
             position = position if split_by == "directory" else 0
             expected += [(split_id, position + i, *row) for i, row in enumerate(naive)]
             position += len(naive)
+            if kind == "s3":
+                store.put(f"{split}/{path.name}", path.read_bytes())
     options = {
         **sample.options,
+        **store.options,
         "eventTimeColumn": sample.time,
         "splitBy": split_by,
         "includeMetadata": "true",
@@ -183,8 +188,9 @@ def test_micro_batches_have_every_row_once_with_its_position(
         frame = StructType.fromJson(FRAME.jsonValue()).add("event_time", TimestampType())
         for name, kind in (("_split", StringType()), ("_position", LongType())):
             frame.add(name, kind)
-    reading = Reading(stream_reader(tmp_path, frame, **options))
+    reading = Reading(stream_reader(store.uri, frame, **options))
     read, offsets, tables = [], [reading.offset], []
+    latest: dict[str, int] = {}
     while (table := reading.next()) is not None:
         offsets.append(reading.offset)
         tables.append(table)
@@ -195,12 +201,17 @@ def test_micro_batches_have_every_row_once_with_its_position(
                 table = table.set_column(at, column, micros)
         names = ["_split", "_position", *(["value"] if sample.time == "value" else ["t", "n", "s"])]
         read += list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+        timed = zip(table.column("_split").to_pylist(), table.column("event_time").to_pylist(), strict=True)
+        for split_id, time in timed:
+            latest[split_id] = max(latest.get(split_id, time), time)
+        known = {split[1] for split in reading.offset["splits"]} - {None}
+        assert known <= {time - 10_000_001 for time in latest.values()}
     reading.reader.stop()
     assert sorted(read) == sorted(expected)
     assert (len(tables) > 5) == (max_rows is not None)
     # A reader that has planned nothing rebuilds the same batches from the offsets.
     for start, end, table in zip(offsets, offsets[1:], tables, strict=False):
-        again = Reading(stream_reader(tmp_path, frame, **options))
+        again = Reading(stream_reader(store.uri, frame, **options))
         assert again.between(start, end) == table
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import pickle
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 from pyspark.sql import SparkSession
@@ -27,93 +22,20 @@ from streaming_source.connectors.files.storage import Root, StorageOptions, with
 from streaming_source.exceptions import AlignmentError, MalformedDataError, OptionError, PathNotFoundError
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, SourceHarness
+from tests.files.stores import SECRET, Store, open_store, s3_store
 from tests.files.test_layout_crashes import LAYOUTS, STEPS, run_batch
-from tests.files.test_layout_orders import SECOND, look_again, rows, strategy
+from tests.files.test_layout_orders import look_again, rows, strategy
 from tests.streaming_source.reading import read_all, read_batch
-
-SECRET = "do-not-tell-this-key"
-
-
-@dataclass
-class Store:
-    """A directory of a file system."""
-
-    uri: str
-    filesystem: fs.FileSystem
-    path: str
-    storage: dict[str, str]
-
-    def write(self, name: str, seconds: list[float], **columns: Any) -> str:
-        table = pa.table({"t": pa.array([round(s * SECOND) for s in seconds], pa.timestamp("us")), **columns})
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, row_group_size=3)
-        return self.put(name, buffer.getvalue())
-
-    def put(self, name: str, data: bytes) -> str:
-        """The file is there as a whole, or not at all."""
-        path = f"{self.path}/{name}"
-        self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-        hidden = f"{path.rpartition('/')[0]}/_{path.rpartition('/')[2]}"
-        with self.filesystem.open_output_stream(hidden) as stream:
-            stream.write(data)
-        self.filesystem.move(hidden, path)
-        return name
-
-    def remove(self, name: str) -> None:
-        self.filesystem.delete_file(f"{self.path}/{name}")
-
-    def names(self, below: str = "") -> list[str]:
-        selector = fs.FileSelector(f"{self.path}/{below}".rstrip("/"), recursive=True, allow_not_found=True)
-        infos = self.filesystem.get_file_info(selector)
-        return sorted(info.path[len(self.path) + 1 :] for info in infos if info.type is fs.FileType.File)
-
-    def source(self, split_by: Any = "file", below: str = "in", **arguments: Any) -> FileSource:
-        """Of what is below `in`; other places are below the store as well."""
-        for name in ("state_location", "source_archive_dir"):
-            if name in arguments:
-                arguments[name] = f"{self.uri}/{arguments[name]}"
-        storage = StorageOptions.of(self.storage)
-        columns = pa.schema([("t", pa.timestamp("us"))])
-        return FileSource(f"{self.uri}/{below}", split_by, data_schema=columns, storage=storage, **arguments)
-
-    @property
-    def options(self) -> dict[str, str]:
-        return {f"storage.{name}": value for name, value in self.storage.items()}
 
 
 @pytest.fixture(params=["local", "s3", "fsspec", "fsspec without times"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "local":
-        return Store(str(tmp_path), fs.LocalFileSystem(), str(tmp_path), {})
-    if request.param.startswith("fsspec"):
-        pytest.importorskip("fsspec")
-        uri = f"local://{tmp_path}" if request.param == "fsspec" else f"memory://{uuid4().hex}"
-        filesystem, path = Root(uri).open()
-        filesystem.create_dir(path)
-        return Store(uri, filesystem, path, {})
-    return s3_store(request.getfixturevalue("s3_endpoint"))
+    return open_store(request.param, tmp_path, request)
 
 
 @pytest.fixture
 def s3(s3_endpoint: str) -> Store:
     return s3_store(s3_endpoint)
-
-
-def s3_store(endpoint: str) -> Store:
-    storage = {
-        "access_key": "somebody",
-        "secret_key": SECRET,
-        "endpoint_override": endpoint,
-        "scheme": "http",
-        "region": "us-east-1",
-        "allow_bucket_creation": "true",
-        # The first answer takes the server a while.
-        "request_timeout": "60",
-    }
-    bucket = f"bucket-{uuid4().hex[:12]}"
-    filesystem, path = Root(f"s3://{bucket}", StorageOptions.of(storage)).open()
-    filesystem.create_dir(bucket)
-    return Store(f"s3://{bucket}", filesystem, path, storage)
 
 
 @pytest.fixture(autouse=True)
