@@ -254,7 +254,7 @@ def test_a_partition_of_which_the_brokers_say_nothing_is_held_back() -> None:
     parts.look()
     answer = parts.broker.records
     parts.append(Entry(3), stable=False)
-    parts.broker.records = lambda wanted, **options: {  # type: ignore[method-assign, assignment]
+    parts.broker.records = lambda wanted, **options: {  # type: ignore[method-assign]
         part: found for part, found in answer(wanted, **options).items() if part.number
     }
     parts.look()
