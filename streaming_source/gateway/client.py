@@ -152,7 +152,7 @@ class GatewayClient:
         tries = 1 if self._breaker.is_tripped else tries
         for left in reversed(range(tries)):
             try:
-                answers = self._call(action, message, min(_CALL_S, until - self.clock()))
+                answers = self._call(action, message, max(min(_CALL_S, until - self.clock()), 0.0))
             except _UNREACHABLE as error:
                 self.close()
                 pause_s = _FIRST_PAUSE_S

@@ -10,8 +10,10 @@ from streaming_source.gateway.refusals import Refusal, RefusedError
 __all__ = ["FrameMeter", "MemoryBudget"]
 
 _HEAD_BYTES: Final = 9
+_MESSAGE_HEAD_BYTES: Final = 5
 _DATA, _HEADERS, _RESET, _CONTINUATION = 0x0, 0x1, 0x3, 0x9
 _END_STREAM: Final = 0x1
+_PADDED: Final = 0x8
 _CONTROL_BYTES: Final = 1 << 14
 _MAX_STREAMS: Final = 64
 
@@ -49,6 +51,8 @@ class MemoryBudget:
 class FrameMeter:
     """Counts what a connection's client has sent of calls that are not answered yet. O(frames), and no copy.
 
+    gRPC decompresses a message before anybody can ask for its token, to any size: compressed ones are refused.
+
     Parameters
     ----------
     max_bytes
@@ -63,11 +67,12 @@ class FrameMeter:
     def __init__(self, max_bytes: int, budget: MemoryBudget) -> None:
         self._max_bytes = max_bytes
         self._budget = budget
-        self._client = _FrameReader()
-        self._service = _FrameReader()
+        self._client = _HeadReader(_HEAD_BYTES, slice(0, 3))
+        self._service = _HeadReader(_HEAD_BYTES, slice(0, 3))
         self._greeting = self.GREETING
         # Unanswered calls, by stream: bytes so far.
         self._open: dict[int, int] = {}
+        self._messages: dict[int, _HeadReader] = {}
         self._bytes = 0
 
     def from_client(self, data: bytes) -> None:
@@ -76,13 +81,22 @@ class FrameMeter:
         Raises
         ------
         RefusedError
-            `MALFORMED` if it is no HTTP/2, `OVERSIZED` or `CROWDED` if it is too much.
+            `MALFORMED` if it is no HTTP/2 or compressed, `OVERSIZED` or `CROWDED` if it is too much.
         """
         begin, self._greeting = self._greeting[: len(data)], self._greeting[len(data) :]
         if not data.startswith(begin):
             raise RefusedError(Refusal.MALFORMED)
-        for kind, _flags, stream, length in self._client.heads(data[len(begin) :]):
-            if kind in (_DATA, _HEADERS, _CONTINUATION):
+        for head, payload in self._client.parts(memoryview(data)[len(begin) :]):
+            kind, flags, stream, length = _frame(head)
+            if payload:
+                if kind == _DATA:
+                    self._look_into(stream, payload)
+            elif kind in (_DATA, _HEADERS, _CONTINUATION):
+                if kind == _DATA and flags & _PADDED:
+                    # No gRPC client does that: it would hide where messages begin.
+                    raise RefusedError(Refusal.MALFORMED)
+                if kind == _HEADERS:
+                    self._messages.setdefault(stream, _HeadReader(_MESSAGE_HEAD_BYTES, slice(1, 5)))
                 self._add(stream, length + _HEAD_BYTES)
             elif length > _CONTROL_BYTES:
                 raise RefusedError(Refusal.MALFORMED)
@@ -91,15 +105,23 @@ class FrameMeter:
 
     def from_service(self, data: bytes) -> None:
         """Look at what the service answers: with its last frame a call is done."""
-        for kind, flags, stream, _length in self._service.heads(data):
-            if kind == _RESET or (kind in (_DATA, _HEADERS) and flags & _END_STREAM):
+        for head, payload in self._service.parts(memoryview(data)):
+            kind, flags, stream, _length = _frame(head)
+            if not payload and (kind == _RESET or (kind in (_DATA, _HEADERS) and flags & _END_STREAM)):
                 self._end(stream)
 
     def close(self) -> None:
         """Give back what is on the way."""
         self._budget.give_back(self._bytes)
         self._open.clear()
+        self._messages.clear()
         self._bytes = 0
+
+    def _look_into(self, stream: int, payload: memoryview) -> None:
+        # What comes for a stream that is answered is dropped by the service.
+        messages = self._messages.get(stream)
+        if messages is not None and any(head[0] for head, _ in messages.parts(payload)):
+            raise RefusedError(Refusal.MALFORMED)
 
     def _add(self, stream: int, count: int) -> None:
         self._open[stream] = self._open.get(stream, 0) + count
@@ -113,31 +135,49 @@ class FrameMeter:
             raise RefusedError(Refusal.CROWDED)
 
     def _end(self, stream: int) -> None:
+        self._messages.pop(stream, None)
         count = self._open.pop(stream, 0)
         self._bytes -= count
         self._budget.give_back(count)
 
 
-class _FrameReader:
-    """Finds the heads of frames in a sequence of bytes that comes in pieces."""
+class _HeadReader:
+    """Finds heads in a sequence of bytes that comes in pieces: each is followed by as many bytes as it says.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    size
+        Of a head.
+    length
+        Where in it that number stands.
+    """
+
+    def __init__(self, size: int, length: slice) -> None:
+        self._size = size
+        self._length = length
         self._head = b""
-        self._skip = 0
+        self._left = 0
 
-    def heads(self, data: bytes) -> Iterator[tuple[int, int, int, int]]:
-        """Kind, flags, stream and length of each frame whose head ends in this piece."""
+    def parts(self, data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+        """Each head that ends in this piece, with nothing; and with it each part of what follows it."""
         at = 0
         while at < len(data):
-            if self._skip:
-                passed = min(self._skip, len(data) - at)
-                self._skip -= passed
-                at += passed
+            if self._left:
+                part = data[at : at + self._left]
+                self._left -= len(part)
+                at += len(part)
+                yield self._head, part
                 continue
-            piece = data[at : at + _HEAD_BYTES - len(self._head)]
+            if len(self._head) == self._size:
+                self._head = b""
+            piece = data[at : at + self._size - len(self._head)]
             at += len(piece)
             self._head += piece
-            if len(self._head) == _HEAD_BYTES:
-                head, self._head = self._head, b""
-                self._skip = int.from_bytes(head[:3], "big")
-                yield head[3], head[4], int.from_bytes(head[5:], "big") & 0x7FFFFFFF, self._skip
+            if len(self._head) == self._size:
+                self._left = int.from_bytes(self._head[self._length], "big")
+                yield self._head, data[:0]
+
+
+def _frame(head: bytes) -> tuple[int, int, int, int]:
+    """Kind, flags, stream and length of a frame."""
+    return head[3], head[4], int.from_bytes(head[5:], "big") & 0x7FFFFFFF, int.from_bytes(head[:3], "big")

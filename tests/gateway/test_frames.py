@@ -14,7 +14,7 @@ END = 1
 
 
 def frame(kind: int, stream: int, length: int, flags: int = 0) -> bytes:
-    return length.to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + b"\xab" * length
+    return length.to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + bytes(length)
 
 
 def meter(max_bytes: int = 1_000, budget: MemoryBudget | None = None) -> FrameMeter:
@@ -87,6 +87,32 @@ def test_too_many_calls_at_once_are_refused() -> None:
 
 def test_a_control_frame_that_is_larger_than_any_is_malformed() -> None:
     assert refusal(meter(1 << 30), frame(SETTINGS, 0, 1 << 15)) is Refusal.MALFORMED
+
+
+def data(payload: bytes, flags: int = 0) -> bytes:
+    return frame(DATA, 1, len(payload), flags)[:9] + payload
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1_000])
+def test_a_compressed_message_is_malformed_wherever_it_begins(size: int) -> None:
+    plain, compressed = b"\0\0\0\0\x03\1\1\1", b"\1\0\0\0\x03"
+    made = meter()
+    sent = frame(HEADERS, 1, 10) + data(plain + plain[:4]) + data(plain[4:])
+    assert [refusal(made, sent[at : at + size]) for at in range(0, len(sent), size)].count(None) == -(
+        -len(sent) // size
+    )
+    assert refusal(made, data(compressed)) is Refusal.MALFORMED
+
+
+def test_a_padded_message_is_malformed() -> None:
+    assert refusal(meter(), frame(HEADERS, 1, 10) + data(b"\1\1\0\0\0\0\0", flags=8)) is Refusal.MALFORMED
+
+
+def test_what_comes_behind_the_answer_of_a_call_is_no_message() -> None:
+    made = meter()
+    made.from_client(frame(HEADERS, 1, 10) + data(b"\0\0\0\0\x03\1"))
+    made.from_service(frame(HEADERS, 1, 10, END))
+    assert refusal(made, data(b"\1\1")) is None
 
 
 def test_pieces_of_any_length_are_counted_alike() -> None:

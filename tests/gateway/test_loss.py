@@ -101,6 +101,18 @@ def test_a_task_that_was_slowed_down_gives_up_though_the_gateway_is_back(wire: W
     assert wire.calls == 3
 
 
+def test_no_call_is_without_a_limit_though_its_time_ran_out(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    # Arrow takes a negative timeout for none.
+    monkeypatch.setattr(flight, "FlightCallOptions", lambda timeout, headers: given.append(timeout))
+    wire.outcomes = [flight.FlightUnavailableError("")]
+    overslept = GatewayClient(
+        ADDRESS, clock=wire.clock, sleep=lambda _seconds: wire.clock.advance(9.0), connect=lambda _address: wire
+    )
+    overslept.for_task(0, 0, 0).send_reports([REPORT])
+    assert given == [2.5, 0.0]
+
+
 def test_a_try_that_fails_is_repeated_once(wire: Wire) -> None:
     wire.outcomes = [flight.FlightUnavailableError(""), None]
     assert wire.client().for_task(0, 0, 0).send_reports([REPORT])

@@ -153,6 +153,18 @@ def test_a_message_of_100_megabytes_is_cut_off_before_it_is_in_memory(
     assert memory_kb("VmHWM") - most_before < 10_000
 
 
+def test_a_compressed_message_is_cut_off_before_it_is_decompressed(
+    address: GatewayAddress, server: GatewayServer
+) -> None:
+    gzip = 2
+    options = [("grpc.enable_http_proxy", 0), ("grpc.default_compression_algorithm", gzip)]
+    with flight.FlightClient(address.uri, generic_options=options) as client:
+        action = flight.Action("reports", message(address, body=bytes(20 * MEGABYTE)))
+        with pytest.raises(flight.FlightUnavailableError):
+            list(client.do_action(action, flight.FlightCallOptions(timeout=20)))
+    assert set(server.refused) == {Refusal.MALFORMED}
+
+
 def test_a_message_that_is_a_little_too_large_is_refused(
     stranger: Stranger, address: GatewayAddress, server: GatewayServer
 ) -> None:

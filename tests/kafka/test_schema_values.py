@@ -287,6 +287,14 @@ def test_each_schema_is_asked_for_once(registry: Registry) -> None:
     assert sum(path.startswith("/schemas/ids") for path in registry.asked) == 1
 
 
+def test_a_schema_that_the_registry_does_not_know_is_not_asked_for_with_every_record(registry: Registry) -> None:
+    avro(registry, record(ID))({"id": 7})
+    values = values_of(registry, invalidValue="null")
+    del registry.asked[:]
+    assert column(values, *[b"\x00\x00\x00\x00\x63\x02"] * 50) == [None] * 50
+    assert sum(path.startswith("/schemas/ids") for path in registry.asked) == 1
+
+
 def test_what_is_secret_of_the_registry_is_in_no_error_and_no_repr() -> None:
     with serving(user="someone:right") as registry:
         secret = {"schemaRegistry.basic.auth.user.info": f"someone:{SECRET}"}

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from streaming_source.api import SourceSplit
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.admin import FoundTopic, Patience
+from streaming_source.connectors.kafka.admin import FoundRecord, FoundTopic, KafkaAdmin, Patience
+from streaming_source.connectors.kafka.config import ClientConfig
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
 from streaming_source.connectors.kafka.ends import LogEnd, LogEnds
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
@@ -352,3 +354,30 @@ def test_of_brokers_that_do_not_answer_nothing_is_known(caplog: pytest.LogCaptur
     brokers.now = 21.0
     with pytest.raises(SourceError, match="no brokers"):
         brokers.ends.end("a-0")
+
+
+class StartingBroker(KafkaAdmin):
+    """Leads a partition, and does not know of it when it is first asked."""
+
+    def __init__(self, there: tuple[int, ...]) -> None:
+        super().__init__(ClientConfig.of({"bootstrap.servers": "nowhere"}), Patience(10))
+        self.there = there
+        self.unknowing = 2
+
+    def _listed(
+        self, wanted: Mapping[Partition, int], level: object
+    ) -> tuple[dict[Partition, FoundRecord | None], dict[Partition, KafkaException]]:
+        self.unknowing -= 1
+        if self.unknowing >= 0 or not self.there:
+            error = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            return {}, dict.fromkeys(wanted, error)
+        return {part: FoundRecord(5, -1) for part in wanted}, {}
+
+    def _refresh(self, names: list[str]) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(names, self.there)
+
+
+def test_a_partition_that_is_there_is_asked_for_until_its_broker_knows_it() -> None:
+    part = Partition("orders", 0)
+    assert StartingBroker((0,)).offsets({part: EARLIEST}) == {part: 5}
+    assert StartingBroker(()).offsets({part: EARLIEST}) == {}

@@ -248,6 +248,22 @@ def test_what_an_open_transaction_holds_back_is_not_told() -> None:
     assert parts.index.held_back == set()
 
 
+def test_a_partition_of_which_the_brokers_say_nothing_is_held_back() -> None:
+    parts = Partitions(2)
+    parts.append(Entry(1), Entry(2))
+    parts.look()
+    answer = parts.broker.records
+    parts.append(Entry(3), stable=False)
+    parts.broker.records = lambda wanted, **options: {  # type: ignore[method-assign]
+        part: found for part, found in answer(wanted, **options).items() if part.number
+    }
+    parts.look()
+    assert parts.index.held_back == {"t-0"}
+    parts.index.leave(["t-0"])
+    parts.look()
+    assert parts.index.held_back == set()
+
+
 def test_a_look_whose_news_were_told_meanwhile_tells_nothing_twice() -> None:
     parts = Partitions(1)
     parts.append(Entry(1), Entry(2))
@@ -292,6 +308,23 @@ def test_a_long_log_that_must_be_read_is_read_part_by_part(monkeypatch: pytest.M
     parts.index.hand_out("t-0", 3)
     parts.index.look_on()
     assert parts.told()[1][1:] == [(3, 3 * MS, 5 * MS)]
+
+
+def test_what_is_read_ahead_has_a_limit_over_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TimeIndex, "AHEAD", 60)
+    parts = Partitions(20)
+    for number in range(20):
+        parts.append(*(Entry(i) for i in range(10)), mark(99), to=number)
+    unknown = Partitions(0)
+    unknown.logs.update(parts.logs)
+    unknown.index.look([KafkaSplit("t", number) for number in range(20)])
+    assert unknown.reader.read == 60
+    parts.look()
+    for number in range(20):
+        parts.index.hand_out(f"t-{number}", 3)
+    before = parts.reader.read
+    parts.index.look_on()
+    assert (before, parts.reader.read - before) == (60, 60)
 
 
 # ---- where it is cut -------------------------------------------------------------------------------------------------

@@ -120,10 +120,11 @@ class DirectoryDiscovery:
         return Found(found, self._new_empty_splits(empty), tuple(finished))
 
     def _finished_in(self, files: list[ListedFile]) -> list[str]:
-        """Those files of a directory that surely were read before a restart.
+        """Those files of a directory that were read before a restart, by their names and modification times.
 
-        A name before that of the file that was reached does not tell: the file may have come since. One that came since
-        is newer than that file, or, in a directory that is finished, than all that was there at the start.
+        A name before that of the file that was reached does not tell: the file may have come since. One that was
+        written since is newer than that file, or, in a directory that is finished, than all that was there at the
+        start. One that was written before and renamed since is not told apart.
         """
         if not files:
             return []

@@ -239,8 +239,10 @@ class KafkaAdmin:
             # All of them: the client takes it for trouble with the brokers if there is a leader of none.
             found, failed = self._listed(wanted, level)
             for part, error in failed.items():
-                is_gone = part.number not in there.get(part.topic, (part.number,))
-                if not is_gone and _code(error) not in _GONE:
+                numbers = there.get(part.topic)
+                # One that is there, and that its broker does not know yet, is asked for again.
+                is_gone = _code(error) in _GONE if numbers is None else part.number not in numbers
+                if not is_gone:
                     raise error
         return found
 

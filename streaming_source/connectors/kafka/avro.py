@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,10 +13,15 @@ from uuid import UUID
 import pyarrow as pa
 
 from streaming_source.connectors.kafka.decoded import Decode, DecodedValues
-from streaming_source.connectors.kafka.schema_registry import SchemaText, missing_package
+from streaming_source.connectors.kafka.schema_registry import SchemaText, UnknownSchemaError, missing_package
 from streaming_source.exceptions import OptionError
 
 __all__ = ["AvroValues"]
+
+_UNKNOWN_S: Final = 10.0
+"""For how long a schema that the registry does not know is not asked for again."""
+
+_MOST_UNKNOWN: Final = 1000
 
 _PLAIN: Final = {
     "boolean": pa.bool_(),
@@ -66,6 +72,7 @@ class AvroValues(DecodedValues):
 
         reader = _parsed(self.schema)
         writers: dict[object, Any] = {}
+        unknown: dict[object, float] = {}
         plain = _plain(self.type)
 
         def decode(value: bytes) -> Any:
@@ -74,7 +81,15 @@ class AvroValues(DecodedValues):
             key = schema_id.guid or schema_id.id
             writer = writers.get(key)
             if writer is None:
-                writer = writers[key] = _parsed(self.registry.by_id(schema_id))
+                if key in unknown and time.monotonic() < unknown[key]:
+                    raise UnknownSchemaError(f"schema {key}")
+                try:
+                    writer = writers[key] = _parsed(self.registry.by_id(schema_id))
+                except UnknownSchemaError:
+                    if len(unknown) >= _MOST_UNKNOWN:
+                        unknown.clear()
+                    unknown[key] = time.monotonic() + _UNKNOWN_S
+                    raise
             record = schemaless_reader(payload, writer, reader)
             if payload.read(1):
                 raise ValueError("there is something behind the record")

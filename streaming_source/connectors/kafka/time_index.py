@@ -60,7 +60,7 @@ class Looked:
     ends
         Where what can be read ends, by split id.
     held_back
-        Splits with records behind that, of transactions that are open.
+        Splits with records behind that, of transactions that are open, and those of whose ends the brokers say nothing.
     """
 
     news: tuple[News, ...]
@@ -163,20 +163,23 @@ class TimeIndex:
         SourceError
             If the brokers do not say.
         """
+        found = tuple(found)
         with self._lock:
             known = [told for split_id, told in self._splits.items() if split_id not in self._gone]
-            share = self.AHEAD // max(len(known), 1)
+            share = self._share(len(known) + len(found))
             parts = [
                 UntoldPart(told.split, told.told, told.looked, max(share - sum(t.size for _, t in told.scanned), 0))
                 for told in known
                 if told.split.split_id not in gone and not told.is_complete
             ]
-        parts += [UntoldPart(split, split.position, split.position, self.AT_ONCE) for split in found]
+        parts += [UntoldPart(split, split.position, split.position, share) for split in found]
         logs = self._ends(sorted({part.split.of for part in parts}))
         ends, held_back = {}, set()
         for part in parts:
             log = logs.get(part.split.of)
             if log is None:
+                # Nothing is known of it; whether it is gone says discovery.
+                held_back.add(part.split.split_id)
                 continue
             stop = part.split.stop
             ends[part.split.split_id] = log.readable if stop is None else min(log.readable, stop)
@@ -213,13 +216,14 @@ class TimeIndex:
     def look_on(self) -> None:
         """Tell more of the splits of which all that was told is handed out, up to the ends of the last look."""
         wanted = [t for i, t in self._splits.items() if t.position >= t.told and self._is_behind(i)]
-        parts = [UntoldPart(told.split, told.told, told.looked, self.AT_ONCE) for told in wanted]
+        share = self._share(len(self._splits))
+        parts = [UntoldPart(told.split, told.told, told.looked, share) for told in wanted]
         while parts:
             ends = {part.split.split_id: self._splits[part.split.split_id].end for part in parts}
             self._tell(self._of_plans.find(parts, ends, few=self.FEW, at_once=self.AT_ONCE))
             # What has brought no record is looked at further.
             empty = [t for t in wanted if t.position >= t.told and self._is_behind(t.split.split_id)]
-            parts = [UntoldPart(told.split, told.told, told.looked, self.AT_ONCE) for told in empty]
+            parts = [UntoldPart(told.split, told.told, told.looked, share) for told in empty]
 
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         """Event times of a block that was read; those of offsets without a record are the next record's. O(blocks)."""
@@ -261,6 +265,10 @@ class TimeIndex:
             if split_id in found:
                 positions[i], times[i] = found[split_id]
         return positions, times
+
+    def _share(self, partitions: int) -> int:
+        """How many records of each of so many partitions may be read ahead."""
+        return max(self.AHEAD // max(partitions, 1), 1)
 
     def _is_behind(self, split_id: str) -> bool:
         told = self._splits.get(split_id)
