@@ -68,8 +68,6 @@ class DirectoryEnumerator(FileSplitEnumerator):
         if not self._looked:
             self._looked = True
             self._check_restored()
-            # Their micro-batches were committed, and nobody heard of it before the restart.
-            self._cleaner.clean(found.finished)
         if self._source.bounded:
             if self._until_ms is None:
                 self._until_ms = self._newest_ms

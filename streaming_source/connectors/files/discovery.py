@@ -31,21 +31,10 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one look found.
-
-    Attributes
-    ----------
-    files
-        New ones, in order of their names within each split.
-    empty_splits
-        Splits that have none yet.
-    finished
-        At the first look, paths of files that were read before a restart and are still there.
-    """
+    """What one look found: files in order of their names within each split, and splits that have none yet."""
 
     files: tuple[FoundFile, ...]
     empty_splits: tuple[str, ...]
-    finished: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -81,7 +70,6 @@ class DirectoryDiscovery:
     fully_read: frozenset[str] = frozenset()
     finished: frozenset[str] = frozenset()
     _lister: Lister = field(init=False)
-    _looked: bool = False
     _skipped: Counter[str] = field(default_factory=Counter)
     _seen: dict[str, set[str]] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
@@ -102,12 +90,9 @@ class DirectoryDiscovery:
         self._skipped.clear()
         new: list[ListedFile] = []
         empty = []
-        finished: list[str] = []
         for directory in self._lister.look():
             if directory.is_empty and directory.path:
                 empty.append(directory.path)
-            if not self._looked:
-                finished += self._finished_in(directory.files)
             new += [file for file in sorted(directory.files) if self._is_there(file) and self._is_new(file)]
         new.sort()
         root = self.selection.open()[1]
@@ -116,34 +101,7 @@ class DirectoryDiscovery:
         for file in new:
             self._remember(file)
         self._check_skipped()
-        self._looked = True
-        return Found(found, self._new_empty_splits(empty), tuple(finished))
-
-    def _finished_in(self, files: list[ListedFile]) -> list[str]:
-        """Those files of a directory that were read before a restart, by their names and modification times.
-
-        A name before that of the file that was reached does not tell: the file may have come since. One that was
-        written since is newer than that file, or, in a directory that is finished, than all that was there at the
-        start. One that was written before and renamed since is not told apart.
-        """
-        if not files:
-            return []
-        split_id = _split_of(files[0])
-        reached = self.reached.get(split_id, "")
-        newest_ms = next((file.modified_ms for file in files if file.name == reached), 0)
-        if split_id in self.finished:
-            newest_ms = self.until_ms or 0
-        return [
-            file.relative_path
-            for file in files
-            if 0 < file.modified_ms <= newest_ms and (split_id in self.finished or self._was_reached(file))
-        ]
-
-    def _was_reached(self, file: ListedFile) -> bool:
-        """Whether a file is before what was not read yet at a restart."""
-        split_id = _split_of(file)
-        reached = self.reached.get(split_id, "")
-        return file.name < reached or (file.name == reached and split_id in self.fully_read)
+        return Found(found, self._new_empty_splits(empty))
 
     def _is_there(self, file: ListedFile) -> bool:
         return self.until_ms is None or file.modified_ms <= self.until_ms
@@ -152,7 +110,8 @@ class DirectoryDiscovery:
         split_id = _split_of(file)
         if split_id in self.finished or file.name in self._seen.get(split_id, ()):
             return False
-        if self._was_reached(file):
+        reached = self.reached.get(split_id, "")
+        if file.name < reached or (file.name == reached and split_id in self.fully_read):
             self._skipped[split_id] += 1
             return False
         last = self._last.get(split_id, "")
