@@ -108,9 +108,9 @@ class ReportedTimes(Foresight[SplitT]):
         self._ask_all()
 
     def finish_split(self, split_id: str) -> None:
-        """See `Foresight`."""
-        del self._splits[split_id], self._ends[split_id]
-        self._observed_us.pop(split_id, None)
+        """See `Foresight`. One that the state to start from had finished was never in work here."""
+        for known in (self._splits, self._ends, self._observed_us):
+            known.pop(split_id, None)
         self._unknown.discard(split_id)
         self._planner.forget([split_id])
 
