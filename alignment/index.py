@@ -256,6 +256,9 @@ class EventTimeIndex(AskedBlocks):
         """
         block, unread = self._current_block(positions)
         asked = unread[self._is_asked(block[unread])]
+        if (self._blocks.high[block[asked]] == NO_TIMESTAMP).any():
+            # An answer said so.
+            return NO_TIMESTAMP
         unknown = asked[self.next_times(positions)[asked] == NO_TIMESTAMP]
         if unknown.size:
             skip = positions[unknown] - self._blocks.first[block[unknown]]

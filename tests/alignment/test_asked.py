@@ -186,6 +186,14 @@ def test_behind_a_far_future_record_that_was_read_micro_batches_stay_full() -> N
     assert positions.tolist() == [10_000]
 
 
+def test_what_is_known_to_have_no_event_times_is_not_asked_about_again() -> None:
+    asked = Asked({"a": [5, *[NO_TIMESTAMP] * 9], "b": [100]})
+    positions = np.array([1, 0])
+    assert [asked.index.nearest_time(positions) for _ in range(3)] == [NO_TIMESTAMP] * 3
+    assert len(asked.questions) == 1
+    assert asked.index.cut_rows(positions, MAX_WATERMARK, 20)[1].tolist() == [10, 1]
+
+
 def test_beside_loaded_blocks_of_the_same_split() -> None:
     times = {"a": [5, 1, 9, 2, 20, 12, 30]}
     asked = Asked({})
