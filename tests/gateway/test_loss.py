@@ -46,6 +46,7 @@ class Wire:
     clock: Clock
     outcomes: list[Exception | None] = field(default_factory=list)
     calls: int = 0
+    answers_after_s: float = 0.0
 
     def client(self) -> GatewayClient:
         return GatewayClient(ADDRESS, clock=self.clock, sleep=self.clock.advance, connect=lambda _address: self)
@@ -58,6 +59,7 @@ class Wire:
             self.clock.advance(2.5)
         if outcome is not None:
             raise outcome
+        self.clock.advance(self.answers_after_s)
         return iter(())
 
     def close(self) -> None:
@@ -99,6 +101,15 @@ def test_a_task_that_was_slowed_down_gives_up_though_the_gateway_is_back(wire: W
     wire.outcomes = [flight.FlightTimedOutError(""), None] * 2
     assert [messages.send_reports([REPORT]) for _ in range(3)] == [True, False, False]
     assert wire.calls == 3
+
+
+def test_a_task_that_asks_for_events_for_long_still_reports(wire: Wire) -> None:
+    messages = wire.client().for_task(0, 0, 0, SERIALIZER)
+    wire.outcomes = [None] * 2_001
+    wire.answers_after_s = 0.003
+    assert [messages.take_events() for _ in range(2_000)] == [[]] * 2_000
+    assert messages.send_reports([REPORT])
+    assert wire.calls == 2_001
 
 
 def test_a_try_that_fails_is_repeated_once(wire: Wire) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import cast
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -16,7 +17,8 @@ from streaming_source.api import (
     SourceEvent,
     SplitEnumeratorContext,
 )
-from streaming_source.gateway import GatewayClient
+from streaming_source.gateway import GatewayClient, TaskMessages
+from streaming_source.spark.channel import ANSWERS_S, ReaderChannel
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import Offset
 from streaming_source.spark.options import FrameOptions
@@ -114,3 +116,25 @@ def test_a_reader_of_a_micro_batch_that_is_read_again_after_a_restart_is_answere
     assert [split.split_id for split in part.splits] == ["a"]
     assert restarted.latestOffset(read, ReadAllAvailable()) == read
     restarted.stop()
+
+
+def test_a_reader_that_is_polled_often_does_not_ask_for_events_as_often() -> None:
+    class Messages:
+        asked = 0
+
+        def send_event(self, event: SourceEvent) -> bool:
+            return True
+
+        def take_events(self) -> list[SourceEvent]:
+            self.asked += 1
+            return [Greeting(self.asked)]
+
+    messages = Messages()
+    channel = ReaderChannel(cast("TaskMessages", messages), reports=False)
+    assert (channel.take_events(), messages.asked) == ([], 0)
+    channel.send_event(Greeting(0))
+    assert channel.take_events() == [Greeting(1)]
+    assert all(channel.take_events() == [] for _ in range(100))
+    assert messages.asked == 1
+    time.sleep(ANSWERS_S)
+    assert channel.take_events() == [Greeting(2)]
