@@ -142,6 +142,21 @@ def test_a_bounded_source_goes_on_from_a_state_with_a_finished_split(step: str) 
     harness.close()
 
 
+class _StoppedBefore(TestingSource):
+    """Its splits stop at their third record, and more follow."""
+
+    def discover(self) -> list[RecordSplit]:
+        return [split.until(3) for split in super().discover()]
+
+
+def test_a_split_is_not_read_past_its_stop_where_records_go_on() -> None:
+    source = _StoppedBefore({"a": list(range(10))})
+    harness = reading(source)
+    settle(harness, source)
+    assert harness.records() == {"a": [(0, 0), (1, 1), (2, 2)]}
+    harness.close()
+
+
 class _Silent(TestingSource):
     def end_positions(self, splits: Sequence[RecordSplit]) -> list[int]:
         return []
