@@ -61,6 +61,16 @@ class EventTimeIndex(AskedBlocks):
         result[unread] = self._suffix_max[block[unread]]
         return result
 
+    def no_later_than(self, positions: Int64Array) -> int:
+        """A bound that no record at or after `positions` is later than; `NO_TIMESTAMP` if nothing is unread. O(m).
+
+        Unlike `latest_times` it counts what is unread of asked blocks whose latest record was read or is not known.
+        """
+        self._settle()
+        blocks = self._blocks
+        unread = blocks.first + blocks.rows > positions[blocks.owner]
+        return int(blocks.high[unread].max(initial=NO_TIMESTAMP))
+
     def earliest_times(self, positions: Int64Array, wanted: BoolArray | None = None) -> Int64Array:
         """A lower bound of the event times at or after `positions`, `int64[n]`. O(n log m).
 
@@ -246,6 +256,9 @@ class EventTimeIndex(AskedBlocks):
         """
         block, unread = self._current_block(positions)
         asked = unread[self._is_asked(block[unread])]
+        if (self._blocks.high[block[asked]] == NO_TIMESTAMP).any():
+            # An answer said so.
+            return NO_TIMESTAMP
         unknown = asked[self.next_times(positions)[asked] == NO_TIMESTAMP]
         if unknown.size:
             skip = positions[unknown] - self._blocks.first[block[unknown]]

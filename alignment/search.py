@@ -26,7 +26,7 @@ class SearchedIndex(Protocol):
         """See there."""
         ...
 
-    def latest_times(self, positions: Int64Array) -> Int64Array:
+    def no_later_than(self, positions: Int64Array) -> int:
         """See there."""
         ...
 
@@ -54,7 +54,7 @@ def search_bound(
     ends = index.cut(positions, bound_us)
     if _rows(positions, ends) <= max_rows:
         return bound_us, ends
-    high = min(bound_us, int(index.latest_times(positions).max()))
+    high = min(bound_us, index.no_later_than(positions))
     n_high = _rows(positions, ends)
     low = index.nearest_time(positions)
     if low > NO_TIMESTAMP:

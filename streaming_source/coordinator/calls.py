@@ -33,7 +33,8 @@ class AsyncCalls:
         self._workers = workers
         self._now_us = now_us
         self._arrived: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread = threading.get_ident()
+        # Not its number: that of a gateway's thread that has ended may be a worker's by now.
+        self._thread = threading.current_thread()
         self._awaited: set[_Progress] = set()
         self._ended = False
         self._closed = False
@@ -95,7 +96,7 @@ class AsyncCalls:
 
     def on_thread(self, action: Callable[[], None]) -> None:
         """Do something now if this is the coordinator's thread, else have it done there."""
-        if threading.get_ident() == self._thread:
+        if threading.current_thread() is self._thread:
             action()
         else:
             self.post(action)
@@ -109,7 +110,7 @@ class AsyncCalls:
 
     def run(self) -> None:
         """Do what has arrived. Costs about a microsecond when nothing has. Errors of handlers are raised here."""
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()
         while not self._closed:
             if not self._arrived.empty():
                 self._arrived.get()()
@@ -118,7 +119,7 @@ class AsyncCalls:
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until something arrives, and do it; or until the time is over."""
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()
         while self._arrived.empty() and self._workers.do_one(due=False):
             pass
         try:

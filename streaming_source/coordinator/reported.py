@@ -108,9 +108,9 @@ class ReportedTimes(Foresight[SplitT]):
         self._ask_all()
 
     def finish_split(self, split_id: str) -> None:
-        """See `Foresight`."""
-        del self._splits[split_id], self._ends[split_id]
-        self._observed_us.pop(split_id, None)
+        """See `Foresight`. One that the state to start from had finished was never in work here."""
+        for known in (self._splits, self._ends, self._observed_us):
+            known.pop(split_id, None)
         self._unknown.discard(split_id)
         self._planner.forget([split_id])
 
@@ -230,6 +230,8 @@ class ReportedTimes(Foresight[SplitT]):
         split_id = split.split_id
         if self._drains_from_us is None or began_us >= self._drains_from_us:
             self._unknown.discard(split_id)
+        # Records may go on behind where a split stops.
+        end = end if split.stop is None else min(end, split.stop)
         new = end - self._ends[split_id]
         if new > 0:
             self._context.add_blocks(split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
@@ -237,7 +239,7 @@ class ReportedTimes(Foresight[SplitT]):
             self._observed_us.pop(split_id, None)
         else:
             self._observed_us[split_id] = began_us
-        if split.stop is not None and end >= split.stop and split_id not in self._context.complete:
+        if end == split.stop and split_id not in self._context.complete:
             self._context.complete_split(split_id)
 
 

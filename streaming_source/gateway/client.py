@@ -44,9 +44,9 @@ class GatewayClient:
     """Speaks to one gateway, for all tasks that run in this process one after another.
 
     `of` gives the process's own, so that a connection outlives a micro-batch. What cannot be delivered is no error: a
-    task spends at most 5 seconds in all on the gateway, a call at most 2.5. After a failure nobody tries for 2 seconds,
-    then for 4, and so on up to 64, so that a worker whose gateway hangs loses at most 2.5 seconds after each of these;
-    one that nobody listens at costs next to nothing.
+    task spends at most 5 seconds in all on a gateway that is slow, a call at most 2.5. After a failure nobody tries for
+    2 seconds, then for 4, and so on up to 64, so that a worker whose gateway hangs loses at most 2.5 seconds after each
+    of these; one that nobody listens at costs next to nothing.
 
     Parameters
     ----------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +16,14 @@ from streaming_source.gateway import GatewayAddress, GatewayServer, TaskMessages
 from streaming_source.spark.observed_times import ObservedTimes
 from streaming_source.spark.options import FrameOptions
 
-__all__ = ["PlannerChannel", "ReaderChannel", "local_folder"]
+__all__ = ["ANSWERS_S", "PlannerChannel", "ReaderChannel", "local_folder"]
 
 _TURN_S: Final = 0.5
 """How long a task that wants something waits for the planner to be free. If it is not, it is answered later."""
+
+
+ANSWERS_S: Final = 0.1
+"""How often a reader that has sent an event is given what the enumerator answered."""
 
 
 class PlannerChannel:
@@ -116,6 +121,7 @@ class ReaderChannel:
         self._messages = messages
         self.observed = ObservedTimes() if reports else None
         self.awaits_events = False
+        self._asks_at = 0.0
 
     def report(self, ranges: Sequence[SourceSplit]) -> None:
         """These were read to their ends."""
@@ -128,8 +134,12 @@ class ReaderChannel:
         self._messages.send_event(event)
 
     def take_events(self) -> list[SourceEvent]:
-        """What the enumerator answered so far."""
-        return self._messages.take_events() if self.awaits_events else []
+        """What the enumerator answered so far; nothing, if that was asked a moment ago."""
+        now = time.monotonic()
+        if not self.awaits_events or now < self._asks_at:
+            return []
+        self._asks_at = now + ANSWERS_S
+        return self._messages.take_events()
 
 
 def local_folder() -> Path | None:

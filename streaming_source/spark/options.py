@@ -291,7 +291,7 @@ def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:
         )
     if options.lateness == "none":
         raise OptionError("option lateness = 'none' needs event times ahead of reading: not with indexing = 'off'")
-    if strategy.generates_watermarks and strategy.out_of_orderness_us is None:
+    if strategy.out_of_orderness_us is None:
         raise OptionError(
             "option indexing = 'off' needs a built-in watermark generator (maxOutOfOrderness): readers report the "
             "extremes of event times, not each of them"

@@ -14,16 +14,13 @@ from pyspark.sql.datasource import InputPartition
 from streaming_source.api import InputStatus, Source, SourceEvent, SourceReaderContext, SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.gateway import GatewayAddress, GatewayClient
-from streaming_source.spark.channel import ReaderChannel
+from streaming_source.spark.channel import ANSWERS_S, ReaderChannel
 from streaming_source.spark.rows import FrameOutput, RowShaper
 
 __all__ = ["MIN_ROWS_PER_READER", "AlignedInputPartition", "read_splits"]
 
 MIN_ROWS_PER_READER: Final = 32_768
 """Below this another task costs more than it saves."""
-
-_ANSWERS_S: Final = 0.1
-"""How often a reader that waits, and has sent an event, is given what the enumerator answered."""
 
 
 class AlignedInputPartition(InputPartition):
@@ -131,7 +128,7 @@ def _read(
                 for event in channel.take_events():
                     reader.handle_source_events(event)
             if status is InputStatus.NOTHING_AVAILABLE:
-                wait([reader.is_available()], _ANSWERS_S if awaits_events else None)
+                wait([reader.is_available()], ANSWERS_S if awaits_events else None)
         yield from output.take()
     finally:
         reader.close()

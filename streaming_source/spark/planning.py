@@ -46,8 +46,9 @@ class StreamPlanning:
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(
             source, rules, schema, _now_us, readers=readers, meeting=_meeting(rules)
         )
+        self._has_events = source.source_event_serializer is not None
         self._channel: PlannerChannel | None = None
-        if rules.reports or source.source_event_serializer is not None:
+        if rules.reports or self._has_events:
             self._channel = PlannerChannel(self._coordinator, source.source_event_serializer, options, self._turn)
         # Of the states handed out last: partitions() asks for two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
@@ -82,11 +83,15 @@ class StreamPlanning:
         with self._turn:
             begun, ended = self._state_of(start), self._state_of(end)
             coordinator = self._coordinator
-            if not coordinator.restored:
+            is_read_again = not coordinator.restored
+            if is_read_again:
                 coordinator.restore(ended)
             announced = begun.table.combined
             row_us = watermark_row_time(ended.table.combined) if self._options.watermark_rows else None
             ranges = coordinator.ranges(begun, ended, self._readers, MIN_ROWS_PER_READER)
+            if is_read_again and self._has_events:
+                # Its readers may wait for answers, and no offset is asked for before they are done.
+                coordinator.start()
             parts = [AlignedInputPartition(splits, announced) for splits in assign_ranges(ranges, self._readers)]
             gateway = self._channel.address() if parts and self._channel is not None else None
             if row_us is not None:

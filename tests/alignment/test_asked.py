@@ -172,6 +172,28 @@ def test_a_far_future_record_does_not_lead_a_search_astray() -> None:
     assert (bound, ends.tolist()) == (40 * year, [2 + 1_500, 1])
 
 
+def test_behind_a_far_future_record_that_was_read_micro_batches_stay_full() -> None:
+    asked = Asked({"a": [10**9, *range(1, 10_000)]}, rows=10_000)
+    positions = np.full(1, 100)
+    asked.index.forget_before(positions)
+    for _ in range(200):
+        before = int(positions[0])
+        if before == 10_000:
+            break
+        _, positions = asked.index.cut_rows(positions, MAX_WATERMARK, 100)
+        asked.index.forget_before(positions)
+        assert int(positions[0]) - before >= min(50, 10_000 - before)
+    assert positions.tolist() == [10_000]
+
+
+def test_what_is_known_to_have_no_event_times_is_not_asked_about_again() -> None:
+    asked = Asked({"a": [5, *[NO_TIMESTAMP] * 9], "b": [100]})
+    positions = np.array([1, 0])
+    assert [asked.index.nearest_time(positions) for _ in range(3)] == [NO_TIMESTAMP] * 3
+    assert len(asked.questions) == 1
+    assert asked.index.cut_rows(positions, MAX_WATERMARK, 20)[1].tolist() == [10, 1]
+
+
 def test_beside_loaded_blocks_of_the_same_split() -> None:
     times = {"a": [5, 1, 9, 2, 20, 12, 30]}
     asked = Asked({})

@@ -301,3 +301,18 @@ def test_once_closed_nothing_is_done() -> None:
     calls.run()
     calls.wait(0.001)
     assert done == []
+
+
+def test_a_thread_with_the_number_of_one_that_has_ended_is_another_one() -> None:
+    timed = Timed()
+    before = threading.Thread(target=timed.calls.run)
+    before.start()
+    before.join(WAIT_S)
+    done: list[str] = []
+    # The system gives numbers again, as a rule at once.
+    after = threading.Thread(target=lambda: timed.calls.on_thread(lambda: done.append("done")))
+    after.start()
+    after.join(WAIT_S)
+    assert done == []
+    timed.calls.run()
+    assert done == ["done"]

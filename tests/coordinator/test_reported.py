@@ -113,6 +113,50 @@ def test_a_run_to_the_end_of_what_is_there_reads_it_and_announces_what_it_gave()
     harness.close()
 
 
+class _Stopped(TestingSource):
+    """Its splits say where they stop."""
+
+    def discover(self) -> list[RecordSplit]:
+        return [split.until(len(self.scripts[split.split_id].records)) for split in super().discover()]
+
+
+@pytest.mark.parametrize("step", ["restart", "again", "lose", "rewind"])
+def test_a_bounded_source_goes_on_from_a_state_with_a_finished_split(step: str) -> None:
+    source = _Stopped({"a": [10, 20], "b": list(range(40))}, bounded=True)
+    harness = reading(source, max_rows=10)
+    for _ in range(20):
+        if step != "restart" and harness.plan():
+            if step == "again":
+                harness.restart()
+            elif SplitStatus.FINISHED in harness.state.table.statuses:
+                # What was planned is given up, and the state before it has the finished split.
+                harness.commit(harness.read())
+                if harness.plan():
+                    harness.rewind() if step == "rewind" else harness.restart(loses_plan=True)
+        harness.run_batch()
+        if step == "restart":
+            harness.restart()
+        source.clock.advance("1 second")
+    assert harness.records() == source.expected()
+    assert harness.watermark == MAX_WATERMARK
+    harness.close()
+
+
+class _StoppedBefore(TestingSource):
+    """Its splits stop at their third record, and more follow."""
+
+    def discover(self) -> list[RecordSplit]:
+        return [split.until(3) for split in super().discover()]
+
+
+def test_a_split_is_not_read_past_its_stop_where_records_go_on() -> None:
+    source = _StoppedBefore({"a": list(range(10))})
+    harness = reading(source)
+    settle(harness, source)
+    assert harness.records() == {"a": [(0, 0), (1, 1), (2, 2)]}
+    harness.close()
+
+
 class _Silent(TestingSource):
     def end_positions(self, splits: Sequence[RecordSplit]) -> list[int]:
         return []

@@ -46,6 +46,7 @@ class Wire:
     clock: Clock
     outcomes: list[Exception | None] = field(default_factory=list)
     calls: int = 0
+    answers_after_s: float = 0.0
 
     def client(self) -> GatewayClient:
         return GatewayClient(ADDRESS, clock=self.clock, sleep=self.clock.advance, connect=lambda _address: self)
@@ -58,6 +59,7 @@ class Wire:
             self.clock.advance(2.5)
         if outcome is not None:
             raise outcome
+        self.clock.advance(self.answers_after_s)
         return iter(())
 
     def close(self) -> None:
@@ -111,6 +113,15 @@ def test_no_call_is_without_a_limit_though_its_time_ran_out(wire: Wire, monkeypa
     )
     overslept.for_task(0, 0, 0).send_reports([REPORT])
     assert given == [2.5, 0.0]
+
+
+def test_a_task_that_asks_for_events_for_long_still_reports(wire: Wire) -> None:
+    messages = wire.client().for_task(0, 0, 0, SERIALIZER)
+    wire.outcomes = [None] * 2_001
+    wire.answers_after_s = 0.003
+    assert [messages.take_events() for _ in range(2_000)] == [[]] * 2_000
+    assert messages.send_reports([REPORT])
+    assert wire.calls == 2_001
 
 
 def test_a_try_that_fails_is_repeated_once(wire: Wire) -> None:

@@ -12,7 +12,14 @@ from streaming_source import required_delay
 from streaming_source.connectors.files import FileSource
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules, strategy_of
+from streaming_source.spark.options import (
+    FRAME_OPTIONS,
+    STRATEGY_OPTIONS,
+    FrameOptions,
+    frame_options,
+    read_rules,
+    strategy_of,
+)
 
 ALL = STRATEGY_OPTIONS | FRAME_OPTIONS | FileSource.options()
 
@@ -86,6 +93,9 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         frame_options(ALL.parse({"maxFutureSkew": "1 hour"}))
     with pytest.raises(OptionError, match="lateness = 'none' needs a built-in watermark generator"):
         read_rules(WatermarkStrategy.no_watermarks(), frame_options(ALL.parse({"lateness": "none"})), bounded=True)
+    by_reports = FrameOptions(watermark_rows=True, reports=True)
+    with pytest.raises(OptionError, match="indexing = 'off' needs a built-in watermark generator"):
+        read_rules(WatermarkStrategy.no_watermarks(), by_reports, bounded=True)
 
 
 def test_a_path_is_required() -> None:

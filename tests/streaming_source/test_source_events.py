@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import cast
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from alignment import WatermarkStrategy
 from streaming_source.api import (
+    DataclassEventSerializer,
     DiscoveredSplits,
     DiscoveringSplitEnumerator,
     RecordSplit,
     SourceEvent,
     SplitEnumeratorContext,
 )
+from streaming_source.gateway import GatewayClient, TaskMessages
+from streaming_source.spark.channel import ANSWERS_S, ReaderChannel
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import Offset
 from streaming_source.spark.options import FrameOptions
@@ -46,6 +50,25 @@ class GreetingSource(TestingSource):
         return GreetingEnumerator(context, self.discover, period_seconds=1.0, checkpoint=checkpoint)
 
 
+class AnsweringEnumerator(DiscoveringSplitEnumerator[RecordSplit]):
+    """Greets who asks."""
+
+    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
+        self._context.send_event_to_source_reader(subtask_id, event)
+
+
+class AnsweringSource(TestingSource):
+    source_event_serializer = DataclassEventSerializer(Greeting)
+
+    def create_enumerator(self, context: SplitEnumeratorContext[RecordSplit]) -> AnsweringEnumerator:
+        return AnsweringEnumerator(context, self.discover, period_seconds=1.0)
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[RecordSplit], checkpoint: DiscoveredSplits[RecordSplit]
+    ) -> AnsweringEnumerator:
+        return AnsweringEnumerator(context, self.discover, period_seconds=1.0, checkpoint=checkpoint)
+
+
 def stream_reader(source: TestingSource) -> AlignedStreamReader:
     data_source = AlignedDataSource(
         source, WatermarkStrategy.for_monotonous_timestamps(), FrameOptions(watermark_rows=True, readers=1)
@@ -75,3 +98,43 @@ def test_an_event_waits_for_a_micro_batch_in_which_its_reader_has_something_to_r
     more = next_offset(restarted, announced)
     assert [part.events for part in restarted.partitions(announced, more)] == [(Greeting(0),)]
     restarted.stop()
+
+
+def test_a_reader_of_a_micro_batch_that_is_read_again_after_a_restart_is_answered() -> None:
+    source = AnsweringSource({"a": [1_000_000, 2_000_000]})
+    before = stream_reader(source)
+    read = next_offset(before, before.initialOffset())
+    before.stop()
+
+    # As Spark does: no offset is asked for before that micro-batch is done.
+    restarted = stream_reader(source)
+    (part,) = restarted.partitions(restarted.initialOffset(), read)
+    assert part.gateway is not None
+    messages = GatewayClient.of(part.gateway).for_task(part.batch, 0, 0, source.source_event_serializer)
+    messages.send_event(Greeting(7))
+    assert messages.take_events() == [Greeting(7)]
+    assert [split.split_id for split in part.splits] == ["a"]
+    assert restarted.latestOffset(read, ReadAllAvailable()) == read
+    restarted.stop()
+
+
+def test_a_reader_that_is_polled_often_does_not_ask_for_events_as_often() -> None:
+    class Messages:
+        asked = 0
+
+        def send_event(self, event: SourceEvent) -> bool:
+            return True
+
+        def take_events(self) -> list[SourceEvent]:
+            self.asked += 1
+            return [Greeting(self.asked)]
+
+    messages = Messages()
+    channel = ReaderChannel(cast("TaskMessages", messages), reports=False)
+    assert (channel.take_events(), messages.asked) == ([], 0)
+    channel.send_event(Greeting(0))
+    assert channel.take_events() == [Greeting(1)]
+    assert all(channel.take_events() == [] for _ in range(100))
+    assert messages.asked == 1
+    time.sleep(ANSWERS_S)
+    assert channel.take_events() == [Greeting(2)]
