@@ -8,6 +8,7 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CANDIDATES := python3.13 python3.12 python3.11 python3
 CODE := alignment streaming_source tests docs $(wildcard benchmarks) $(wildcard notebooks)
+OTHERS_LOG := build/tests.log
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 # Spark's Python workers must be this environment's python, wherever they are started.
@@ -59,9 +60,17 @@ demo: $(STAMP) java ## run the demo
 	@echo "==> demo"
 	@$(VENV)/bin/streaming-source demo
 
+# The two halves use a core each: one after the other they take half an hour.
 test: $(STAMP) java ## run the tests
-	@echo "==> tests"
-	@$(PYTHON) -m pytest tests -m "not soak"
+	@echo "==> tests: with Spark or Kafka here; all others at the same time, into $(OTHERS_LOG), shown at the end"
+	@mkdir -p $(dir $(OTHERS_LOG)); \
+	$(PYTHON) -m pytest tests -m "not soak and not spark and not kafka" > $(OTHERS_LOG) 2>&1 & others=$$!; \
+	$(PYTHON) -m pytest tests -m "not soak and (spark or kafka)"; served=$$?; \
+	wait $$others; alone=$$?; \
+	echo "==> tests without Spark and Kafka"; cat $(OTHERS_LOG); \
+	echo "==> tests: with Spark or Kafka $$(test $$served -eq 0 && echo passed || echo FAILED)," \
+		"others $$(test $$alone -eq 0 && echo passed || echo FAILED)"; \
+	test $$served -eq 0 && test $$alone -eq 0
 
 soak: $(STAMP) ## run the random runs that take minutes
 	@echo "==> soak"
