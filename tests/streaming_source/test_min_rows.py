@@ -23,17 +23,17 @@ OPTIONS = {
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that the stream reader's clock shows."""
+    """Seconds that the planning's clock shows."""
     shown = [1000.0]
     # Its name for the module, not the module: workers measure their own time.
     clock = SimpleNamespace(monotonic=lambda: shown[0], monotonic_ns=time.monotonic_ns)
-    monkeypatch.setattr("streaming_source.spark.stream_reader.time", clock)
+    monkeypatch.setattr("streaming_source.spark.planning.time", clock)
     return shown
 
 
 def await_rows(reading: Reading, rows: int) -> None:
     """Until discovery, which runs beside, has found them."""
-    coordinator = reading.reader._planning
+    coordinator = reading.reader._planning._coordinator
     coordinator.host.run_until(lambda: coordinator.unread_rows() >= rows, 30.0)
 
 
