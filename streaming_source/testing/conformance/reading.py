@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from typing import Final
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from streaming_source.testing.output import CollectingOutput, EmittedRecord
 
 __all__ = ["ReadingSuite"]
 
-_THREAD_ENDS_S: Final = 5.0
+_THREADS_END_S: Final = 5.0
 
 
 class ReadingSuite(ConnectorUnderTest):
@@ -79,8 +80,9 @@ class ReadingSuite(ConnectorUnderTest):
         on_threads = records_by_batch(harness.run())
         harness.close()
         left = set(threading.enumerate()) - before
+        until = time.monotonic() + _THREADS_END_S
         for thread in left:
-            thread.join(_THREAD_ENDS_S)
+            thread.join(max(until - time.monotonic(), 0))
         assert not [thread.name for thread in left if thread.is_alive()]
         assert on_threads == inline
         assert harness.records() == expected
