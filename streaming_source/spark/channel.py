@@ -7,20 +7,21 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from alignment.reports import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent, SourceSplit
 from streaming_source.coordinator import SourceCoordinator
-from streaming_source.gateway import GatewayAddress, GatewayServer, TaskMessages
 from streaming_source.spark.observed_times import ObservedTimes
 from streaming_source.spark.options import FrameOptions
+
+if TYPE_CHECKING:
+    from streaming_source.gateway import GatewayAddress, TaskMessages
 
 __all__ = ["ANSWERS_S", "PlannerChannel", "ReaderChannel", "local_folder"]
 
 _TURN_S: Final = 0.5
 """How long a task that wants something waits for the planner to be free. If it is not, it is answered later."""
-
 
 ANSWERS_S: Final = 0.1
 """How often a reader that has sent an event is given what the enumerator answered."""
@@ -48,6 +49,9 @@ class PlannerChannel:
         options: FrameOptions,
         turn: threading.RLock,
     ) -> None:
+        # Here and not above: it takes a tenth of a second to import, in each process, and few queries have a gateway.
+        from streaming_source.gateway import GatewayServer
+
         self._coordinator = coordinator
         self._turn = turn
         self._server = GatewayServer(
