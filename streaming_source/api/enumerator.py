@@ -269,7 +269,7 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     def held_back(self) -> Collection[str]:
         """Ids of splits with records that cannot be read yet: these are not idle. By default there are none.
 
-        Asked where event times come from an index or from reports; a reader that is looked ahead with says `HELD_BACK`.
+        A reader that the planner looks ahead with can say so itself, see `CaughtUp.HELD_BACK`.
         """
         return ()
 

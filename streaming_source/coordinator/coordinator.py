@@ -303,7 +303,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
         split_ids, foresight = self._in_work.table.split_ids, self.hosted.foresight
         idle = self._in_work.idle_clock.idle(foresight.observed_us(split_ids))
-        held_back = foresight.held_back()
+        held_back = self.host.enumerator.held_back()
         if held_back:
             idle &= np.array([split_id not in held_back for split_id in split_ids], np.bool_)
         return idle

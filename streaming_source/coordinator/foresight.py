@@ -7,7 +7,7 @@ or nobody knows before the readers have read and report (`ReportedTimes`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable, plan_micro_batch
 from alignment.reports import RangeReport
-from streaming_source.api import SourceSplit, SplitEnumerator, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.state import SourceState
 
@@ -85,10 +85,6 @@ class Foresight(ABC, Generic[SplitT]):
     def observed_us(self, split_ids: Sequence[str]) -> int | npt.NDArray[np.int64]:
         """Up to which processing time is known that nothing else is there, of all or of each, `int64[n]`."""
 
-    def held_back(self) -> Collection[str]:
-        """See `SplitEnumerator`."""
-        return ()
-
     @abstractmethod
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `SupportsEventTimeIndex`."""
@@ -137,8 +133,6 @@ class OwnIndex(Foresight[SplitT]):
     Parameters
     ----------
     index
-        The enumerator, as what it knows.
-    enumerator
         The enumerator.
     context
         Its context.
@@ -147,14 +141,8 @@ class OwnIndex(Foresight[SplitT]):
     # What it told of the records since an earlier state is forgotten.
     goes_back = False
 
-    def __init__(
-        self,
-        index: SupportsEventTimeIndex[SplitT],
-        enumerator: SplitEnumerator[SplitT, Any],
-        context: CoordinatorContext[SplitT],
-    ) -> None:
+    def __init__(self, index: SupportsEventTimeIndex[SplitT], context: CoordinatorContext[SplitT]) -> None:
         self._index = index
-        self._enumerator = enumerator
         self._context = context
 
     def new_index(self, load: EventTimeLoader) -> EventTimeIndex:
@@ -189,10 +177,6 @@ class OwnIndex(Foresight[SplitT]):
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `Foresight`."""
         return self._index.event_times(split_id, start, stop)
-
-    def held_back(self) -> Collection[str]:
-        """See `Foresight`."""
-        return self._enumerator.held_back()
 
     def look_on(self) -> None:
         """See `Foresight`."""

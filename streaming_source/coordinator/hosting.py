@@ -107,7 +107,7 @@ class HostedSource(Generic[SplitT, CheckpointT]):
                     f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen "
                     "by it; leave the option out"
                 )
-            foresight = OwnIndex(enumerator, enumerator, context)
+            foresight = OwnIndex(enumerator, context)
         elif rules.reports:
             foresight = ReportedTimes(enumerator, context, calls, workers, now_us, rules.planning)
         else:

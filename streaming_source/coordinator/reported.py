@@ -8,7 +8,7 @@ may be read past the limit, by as much as one micro-batch admits; and that a wat
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -130,10 +130,6 @@ class ReportedTimes(Foresight[SplitT]):
     def observed_us(self, split_ids: Sequence[str]) -> npt.NDArray[np.int64]:
         """See `Foresight`."""
         return np.array([self._observed_us.get(split_id, MIN_WATERMARK) for split_id in split_ids], np.int64)
-
-    def held_back(self) -> Collection[str]:
-        """See `Foresight`."""
-        return self._enumerator.held_back()
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `Foresight`: nobody knows."""
