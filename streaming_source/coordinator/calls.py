@@ -84,7 +84,7 @@ class AsyncCalls:
             try:
                 work()
             except BaseException as error:  # whatever it is, the query must know
-                self.post(partial(_raise, error))
+                self.fail(error)
             else:
                 self._workers.submit(again, period_s)
 
@@ -93,6 +93,10 @@ class AsyncCalls:
     def post(self, action: Callable[[], None]) -> None:
         """Have something done on the coordinator's thread."""
         self._arrived.put(action)
+
+    def fail(self, error: BaseException) -> None:
+        """Have an error raised on the coordinator's thread: the query must hear of it."""
+        self.post(partial(_raise, error))
 
     def on_thread(self, action: Callable[[], None]) -> None:
         """Do something now if this is the coordinator's thread, else have it done there."""

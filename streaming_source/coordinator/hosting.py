@@ -169,11 +169,7 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         try:
             self.host.run()
         except BaseException as error:  # whatever it is, the query must hear of it
-            self.calls.post(partial(_raise, error))
+            self.calls.fail(error)
 
     def _take_reports(self, reports: Sequence[RangeReport]) -> None:
         self.context.changed |= self.foresight.take_reports(reports)
-
-
-def _raise(error: BaseException) -> None:
-    raise error

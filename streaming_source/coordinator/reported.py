@@ -207,7 +207,7 @@ class ReportedTimes(Foresight[SplitT]):
                     "splits: it must give one for each, in their order"
                 )
         except BaseException as error:  # whatever it is, the query must hear of it
-            self._calls.post(partial(_fail, error))
+            self._calls.fail(error)
             return
         self._calls.post(partial(self._take, splits, ends, began_us, again=again))
 
@@ -237,7 +237,3 @@ class ReportedTimes(Foresight[SplitT]):
             self._observed_us[split_id] = began_us
         if end == split.stop and split_id not in self._context.complete:
             self._context.complete_split(split_id)
-
-
-def _fail(error: BaseException) -> None:
-    raise error
