@@ -47,6 +47,18 @@ class _Blocks(NamedTuple):
         return _Blocks._make(column[keep] for column in self)
 
 
+class _Added(NamedTuple):
+    """Blocks of one split that are not in the columns yet; what is not said here is the same for all new ones."""
+
+    split_id: str
+    first: Int64Array
+    rows: Int64Array
+    low: Int64Array
+    high: Int64Array
+    loose: Int64Array
+    asked: int
+
+
 _NO_BLOCKS = _Blocks._make([*(np.empty(0, np.int64) for _ in range(9)), np.empty(0, np.object_)])
 
 
@@ -75,7 +87,7 @@ class BlockTable:
         self._origin_of: dict[str, int] = {}
         self._order: tuple[str, ...] = ()
         self._blocks = _NO_BLOCKS
-        self._added: list[tuple[str, _Blocks]] = []
+        self._added: list[_Added] = []
         self._stale = True
 
     # ---- changes -------------------------------------------------------------------------------------------------
@@ -125,11 +137,12 @@ class BlockTable:
                 f"rows, min_us and max_us of split {split_id!r} must have one length, "
                 f"got {count.size}, {low.size} and {high.size}"
             )
-        if (count < 1).any():
+        if np.count_nonzero(count < 1):
             raise InvalidArgumentError(f"a block of split {split_id!r} has {count.min()} rows; must be at least 1")
-        if (low > high).any():
+        if np.count_nonzero(low > high):
             raise InvalidArgumentError(f"a block of split {split_id!r} has min_us > max_us")
-        loose = np.broadcast_to(~np.asarray(exact, np.bool_), count.shape).astype(np.int64)
+        loose = np.zeros(count.shape, np.int64)
+        loose[:] = np.logical_not(exact)
         self._add(split_id, count, low, high, loose, 0)
 
     def remove(self, split_ids: Iterable[str]) -> None:
@@ -195,13 +208,24 @@ class BlockTable:
         self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, loose: Int64Array, asked: int
     ) -> None:
         end = self._known_end(split_id)
-        first = end + np.cumsum(rows) - rows
-        self._end_of[split_id] = int(end + rows.sum())
-        zero, unknown = np.zeros_like(rows), np.full_like(rows, NO_TIMESTAMP)
-        none = np.full(rows.size, None, np.object_)
-        blocks = _Blocks(zero, first, rows, low, high, loose, np.full_like(rows, asked), unknown, zero, none)
-        self._added.append((split_id, blocks))
+        ends = end + np.cumsum(rows)
+        if ends.size:
+            self._end_of[split_id] = int(ends[-1])
+        self._added.append(_Added(split_id, ends - rows, rows, low, high, loose, asked))
         self._stale = True
+
+    def _taken_in(self, slots: dict[str, int]) -> _Blocks:
+        """What was added, as columns: made for all of it at once, as there may be a block for each of many splits."""
+        added = [blocks for blocks in self._added if blocks.split_id in slots]
+        self._added.clear()
+        sizes = [blocks.rows.size for blocks in added]
+        first, rows, low, high, loose = (
+            np.concatenate([blocks[column] for blocks in added] or [np.empty(0, np.int64)]) for column in range(1, 6)
+        )
+        owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int64), sizes)
+        asked = np.repeat(np.array([blocks.asked for blocks in added], np.int64), sizes)
+        head, used = np.full_like(rows, NO_TIMESTAMP), np.zeros_like(rows)
+        return _Blocks(owner, first, rows, low, high, loose, asked, head, used, np.full(rows.size, None, np.object_))
 
     def _settle(self) -> None:
         """Take all changes into the columns, and derive what the questions need."""
@@ -212,9 +236,7 @@ class BlockTable:
         renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self._order), np.int64, len(self._order))
         blocks = self._blocks._replace(owner=renumbered[self._blocks.owner]) if self._order else self._blocks
         if self._added:
-            added = [b._replace(owner=np.full_like(b.owner, slots[s])) for s, b in self._added if s in slots]
-            blocks = _Blocks._make(np.concatenate(columns) for columns in zip(blocks, *added, strict=True))
-            self._added.clear()
+            blocks = _Blocks._make(map(np.concatenate, zip(blocks, self._taken_in(slots), strict=True)))
         # Stable: blocks of one split stay in the order in which they came.
         self._blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
         self._order, self._slots = order, slots

@@ -259,13 +259,15 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.without_more.add(subtask_id)
 
     def _add_blocks(self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array) -> None:
-        exact = np.ones(high.shape, np.bool_)
+        exact: bool | npt.NDArray[np.bool_] = True
         if self._time_limit_us is not None:
-            # What is invalid bounds nothing: such a block may hold records without a valid event time, and the latest
-            # that has one is anywhere below the limit.
-            exact = high < self._time_limit_us
-            low = np.where(exact, low, NO_TIMESTAMP)
-            high = np.minimum(high, self._time_limit_us - 1)
+            valid = high < self._time_limit_us
+            if not valid.all():
+                # What is invalid bounds nothing: such a block may hold records without a valid event time, and the
+                # latest that has one is anywhere below the limit.
+                exact = valid
+                low = np.where(valid, low, NO_TIMESTAMP)
+                high = np.minimum(high, self._time_limit_us - 1)
         self._index.append(split_id, rows, low, high, exact=exact)
         self.changed = True
 
