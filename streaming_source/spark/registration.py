@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,9 @@ def _data_source(
             return self._aligned.schema()
 
         def streamReader(self, schema: Any) -> Any:
+            # In a process of Spark's own, where what is imported now stays. Looking through all of it for garbage, as
+            # happens every few micro-batches, takes longer than planning one.
+            gc.freeze()
             return self._aligned.stream_reader(schema)
 
         def reader(self, schema: Any) -> Any:
