@@ -33,6 +33,8 @@ __all__ = ["SourceCoordinator"]
 _log = logging.getLogger(__name__)
 
 _FIRST_LOOKS_S: Final = 2.0
+_NAMED: Final = 10
+"""Splits that a message names at most."""
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
@@ -313,8 +315,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         ids, positions = plan.after.split_ids, plan.after.positions.tolist()
         self._in_work.late = self._in_work.late + plan.late
         if plan.late.any():
-            counts = {ids[i]: int(plan.late[i]) for i in np.flatnonzero(plan.late)}
-            _log.warning("late records, at or below the watermark already announced, by split: %s", counts)
+            late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
+            most = {ids[i]: int(late[i]) for i in np.argsort(-late, kind="stable")[:_NAMED] if late[i]}
+            _log.warning(message, late.sum(), np.count_nonzero(late), most)
         splits = at_work.foresight.hand_out(ids, positions)
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
         sequence = self.state.sequence + 1

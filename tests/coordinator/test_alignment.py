@@ -179,6 +179,20 @@ def test_ot_02_records_are_read_under_the_watermark_that_was_announced_before_th
     assert reading.state.late.tolist() == [1]
 
 
+def test_the_message_about_late_records_names_the_splits_that_have_most(caplog: pytest.LogCaptureFixture) -> None:
+    late = {f"s{i:02d}": [100, Pause("1 second"), *[1] * (i + 1)] for i in range(12)}
+    reading = SourceHarness(source := TestingSource(late), STRATEGY, clock=source.clock)
+    assert reading.run_batch()
+    source.clock.advance("2 seconds")
+    assert reading.run_batch()
+    (said,) = [record.getMessage() for record in caplog.records if "late records" in record.getMessage()]
+    assert said.startswith("78 late records")
+    assert "in 12 splits" in said
+    assert "{'s11': 12, 's10': 11," in said
+    assert "'s02': 3}" in said
+    assert "s01" not in said
+
+
 def test_ot_14_a_batch_query_has_no_watermark(tmp_path: Path) -> None:
     for name in ("a", "b"):
         pq.write_table(pa.table({"ts": pa.array([10, 20, 30]).cast(pa.timestamp("us"))}), tmp_path / f"{name}.parquet")
