@@ -7,19 +7,16 @@ faster than Spark's channel to it.
 from __future__ import annotations
 
 import os
-import shutil
-import statistics
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.report import in_turn, ratio, table
+import streaming_source
+from benchmarks.on_spark import compare, drain, session
 
 SPLITS = 8
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int32()), ("v", pa.float64()), ("n", pa.int32())])
@@ -35,10 +32,6 @@ def run(folder: Path, *, quick: bool) -> None:
     _write(data, rows)
     spark = session()
     spark.dataSource.register(_ceiling(rows))
-
-    import streaming_source
-
-    streaming_source.register(spark)
 
     def ours(*, exact: bool = False) -> Any:
         reader = spark.readStream.format("aligned_files").option("eventTimeColumn", "ts").option("eventTimeAs", "ts")
@@ -58,49 +51,27 @@ def run(folder: Path, *, quick: bool) -> None:
         return frame.groupBy(F.window("ts", "1 minute"), "k").count()
 
     delay = "5 seconds"
-    _compare(
+    compare(
         "Parquet into a no-op sink",
         rows,
         rounds,
         {
-            "ours": lambda: _drain(ours(), folder),
-            "ceiling": lambda: _drain(ceiling(), folder),
-            "spark parquet": lambda: _drain(sparks(), folder),
+            "ours": lambda: drain(ours(), folder),
+            "ceiling": lambda: drain(ceiling(), folder),
+            "spark parquet": lambda: drain(sparks(), folder),
         },
     )
-    _compare(
+    compare(
         "Parquet into a windowed count",
         rows,
         rounds,
         {
-            "ours": lambda: _drain(windowed(ours(exact=True)), folder),
-            "ceiling": lambda: _drain(windowed(ceiling().withWatermark("ts", delay)), folder),
-            "spark parquet": lambda: _drain(windowed(sparks().withWatermark("ts", delay)), folder),
+            "ours": lambda: drain(windowed(ours(exact=True)), folder),
+            "ceiling": lambda: drain(windowed(ceiling().withWatermark("ts", delay)), folder),
+            "spark parquet": lambda: drain(windowed(sparks().withWatermark("ts", delay)), folder),
         },
     )
     spark.stop()
-
-
-def _compare(title: str, rows: int, rounds: int, contestants: dict[str, Callable[[], object]]) -> None:
-    seconds = in_turn(contestants, rounds)
-    lines = [
-        [name, f"{rows / statistics.median(taken) / 1e6:.1f} M/s", ratio(taken, seconds["ours"])]
-        for name, taken in seconds.items()
-    ]
-    table(f"{title} ({rounds} rounds in turn)", ["source", "median rate", "speed of ours against it"], lines)
-
-
-def _drain(frame: Any, folder: Path) -> None:
-    checkpoint = folder / f"checkpoint-{uuid4().hex}"
-    query = (
-        frame.writeStream.format("noop")
-        .trigger(availableNow=True)
-        .option("checkpointLocation", str(checkpoint))
-        .outputMode("append")
-        .start()
-    )
-    query.awaitTermination()
-    shutil.rmtree(checkpoint)
 
 
 def _write(folder: Path, rows: int) -> None:
@@ -165,20 +136,3 @@ def _ceiling(rows: int) -> Any:
             return Reader()
 
     return Ceiling
-
-
-def session() -> Any:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[*]")
-        .config("spark.driver.memory", "4g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    return session

@@ -15,7 +15,7 @@ from pyarrow import json as arrow_json
 from pyarrow import parquet as pq
 
 from alignment.timestamps import FieldTimestampAssigner
-from benchmarks.channel import session
+from benchmarks.on_spark import session
 from benchmarks.report import in_turn, ratio, table
 from streaming_source.connectors.files import (
     ArrowFormat,
@@ -143,10 +143,7 @@ def _alone(paths: dict[str, Path], rows: int, rounds: int) -> None:
 
 
 def _under_spark(paths: dict[str, Path], rows: int, rounds: int) -> None:
-    import streaming_source
-
     spark = session()
-    streaming_source.register(spark)
     lines = []
     for contestant in CONTESTANTS:
         if contestant.name == "arrow":
