@@ -12,7 +12,7 @@ import pytest
 from streaming_source.api import RecordSplit
 from streaming_source.coordinator import SourceState, WorkerPool
 from streaming_source.testing import ABORT, EOF, Gap, Pause, TestingAbort, TestingSource
-from tests.coordinator.support import WAIT_S, FetchSource, HeldWorkers, Looking, ScriptedFetches
+from tests.coordinator.support import WAIT_S, FetchSource, HeldWorkers, Looking, ScriptedFetches, worker_threads
 
 
 @pytest.fixture
@@ -427,6 +427,7 @@ def test_a_finished_split_is_closed_and_a_split_that_is_let_go_as_well() -> None
 
 
 def test_a_fetch_that_blocks_is_woken_when_its_split_is_let_go_and_its_reader_closed(pool: WorkerPool) -> None:
+    before = worker_threads()
     source = BlockingSource({"a": []})
     looking = Looking(source, pool)
     looking.add("a")
@@ -434,9 +435,8 @@ def test_a_fetch_that_blocks_is_woken_when_its_split_is_let_go_and_its_reader_cl
     looking.look_ahead.close()
     pool.close()
     (reader,) = source.readers
-    for thread in threading.enumerate():
-        if thread.name.startswith("source-worker"):
-            thread.join(WAIT_S)
+    for thread in worker_threads() - before:
+        thread.join(WAIT_S)
     assert reader.closed == 1
 
 
@@ -535,6 +535,7 @@ def test_what_ended_in_the_last_micro_batch_is_still_cut_into_ranges() -> None:
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("seed", range(3))
 def test_with_threads_every_record_is_seen_once_and_no_reader_stays_open(pool: WorkerPool, seed: int) -> None:
+    before = worker_threads()
     rng = random.Random(seed)
     names = [f"s{number:02d}" for number in range(rng.choice([3, 20, 70]))]
     steps = {name: [rng.choice([0, 1, 5]) for _ in range(rng.randint(1, 12))] for name in names}
@@ -549,7 +550,6 @@ def test_with_threads_every_record_is_seen_once_and_no_reader_stays_open(pool: W
             assert rows <= expected[name], f"seed {seed}"
     looking.look_ahead.close()
     pool.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("source-worker"):
-            thread.join(WAIT_S)
+    for thread in worker_threads() - before:
+        thread.join(WAIT_S)
     assert all(reader.closed == 1 for reader in source.readers), f"seed {seed}"

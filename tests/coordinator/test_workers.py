@@ -202,18 +202,19 @@ def test_after_close_the_caller_still_maps(pool: WorkerPool) -> None:
 
 def test_close_does_not_wait_for_work_that_hangs_and_begins_no_other() -> None:
     pool = WorkerPool(1)
+    before = worker_threads()
     gate = Gate(1)
     done: list[str] = []
     pool.submit(gate.pass_through)
     pool.submit(lambda: done.append("waiting"))
     pool.submit(lambda: done.append("later"), 0.001)
     gate.wait_for_all()
-    before = worker_threads()
+    started = worker_threads() - before
     pool.close()
     pool.close()
     pool.submit(lambda: done.append("after"))
     gate.opened.set()
-    for thread in before:
+    for thread in started:
         thread.join(WAIT_S)
     assert done == []
 
