@@ -163,6 +163,18 @@ class BlockTable:
             del self._end_of[split_id], self._origin_of[split_id]
         self._stale = True
 
+    def forget_unread(self, split_id: str, position: int) -> None:
+        """The records of a split from `position` on are not there any more: what follows them follows it. O(m + n).
+
+        Raises
+        ------
+        UnknownSplitError
+            If it is not known.
+        """
+        if self._known_end(split_id) > position:
+            self.remove([split_id])
+            self.add_split(split_id, position)
+
     def forget_before(self, positions: Int64Array) -> None:
         """Drop the blocks that end at or before `positions` (`int64[n]`). O(m + n)."""
         self._settle()

@@ -203,6 +203,14 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         """No record will be added to this split: once read it is finished."""
 
     @abstractmethod
+    def abandon_split(self, split_id: str) -> None:
+        """What nobody has read of this split is not there any more: none of it is planned, and it is finished.
+
+        What was told of it is forgotten, and what is told from now on is not heard. Records that were planned already
+        are for the readers to miss.
+        """
+
+    @abstractmethod
     def set_horizon(self, event_time_us: int | None) -> None:
         """Splits that are known, and not assigned yet, have no record earlier than this; None if none waits.
 

@@ -69,6 +69,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         Splits assigned since the planner last took them.
     complete
         Ids of the splits to which no record will be added.
+    abandoned
+        Those among them of which nothing more is there to be read.
     horizon_us
         From when on there are records of splits that wait; `MAX_WATERMARK` if none waits.
     observed_us
@@ -105,6 +107,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.changed = False
         self.added: list[SplitT] = []
         self.complete: set[str] = set()
+        self.abandoned: set[str] = set()
         self.horizon_us = MAX_WATERMARK
         self.observed_us: int | None = None
 
@@ -222,6 +225,10 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         """See `SplitEnumeratorContext`."""
         self._calls.on_thread(lambda: self._complete(split_id))
 
+    def abandon_split(self, split_id: str) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._calls.on_thread(lambda: self._abandon(split_id))
+
     def set_horizon(self, event_time_us: int | None) -> None:
         """See `SplitEnumeratorContext`."""
         self._calls.on_thread(lambda: self._set_horizon(MAX_WATERMARK if event_time_us is None else event_time_us))
@@ -268,16 +275,22 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
                 exact = valid
                 low = np.where(valid, low, NO_TIMESTAMP)
                 high = np.minimum(high, self._time_limit_us - 1)
-        self._index.append(split_id, rows, low, high, exact=exact)
-        self.changed = True
+        if split_id not in self.abandoned:
+            self._index.append(split_id, rows, low, high, exact=exact)
+            self.changed = True
 
     def _add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
-        self._index.append_asked(split_id, rows, max_us)
-        self.changed = True
+        if split_id not in self.abandoned:
+            self._index.append_asked(split_id, rows, max_us)
+            self.changed = True
 
     def _complete(self, split_id: str) -> None:
         self.complete.add(split_id)
         self.changed = True
+
+    def _abandon(self, split_id: str) -> None:
+        self.abandoned.add(split_id)
+        self._complete(split_id)
 
     def _set_horizon(self, event_time_us: int) -> None:
         self.changed |= event_time_us != self.horizon_us

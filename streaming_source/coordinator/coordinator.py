@@ -160,7 +160,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._take_over()
         self.host.start(self._in_work.table.split_ids)
         self.host.run_until(lambda: not at_work.calls.awaits_first)
-        self._in_work.take_added(at_work)
+        self._in_work.take_changes(at_work)
         at_work.foresight.start()
         at_work.context.changed = self._started = True
         if self._draining:
@@ -197,7 +197,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         at_work = self.hosted
         while True:
             at_work.host.run()
-            self._in_work.take_added(at_work)
+            self._in_work.take_changes(at_work)
             if self._draining:
                 at_work.foresight.look_on()
             is_due = at_work.context.changed or self._in_work.idle_clock.is_due(at_work.context.observed_us)
@@ -213,7 +213,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.start()
         at_work = self.hosted
         self.host.run()
-        self._in_work.take_added(at_work)
+        self._in_work.take_changes(at_work)
         return int((at_work.index.ends() - self._in_work.table.positions).sum())
 
     @property

@@ -139,7 +139,7 @@ class HostedSource(Generic[SplitT, CheckpointT]):
     def go_back(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Forget what is known of unread records, and give back what was assigned since an earlier state."""
         self.index.remove(self.index.split_ids)
-        self.context.complete.clear()
+        self.context.complete = set(self.context.abandoned)
         self.context.added.clear()
         self.host.go_back(state.sequence, [split.split_id for split in state.unfinished()])
 

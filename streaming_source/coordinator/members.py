@@ -111,8 +111,12 @@ class SplitsInWork:
         self.idle_clock.begin(state.table.statuses)
         hosted.foresight.restore_splits(state)
 
-    def take_added(self, hosted: HostedSource[SplitT, Any]) -> None:
-        """Let the splits join that were assigned since the last plan. O(n log n)."""
+    def take_changes(self, hosted: HostedSource[SplitT, Any]) -> None:
+        """Let the splits join that were assigned since the last plan, and forget what is gone. O(n log n)."""
+        if hosted.context.abandoned:
+            for split_id, position in zip(self.table.split_ids, self.table.positions.tolist(), strict=True):
+                if split_id in hosted.context.abandoned:
+                    hosted.index.forget_unread(split_id, position)
         added = hosted.context.added
         if added:
             self.join(added)
@@ -125,7 +129,7 @@ class SplitsInWork:
             readable = int((self.table.positions < hosted.index.ends()).sum())
             if not hosted.foresight.assign_waiting(readable, hosted.index.nearest_time(self.table.positions)):
                 return
-            self.take_added(hosted)
+            self.take_changes(hosted)
 
     def leave_finished(self, hosted: HostedSource[SplitT, Any]) -> list[str]:
         """Let finished splits leave, the state that says so was handed out; their ids. O(n)."""
@@ -137,6 +141,7 @@ class SplitsInWork:
             for split_id in finished:
                 hosted.foresight.finish_split(split_id)
                 hosted.context.complete.discard(split_id)
+                hosted.context.abandoned.discard(split_id)
         return finished
 
     def available(self, hosted: HostedSource[SplitT, Any] | None) -> dict[str, tuple[int, int]]:

@@ -61,6 +61,8 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         Rows and maximum of each block that is asked, by split id.
     complete
         Ids of the splits to which no record will be added, in the order in which that was said.
+    abandoned
+        Ids of the splits of which nothing more is there to be read, likewise.
     horizon_us
         The last one that was set; None for none.
     """
@@ -88,6 +90,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         self.blocks: dict[str, list[tuple[int, int, int]]] = {}
         self.asked_blocks: dict[str, list[tuple[int, int]]] = {}
         self.complete: list[str] = []
+        self.abandoned: list[str] = []
         self.horizon_us: int | None = None
 
     # ---- for the test --------------------------------------------------------------------------------------------
@@ -199,6 +202,10 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     def complete_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""
         self.complete.append(split_id)
+
+    def abandon_split(self, split_id: str) -> None:
+        """See `SplitEnumeratorContext`."""
+        self.abandoned.append(split_id)
 
     def set_horizon(self, event_time_us: int | None) -> None:
         """See `SplitEnumeratorContext`."""

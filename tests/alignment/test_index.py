@@ -240,6 +240,22 @@ def test_a_split_that_comes_back_under_its_id_is_another() -> None:
     assert records.index.cut(at(0, 0, 0), 50).tolist() == [4, 4, 2]
 
 
+def test_records_that_are_not_there_any_more_are_forgotten_and_what_follows_follows_them() -> None:
+    records = three_splits()
+    records.index.forget_unread("a", 4)
+    assert records.index.ends().tolist() == [4, 4, 2]
+    assert records.index.cut(at(4, 0, 0), 100).tolist() == [4, 4, 2]
+    assert records.index.nearest_time(at(4, 4, 0)) == 20
+    records.index.forget_unread("b", 4)
+    assert records.index.ends().tolist() == [4, 4, 2], "nothing of it was unread"
+    records.times["a"] = [0, 0, 0, 0, 70, 30]
+    records.index.append("a", 2, 30, 70)
+    assert records.index.cut(at(4, 4, 2), 50).tolist() == [4, 4, 2]
+    assert records.index.cut(at(5, 4, 2), 50).tolist() == [6, 4, 2]
+    with pytest.raises(UnknownSplitError, match="nobody"):
+        records.index.forget_unread("nobody", 0)
+
+
 def test_removing_an_unknown_split_removes_none() -> None:
     records = three_splits()
     with pytest.raises(UnknownSplitError, match="nobody"):

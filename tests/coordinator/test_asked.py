@@ -143,6 +143,18 @@ def test_every_split_is_cut_at_one_time_by_one_question() -> None:
     assert state.table.combined == 14 - BOUND - 1
 
 
+def test_of_a_split_that_is_abandoned_nothing_more_is_planned_and_it_holds_nobody_back() -> None:
+    planning = Planning({"a": [10, 11, 12, 13, 14], "b": [10, 50, 51]}, portion=4)
+    assert planning.plan(2) == {"a": 1, "b": 1}
+    planning.log.context.abandon_split("a")
+    planning.log.tell(["a"])
+    assert planning.plan() == {"a": 1, "b": 3}
+    assert planning.statuses() == {"a": SplitStatus.FINISHED, "b": SplitStatus.ACTIVE}
+    assert planning.coordinator.state.table.combined == 51 - BOUND - 1
+    before = planning.coordinator.state
+    assert planning.coordinator.advance() is before
+
+
 def test_a_limit_on_rows_is_kept() -> None:
     planning = Planning({"a": list(range(0, 100, 2)), "b": list(range(1, 101, 2))})
     read = 0

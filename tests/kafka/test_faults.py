@@ -150,6 +150,33 @@ def test_a_topic_that_was_created_again_while_the_query_was_down(topic: Topic) -
         assert offsets(to_end(begun)) == list(range(12))
 
 
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+@pytest.mark.parametrize("count", [40, 4000], ids=["few", "many"])
+def test_what_was_known_of_a_topic_is_not_read_of_the_one_that_was_created_after_it(
+    topic: Topic, caplog: pytest.LogCaptureFixture, indexing: str, count: int
+) -> None:
+    topic.create().write(numbered(count))
+    options = {"failOnDataLoss": "false", "indexing": indexing, "discoveryInterval": "200 ms"}
+    with reading(topic, maxRowsPerTrigger=10, **options) as begun:
+        step_until(begun, lambda: begun.offset["splits"] and begun.offset["splits"][0][0][2] >= 20)
+        topic.delete()
+        # All offsets that are known of the old one are there again.
+        topic.create().write(numbered(count + 50, count))
+        wait_until(lambda: "created again" in caplog.text, "the new topic to be found")
+        # Said on a worker; a moment later the planner knows.
+        time.sleep(1)
+        read: list[int] = []
+
+        def read_all() -> bool:
+            table = begun.next(1000)
+            read.extend(offsets([table] if table else []))
+            return len(read) >= count + 50
+
+        wait_until(read_all, "all records of the new topic")
+        assert begun.next() is None
+    assert read == list(range(count + 50))
+
+
 # ---- unreachable -----------------------------------------------------------------------------------------------------
 
 

@@ -237,14 +237,14 @@ def test_partitions_are_given_to_readers_as_they_are_found() -> None:
     assert not context.without_more
 
 
-def test_splits_of_a_topic_that_is_gone_are_complete() -> None:
+def test_splits_of_a_topic_that_is_gone_are_abandoned() -> None:
     cluster, context = Cluster({"a": ("id", 1)}), TestingEnumeratorContext[KafkaSplit]()
     enumerator(cluster, context).start()
     context.register_reader(0)
     context.run_calls()
     cluster.there = {}
     context.run_calls()
-    assert context.complete == ["a-0"]
+    assert context.abandoned == ["a-0"]
 
 
 def test_readers_of_what_is_bounded_get_no_more() -> None:

@@ -62,10 +62,12 @@ def test_events_signals_blocks_and_ends_are_noted() -> None:
     made.add_blocks("a", [2, 3], [1, 5], [4, 9])
     made.add_blocks("a", 1, 10, 10)
     made.complete_split("a")
+    made.abandon_split("b")
     assert made.events == [(0, Note("x"))]
     assert made.without_more == {1}
     assert made.blocks == {"a": [(2, 1, 4), (3, 5, 9), (1, 10, 10)]}
     assert made.complete == ["a"]
+    assert made.abandoned == ["b"]
     with pytest.raises(SourceError, match="not registered"):
         made.send_event_to_source_reader(1, Note("x"))
 

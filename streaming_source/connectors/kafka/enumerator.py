@@ -105,7 +105,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             raise error
         assert found is not None
         for split_id in found.gone:
-            self._context.complete_split(split_id)
+            self._context.abandon_split(split_id)
         self._ends.update(found.checkpoint.partitions, found.gone)
         self._assign(found.splits)
         self._checkpoint = found.checkpoint

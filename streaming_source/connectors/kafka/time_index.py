@@ -247,18 +247,17 @@ class TimeIndex:
         """
         positions, times = stops.copy(), np.full(stops.size, NO_TIMESTAMP, np.int64)
         asked_ms = bound_us // 1000 + 1
-        # In partitions that are gone nothing is found.
         splits = [self._splits[split_id].split for split_id in split_ids]
         answers: Mapping[Partition, FoundRecord | None] = {}
         if asked_ms >= 0 and bound_us != NO_TIMESTAMP:
-            answers = self._for_plans.records({s.of: asked_ms for s in splits if s.split_id not in self._gone})
+            answers = self._for_plans.records({split.of: asked_ms for split in splits})
         wanted = []
         for split, start, stop in zip(splits, starts.tolist(), stops.tolist(), strict=True):
             begin = start
             if split.of in answers:
                 answer = answers[split.of]
                 begin = stop if answer is None else max(answer.offset, start)
-            if begin < stop and split.split_id not in self._gone:
+            if begin < stop:
                 wanted.append(split.at(begin).until(stop))
         found = self._scanner.first_later(wanted, bound_us)
         for i, split_id in enumerate(split_ids):
