@@ -16,10 +16,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from alignment.durations import saturating_add
 from alignment.index import EventTimeIndex
 from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable
-from alignment.reactive import ReactivePlanner
+from alignment.reactive import ReactivePlanner, nearest_us
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
@@ -136,9 +135,8 @@ class ReportedTimes(Foresight[SplitT]):
         return np.full(stop - start, NO_TIMESTAMP, np.int64)
 
     def nearest_us(self, index: EventTimeIndex, after: SplitTable) -> int | None:
-        """See `Foresight`: the earliest that a record would be on time."""
-        unread = after.positions < index.ends()
-        return saturating_add(int(after.watermarks[unread].min()), 1) if unread.any() else None
+        """See `Foresight`."""
+        return nearest_us(after, index.ends())
 
     def plan(self, before: SplitTable, index: EventTimeIndex, rules: PlanningRules, **limits: Any) -> MicroBatchPlan:
         """See `Foresight`."""
