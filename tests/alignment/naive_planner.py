@@ -131,16 +131,23 @@ def naive_plan(
             statuses[split_id] = IDLE if split.idle and not taken[split_id] else ACTIVE
 
     held = {i: _held(split, ends[i], watermarks[i], rules) for i, split in splits.items()}
-    counting = [held[i] for i in splits if statuses[i] in (ACTIVE, PAUSED)]
-    idling = [held[i] for i in splits if statuses[i] is IDLE]
-    ending = [held[i] for i in splits if statuses[i] is FINISHED and watermarks[i] > MIN_WATERMARK]
+    may_end = rules.bounded and no_more_splits
+    combined = max(announced, naive_combined(held, watermarks, statuses, horizon, may_end=may_end))
+    return NaivePlan(ends, watermarks, statuses, late, combined, bound, why, limit)
+
+
+def naive_combined(
+    held: dict[str, int], watermarks: dict[str, int], statuses: dict[str, SplitStatus], horizon: int, *, may_end: bool
+) -> int:
+    """What all splits together stand for; `held` is what each of them lets pass."""
+    counting = [held[i] for i in held if statuses[i] in (ACTIVE, PAUSED)]
+    idling = [held[i] for i in held if statuses[i] is IDLE]
+    ending = [held[i] for i in held if statuses[i] is FINISHED and watermarks[i] > MIN_WATERMARK]
     before_they_end = min(counting + ending, default=MIN_WATERMARK)
     combined = max(before_they_end, min(counting) if counting else max(idling, default=MIN_WATERMARK))
-    if rules.bounded and no_more_splits and all(status is FINISHED for status in statuses.values()):
+    if may_end and all(status is FINISHED for status in statuses.values()):
         combined = MAX_WATERMARK
-    if horizon < MAX_WATERMARK:
-        combined = min(combined, clamp(horizon - 1))
-    return NaivePlan(ends, watermarks, statuses, late, max(announced, combined), bound, why, limit)
+    return combined if horizon == MAX_WATERMARK else min(combined, clamp(horizon - 1))
 
 
 def _reach(split: NaiveSplit, rules: PlanningRules) -> int:

@@ -10,7 +10,7 @@ from alignment.planner import PlanningRules
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from tests.alignment.naive_planner import clamp, watermark_of
+from tests.alignment.naive_planner import clamp, naive_combined, watermark_of
 
 ACTIVE, PAUSED, IDLE, FINISHED = SplitStatus
 
@@ -140,13 +140,6 @@ def naive_reactive_plan(
             statuses[split_id] = FINISHED
         else:
             statuses[split_id] = IDLE if split.idle else ACTIVE
-    counting = [watermarks[i] for i in splits if statuses[i] in (ACTIVE, PAUSED)]
-    idling = [watermarks[i] for i in splits if statuses[i] is IDLE]
-    ending = [watermarks[i] for i in splits if statuses[i] is FINISHED and watermarks[i] > MIN_WATERMARK]
-    before_they_end = min(counting + ending, default=MIN_WATERMARK)
-    combined = max(before_they_end, min(counting) if counting else max(idling, default=MIN_WATERMARK))
-    if rules.bounded and no_more_splits and all(status is FINISHED for status in statuses.values()):
-        combined = MAX_WATERMARK
-    if horizon < MAX_WATERMARK:
-        combined = min(combined, clamp(horizon - 1))
-    return NaiveReactivePlan(wanted, watermarks, statuses, max(announced, combined), limit, bound)
+    may_end = rules.bounded and no_more_splits
+    combined = max(announced, naive_combined(watermarks, watermarks, statuses, horizon, may_end=may_end))
+    return NaiveReactivePlan(wanted, watermarks, statuses, combined, limit, bound)
