@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -10,10 +11,15 @@ import numpy.typing as npt
 from alignment.combine import SplitStatus
 from alignment.watermarks import MIN_WATERMARK
 
-__all__ = ["IdleClock"]
+__all__ = ["IdleClock", "monotonic_us"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+
+def monotonic_us() -> int:
+    """Processing time in microseconds, as far as only its passing matters."""
+    return time.monotonic_ns() // 1000
 
 
 class IdleClock:

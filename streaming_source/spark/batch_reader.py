@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from streaming_source.api import Source
-from streaming_source.coordinator import ReadRules, SourceCoordinator, assign_ranges
+from streaming_source.coordinator import ReadRules, SourceCoordinator, assign_ranges, monotonic_us
 from streaming_source.spark.partitions import MIN_ROWS_PER_READER, AlignedInputPartition, read_splits
 from streaming_source.spark.rows import RowShaper
 
@@ -43,9 +42,7 @@ class AlignedBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """What each task reads."""
-        coordinator = SourceCoordinator(
-            self._source, self._rules, self._schema, lambda: time.monotonic_ns() // 1000, readers=self._readers
-        )
+        coordinator = SourceCoordinator(self._source, self._rules, self._schema, monotonic_us, readers=self._readers)
         before = coordinator.state
         try:
             coordinator.restore(before)

@@ -11,7 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from streaming_source.api import Source
-from streaming_source.coordinator import GroupMeeting, ReadRules, SourceCoordinator, SourceState, assign_ranges
+from streaming_source.coordinator import (
+    GroupMeeting,
+    ReadRules,
+    SourceCoordinator,
+    SourceState,
+    assign_ranges,
+    monotonic_us,
+)
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.channel import PlannerChannel, local_folder
 from streaming_source.spark.offsets import Offset, OffsetCodec
@@ -44,7 +51,7 @@ class StreamPlanning:
         self._codec = OffsetCodec(source)
         self._turn = threading.RLock()
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(
-            source, rules, schema, _now_us, readers=readers, meeting=_meeting(rules)
+            source, rules, schema, monotonic_us, readers=readers, meeting=_meeting(rules)
         )
         self._has_events = source.source_event_serializer is not None
         self._channel: PlannerChannel | None = None
@@ -143,15 +150,13 @@ class StreamPlanning:
         return self._codec.decode(offset) if known is None else known
 
 
-def _now_us() -> int:
-    return time.monotonic_ns() // 1000
-
-
 def _meeting(rules: ReadRules) -> GroupMeeting | None:
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
         return None
-    return GroupMeeting(_meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, _now_us)
+    return GroupMeeting(
+        _meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, monotonic_us
+    )
 
 
 def _meeting_place() -> Path:
