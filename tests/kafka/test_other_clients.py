@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from tests.kafka.support import reading, records, to_end
 from tests.kafka.topics import CODECS, Record, Topic
 
+ABORTING = Path(__file__).parent / "java" / "Aborting.java"
 CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 
@@ -42,6 +45,19 @@ def test_javas_console_producer_with_keys_headers_nulls_and_every_codec(topic: T
     written |= {(None, f"bare-{codec}".encode(), ()) for codec in CODECS}
     assert len(found) == len(written)
     assert {(r.key, r.value, r.headers) for r in found} == written
+
+
+def test_what_java_aborts_is_not_read(topic: Topic) -> None:
+    topic.create(partitions=2)
+    if "jdk.compiler" not in topic.broker.run_tool("--list-modules"):
+        pytest.skip("this Java has no compiler to run a program from its source")
+    topic.broker.run_tool(str(ABORTING), topic.broker.bootstrap, topic.name)
+    found = read_all(topic)
+    kept = [turn for turn in range(12) if turn % 3 != 1]
+    assert sorted(r.value for r in found if r.value) == sorted(f"{t}/{i}".encode() for t in kept for i in range(10))
+    assert found == [record for log in topic.read().values() for record in log]
+    everything = read_all(topic, **{"kafka.isolation.level": "read_uncommitted"})
+    assert len(everything) == 120
 
 
 def test_javas_transactions(topic: Topic) -> None:

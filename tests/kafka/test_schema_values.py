@@ -252,7 +252,13 @@ def test_what_is_no_protobuf_fails_by_its_place_or_is_null(registry: Registry, b
         ({"schemaRegistryUrl": "http://a"}, "option valueFormat = 'binary' takes no schemaRegistryUrl"),
         ({"schemaRegistry.timeout": "5"}, r"takes no schemaRegistry\.\*"),
         ({"valueFormat": "protobuf", "schemaRegistryUrl": "http://a", "valueSchema": "x"}, "takes no valueSchema"),
-        ({"valueFormat": "avro", "schemaRegistryUrl": "a:1"}, "options schemaRegistryUrl, .*: Invalid url a:1"),
+        (
+            {"valueFormat": "avro", "schemaRegistryUrl": "a:1"},
+            "schemaRegistryUrl: address 1 of 1 .* 'https://host:8081'",
+        ),
+        ({"valueFormat": "avro", "schemaRegistryUrl": "https://a,https://[b"}, "schemaRegistryUrl: address 2 of 2"),
+        ({"valueFormat": "avro", "schemaRegistryUrl": "http://a:many"}, "schemaRegistryUrl: address 1 of 1"),
+        ({"valueFormat": "avro", "schemaRegistryUrl": "http://"}, "schemaRegistryUrl: address 1 of 1"),
         (
             {"valueFormat": "avro", "schemaRegistryUrl": "http://a", "schemaRegistry.nothing": "1"},
             "Unrecognized.*nothing",

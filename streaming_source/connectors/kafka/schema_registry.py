@@ -64,6 +64,13 @@ class SchemaRegistry:
         """
         if "url" in settings:
             raise OptionError("option schemaRegistry.url cannot be set: say where it is with option schemaRegistryUrl")
+        for number, part in enumerate(url.split(","), 1):
+            if not _is_address(part):
+                # Not shown: there may be a password in it.
+                raise OptionError(
+                    f"option schemaRegistryUrl: address {number} of {url.count(',') + 1} is none of a web service; "
+                    "it must be as in 'https://host:8081'"
+                )
         registry = cls(url, tuple(sorted(settings.items())))
         registry._client().close()
         return registry
@@ -174,3 +181,11 @@ def missing_package(option: str, error: ImportError) -> NoReturn:
 
 def _is_number(text: str) -> bool:
     return re.fullmatch(r"\d+(\.\d*)?", text.strip()) is not None
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # brackets that do not close, a port that is no number
+        return False
