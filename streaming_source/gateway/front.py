@@ -31,6 +31,9 @@ _MESSAGES_AT_ONCE: Final = 32
 _FRAMING_BYTES: Final = 1 << 15
 """Of a message's bytes on the wire, those that are not its own: headers, and the protocol's."""
 _GREETING_S: Final = 10.0
+_SILENT_S: Final = 10.0
+"""From when on a connection may be cut off to make room for another one."""
+
 _CLOSE_S: Final = 1.0
 _STEPS_TO_CLOSE: Final = 3
 _LAST_PORT: Final = 65_535
@@ -41,7 +44,8 @@ class GatewayFront:
     """Passes connections on to a local service, as long as they keep to the limits. One daemon thread.
 
     Of a connection at most one message of the largest size is on the way at a time, and of all connections together 32.
-    A connection that sends more, or something other than HTTP/2, is cut off and counted.
+    A connection that sends more, or something other than HTTP/2, is cut off and counted. Where there is no room for
+    another one, that of which nothing was heard for longest makes room if it was silent for 10 s.
 
     Parameters
     ----------
@@ -89,7 +93,8 @@ class GatewayFront:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._thread: threading.Thread | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        # Of each when something last came from its client, in seconds of the loop.
+        self._connections: dict[asyncio.Task[None], float] = {}
 
     @property
     def location(self) -> str:
@@ -196,23 +201,43 @@ class GatewayFront:
     async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self._connections[task] = self._now_s()
         try:
             # Executors may go without a word.
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if len(self._connections) > _MAX_CONNECTIONS:
-                raise RefusedError(Refusal.CROWDED)
+                self._make_room()
             await self._pass_on(reader, writer)
         except RefusedError as error:
             self._count(error.refusal)
         except (OSError, asyncio.CancelledError):
             pass  # either side has gone, or all are being closed
         finally:
-            self._connections.discard(task)
+            self._connections.pop(task, None)
             writer.transport.abort()
+
+    def _now_s(self) -> float:
+        assert self._loop is not None
+        return self._loop.time()
+
+    def _make_room(self) -> None:
+        quietest = min(self._connections, key=self._connections.__getitem__)
+        if self._now_s() - self._connections[quietest] < _SILENT_S:
+            raise RefusedError(Refusal.CROWDED)
+        self._count(Refusal.CROWDED)
+        # At once: several may ask for room before it has ended.
+        del self._connections[quietest]
+        quietest.cancel()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         meter = FrameMeter(self._max_bytes, self._budget)
+        task = asyncio.current_task()
+        assert task is not None
+
+        def heard(data: bytes) -> None:
+            self._connections[task] = self._now_s()
+            meter.from_client(data)
+
         try:
             async with asyncio.timeout(_GREETING_S):
                 greeting = await reader.readexactly(len(FrameMeter.GREETING))
@@ -226,7 +251,7 @@ class GatewayFront:
         service_reader, service_writer = await asyncio.open_unix_connection(str(self._service_path), limit=_CHUNK)
         service_writer.write(greeting)
         ways = [
-            asyncio.ensure_future(_copy(reader, service_writer, meter.from_client)),
+            asyncio.ensure_future(_copy(reader, service_writer, heard)),
             asyncio.ensure_future(_copy(service_reader, writer, meter.from_service)),
         ]
         try:

@@ -24,6 +24,9 @@ from streaming_source.gateway.refusals import RefusalCounts
 from tests.gateway.support import REPORT, SERIALIZER, RecordingListener, Stranger, credentials, message
 
 MEGABYTE = 1 << 20
+SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
+PING = b"\0\0\x08\x06\0\0\0\0\0" + b"anybody?"
+"""Frames of HTTP/2; the second is answered with its last eight bytes."""
 
 
 @pytest.fixture(autouse=True)
@@ -228,6 +231,14 @@ def answer_to(address: GatewayAddress, data: bytes) -> bytes:
         return answer
 
 
+def await_answer(connection: socket.socket) -> None:
+    answer = b""
+    while PING[9:] not in answer:
+        received = connection.recv(1000)
+        assert received, "it was cut off"
+        answer += received
+
+
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(min_size=1, max_size=2_000).filter(lambda data: data[:24] != FrameMeter.GREETING[: len(data)]))
 def test_raw_bytes_on_the_socket_are_malformed_and_not_answered(
@@ -257,6 +268,30 @@ def test_more_connections_than_there_is_room_for_are_not_let_in(
         # An answer: it was let in.
         assert first.recv(1)
         assert answer_to(address, FrameMeter.GREETING) == b""
+    assert server.refused == {Refusal.CROWDED: 1}
+    monkeypatch.undo()
+
+
+def test_a_connection_that_was_silent_makes_room_for_another_one(
+    address: GatewayAddress, server: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "_MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(front, "_SILENT_S", 0.0)
+    with contextlib.ExitStack() as stack:
+        silent, talking = (
+            stack.enter_context(socket.create_connection((address.host, address.port), timeout=20)) for _ in range(2)
+        )
+        for connection in (silent, talking):
+            connection.sendall(FrameMeter.GREETING + SETTINGS + PING)
+            await_answer(connection)
+        talking.sendall(PING)
+        await_answer(talking)
+        assert answer_to(address, FrameMeter.GREETING + SETTINGS + PING)
+        with contextlib.suppress(ConnectionError):
+            while silent.recv(1000):
+                pass
+        talking.sendall(PING)
+        await_answer(talking)
     assert server.refused == {Refusal.CROWDED: 1}
     monkeypatch.undo()
 
