@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.asked import AskedBlocks, FirstLater
-from alignment.blocks import EventTimeLoader, running
+from alignment.blocks import EventTimeLoader
 from alignment.exceptions import InvalidArgumentError
+from alignment.runs import running
 from alignment.search import search_bound
 from alignment.shares import share_evenly
 from alignment.timestamps import NO_TIMESTAMP
