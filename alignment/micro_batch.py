@@ -18,7 +18,7 @@ from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["LimitedBy", "MicroBatchPlan", "PlanningRules", "SplitTable", "conclude", "holding_back"]
+__all__ = ["LimitedBy", "MicroBatchPlan", "PlanConditions", "PlanningRules", "SplitTable", "conclude", "holding_back"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -91,6 +91,47 @@ class PlanningRules:
             raise InvalidArgumentError(
                 "perfect = True: must have out_of_orderness_us, or watermarks cannot be foretold"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConditions:
+    """What is so when one micro-batch is planned.
+
+    Attributes
+    ----------
+    max_rows
+        Read limit, at least 1; None for no limit.
+    group_limit_us
+        The bound that other sources of the same alignment group set.
+    horizon_us
+        Splits that the source knows and has not let join yet have no record earlier than this: nothing later is read,
+        and the watermark stays below it. So of a great many splits only those need to be here whose turn it is.
+    idle
+        `bool[n]`: splits that have had nothing left to read for the idle timeout; None for none.
+    complete
+        `bool[n]`: splits to which no record will be added; None for none.
+    no_more_splits
+        No split will be added.
+    draining
+        Read to the ends known now, then stop (AvailableNow).
+    """
+
+    max_rows: int | None = None
+    group_limit_us: int = MAX_WATERMARK
+    horizon_us: int = MAX_WATERMARK
+    idle: BoolArray | None = None
+    complete: BoolArray | None = None
+    no_more_splits: bool = False
+    draining: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_rows is not None and self.max_rows < 1:
+            raise InvalidArgumentError(f"max_rows = {self.max_rows}: must be at least 1, or None for no limit")
+
+    def flags(self, n: int) -> tuple[BoolArray, BoolArray]:
+        """`idle` and `complete` of all `n` splits."""
+        none = np.zeros(n, np.bool_)
+        return none if self.idle is None else self.idle, none if self.complete is None else self.complete
 
 
 class LimitedBy(StrEnum):

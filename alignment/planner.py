@@ -22,11 +22,27 @@ import numpy.typing as npt
 from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
-from alignment.micro_batch import LimitedBy, MicroBatchPlan, PlanningRules, SplitTable, conclude, holding_back
+from alignment.micro_batch import (
+    LimitedBy,
+    MicroBatchPlan,
+    PlanConditions,
+    PlanningRules,
+    SplitTable,
+    conclude,
+    holding_back,
+)
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark
 
-__all__ = ["LimitedBy", "MicroBatchPlan", "PlanningRules", "SplitTable", "WatermarkAdvance", "plan_micro_batch"]
+__all__ = [
+    "LimitedBy",
+    "MicroBatchPlan",
+    "PlanConditions",
+    "PlanningRules",
+    "SplitTable",
+    "WatermarkAdvance",
+    "plan_micro_batch",
+]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -39,14 +55,7 @@ def plan_micro_batch(
     before: SplitTable,
     index: EventTimeIndex,
     rules: PlanningRules,
-    *,
-    max_rows: int | None = None,
-    group_limit_us: int = MAX_WATERMARK,
-    horizon_us: int = MAX_WATERMARK,
-    idle: BoolArray | None = None,
-    complete: BoolArray | None = None,
-    no_more_splits: bool = False,
-    draining: bool = False,
+    conditions: PlanConditions | None = None,
     advance: WatermarkAdvance | None = None,
 ) -> MicroBatchPlan:
     """Plan one micro-batch.
@@ -59,21 +68,8 @@ def plan_micro_batch(
         Event times of what is unread.
     rules
         See `PlanningRules`.
-    max_rows
-        Read limit, at least 1; None for no limit.
-    group_limit_us
-        The bound that other sources of the same alignment group set.
-    horizon_us
-        Splits that the source knows and has not let join yet have no record earlier than this: nothing later is read,
-        and the watermark stays below it. So of a great many splits only those need to be here whose turn it is.
-    idle
-        `bool[n]`: splits that have had nothing left to read for the idle timeout.
-    complete
-        `bool[n]`: splits to which no record will be added.
-    no_more_splits
-        No split will be added.
-    draining
-        Read to the ends known now, then stop (AvailableNow).
+    conditions
+        See `PlanConditions`; None for those of its defaults.
     advance
         Watermarks of a generator whose watermarks cannot be foretold; None for a generator that never emits.
 
@@ -88,15 +84,13 @@ def plan_micro_batch(
     """
     if before.split_ids != index.split_ids:
         raise InvalidArgumentError(f"the state has {len(before)} splits that are not the {len(index)} of the index")
-    if max_rows is not None and max_rows < 1:
-        raise InvalidArgumentError(f"max_rows = {max_rows}: must be at least 1, or None for no limit")
-    nothing = np.zeros(len(before), np.bool_)
-    idle = nothing if idle is None else idle
-    complete = nothing if complete is None else complete
+    conditions = conditions or PlanConditions()
+    idle, complete = conditions.flags(len(before))
+    max_rows, horizon_us, group_limit_us = conditions.max_rows, conditions.horizon_us, conditions.group_limit_us
     available = index.ends()
     unread = before.positions < available
 
-    bound, bounding = _alignment_bound(before, index, rules, idle, complete, unread, draining)
+    bound, bounding = _alignment_bound(before, index, rules, idle, complete, unread, conditions.draining)
     limited_by = LimitedBy.HORIZON if horizon_us < min(bound, group_limit_us) else LimitedBy.DRIFT
     group_limit_us = min(group_limit_us, horizon_us)
     aligned = bound = min(bound, group_limit_us)
@@ -119,14 +113,14 @@ def plan_micro_batch(
         ends,
         watermarks,
         held=_held(index, rules, ends, watermarks),
-        paused=waits if limited_by in (LimitedBy.DRIFT, LimitedBy.GAP) else nothing,
+        paused=waits & (limited_by in (LimitedBy.DRIFT, LimitedBy.GAP)),
         idle=~waits & idle & (ends == before.positions),
         finished=~waits & complete,
         late=index.count_at_or_below(before.positions, ends, before.combined),
         bound_us=bound,
         limited_by=limited_by,
         horizon_us=horizon_us,
-        no_more_splits=no_more_splits,
+        no_more_splits=conditions.no_more_splits,
     )
 
 

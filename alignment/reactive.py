@@ -20,7 +20,15 @@ import numpy.typing as npt
 
 from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError
-from alignment.micro_batch import LimitedBy, MicroBatchPlan, PlanningRules, SplitTable, conclude, holding_back
+from alignment.micro_batch import (
+    LimitedBy,
+    MicroBatchPlan,
+    PlanConditions,
+    PlanningRules,
+    SplitTable,
+    conclude,
+    holding_back,
+)
 from alignment.observed import ObservedSplits, SplitObservation
 from alignment.reports import RangeReport
 from alignment.shares import share_by_time, share_evenly
@@ -148,19 +156,7 @@ class ReactivePlanner:
 
     # ---- plans ---------------------------------------------------------------------------------------------------
 
-    def plan(
-        self,
-        before: SplitTable,
-        ends: Int64Array,
-        *,
-        max_rows: int | None = None,
-        group_limit_us: int = MAX_WATERMARK,
-        horizon_us: int = MAX_WATERMARK,
-        idle: BoolArray | None = None,
-        complete: BoolArray | None = None,
-        no_more_splits: bool = False,
-        draining: bool = False,
-    ) -> MicroBatchPlan:
+    def plan(self, before: SplitTable, ends: Int64Array, conditions: PlanConditions | None = None) -> MicroBatchPlan:
         """Plan one micro-batch, after the one before it was read.
 
         Parameters
@@ -169,7 +165,7 @@ class ReactivePlanner:
             The state now. A split that is not where the last plan left it starts anew, as after `rewind`.
         ends
             `int64[n]`: position after the last record that is known to be there.
-        max_rows, group_limit_us, horizon_us, idle, complete, no_more_splits, draining
+        conditions
             As for `plan_micro_batch`. Nothing later than a horizon is announced, but may be read.
 
         Returns
@@ -182,7 +178,7 @@ class ReactivePlanner:
         Raises
         ------
         InvalidArgumentError
-            If `ends` are not as many as the splits, or `max_rows` is below 1.
+            If `ends` are not as many as the splits.
 
         Notes
         -----
@@ -190,18 +186,16 @@ class ReactivePlanner:
         """
         if ends.shape != before.positions.shape:
             raise InvalidArgumentError(f"ends has the shape {ends.shape}: must be one for each of {len(before)} splits")
-        if max_rows is not None and max_rows < 1:
-            raise InvalidArgumentError(f"max_rows = {max_rows}: must be at least 1, or None for no limit")
-        nothing = np.zeros(len(before), np.bool_)
-        idle = nothing if idle is None else idle
-        complete = nothing if complete is None else complete
+        conditions = conditions or PlanConditions()
+        idle, complete = conditions.flags(len(before))
+        max_rows, horizon_us = conditions.max_rows, conditions.horizon_us
         slots = self._splits.take_up(before)
         seen = bounded_watermark(self._splits.latest_us[slots], self._bound_us)
         watermarks = np.maximum(before.watermarks, seen)
         unread = before.positions < ends
 
-        bounding = holding_back(self._rules, unread, idle, complete, draining)
-        aligned = min(self._limit(watermarks, bounding), group_limit_us)
+        bounding = holding_back(self._rules, unread, idle, complete, conditions.draining)
+        aligned = min(self._limit(watermarks, bounding), conditions.group_limit_us)
         bound = min(aligned, horizon_us)
         room = np.where(unread & (watermarks <= bound), ends - before.positions, 0)
         wanted = self._wanted(slots, watermarks, room, bound)
@@ -229,7 +223,7 @@ class ReactivePlanner:
             bound_us=bound,
             limited_by=limited_by,
             horizon_us=horizon_us,
-            no_more_splits=no_more_splits,
+            no_more_splits=conditions.no_more_splits,
         )
 
     def check_invariants(self) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from alignment.combine import SplitStatus
 from alignment.drift import SourceReport
 from alignment.index import EventTimeIndex
-from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable, plan_micro_batch
+from alignment.planner import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, plan_micro_batch
 from alignment.reactive import ReactivePlanner, nearest_us
 from alignment.reports import RangeReport
 from alignment.scenario import Faults, Planning, Records, SourceScenario
@@ -179,29 +179,17 @@ class SimulatedSource:
         idle = np.zeros(numbers.size, np.bool_)
         if scenario.idle_timeout_us is not None:
             idle = now_us - self._caught_up_us[numbers] >= scenario.idle_timeout_us
-        complete = (ends == scenario.records) & scenario.bounded
-        no_more_splits = bool(self._known.all())
-        if scenario.planning is Planning.INDEXED:
-            self._tell_index(ends)
-            return plan_micro_batch(
-                before,
-                self._index,
-                self.rules,
-                max_rows=scenario.max_rows,
-                group_limit_us=group_limit_us,
-                idle=idle,
-                complete=complete,
-                no_more_splits=no_more_splits,
-            )
-        return self._planner.plan(
-            before,
-            ends,
+        conditions = PlanConditions(
             max_rows=scenario.max_rows,
             group_limit_us=group_limit_us,
             idle=idle,
-            complete=complete,
-            no_more_splits=no_more_splits,
+            complete=(ends == scenario.records) & scenario.bounded,
+            no_more_splits=bool(self._known.all()),
         )
+        if scenario.planning is Planning.INDEXED:
+            self._tell_index(ends)
+            return plan_micro_batch(before, self._index, self.rules, conditions)
+        return self._planner.plan(before, ends, conditions)
 
     def _tell_index(self, ends: Int64Array) -> None:
         for slot in np.flatnonzero(ends > self._indexed_to[self._numbers]).tolist():

@@ -11,7 +11,7 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.index import EventTimeIndex
-from alignment.planner import PlanningRules, SplitTable, plan_micro_batch
+from alignment.planner import PlanConditions, PlanningRules, SplitTable, plan_micro_batch
 from alignment.strategy import WatermarkStrategy
 from alignment.watermarks import MIN_WATERMARK
 from benchmarks.report import table
@@ -78,8 +78,8 @@ def _plan_seconds(n: int, rounds: int) -> list[float]:
     middle = int(BLOCKS * ROWS * STEP_US * 0.4)
     kinds: list[Callable[[], object]] = [
         lambda: plan_micro_batch(table, index, rules),
-        lambda: plan_micro_batch(table, index, rules, group_limit_us=middle),
-        lambda: plan_micro_batch(table, index, rules, max_rows=n * ROWS * BLOCKS // 3),
+        lambda: plan_micro_batch(table, index, rules, PlanConditions(group_limit_us=middle)),
+        lambda: plan_micro_batch(table, index, rules, PlanConditions(max_rows=n * ROWS * BLOCKS // 3)),
     ]
     seconds = []
     for plan in kinds:

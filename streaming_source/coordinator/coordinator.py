@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.combine import SplitStatus
-from alignment.planner import MicroBatchPlan
+from alignment.planner import MicroBatchPlan, PlanConditions
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.foresight import OwnIndex
@@ -270,10 +270,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         ids = self._in_work.table.split_ids
         strategy = self._rules.strategy
         own_generator = strategy.generates_watermarks and strategy.out_of_orderness_us is None
-        plan = at_work.foresight.plan(
-            self._in_work.table,
-            at_work.index,
-            self._rules.planning,
+        conditions = PlanConditions(
             max_rows=max_rows,
             # A run that only reads what is there (AvailableNow) goes alone.
             group_limit_us=MAX_WATERMARK if self._draining else self._group.limit_us(),
@@ -282,8 +279,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             complete=np.fromiter((split_id in at_work.context.complete for split_id in ids), np.bool_, len(ids)),
             no_more_splits=at_work.context.no_more_splits,
             draining=self._draining,
-            advance=self._generators.advance if own_generator else None,
         )
+        advance = self._generators.advance if own_generator else None
+        plan = at_work.foresight.plan(self._in_work.table, at_work.index, self._rules.planning, conditions, advance)
         # A snapshot says nothing of the time that passes while it is read.
         if not self._draining:
             self._group.tell(plan.slowest_us, partial(at_work.foresight.nearest_us, at_work.index, plan.after))

@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.index import EventTimeIndex, EventTimeLoader
-from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable, plan_micro_batch
+from alignment.planner import (
+    MicroBatchPlan,
+    PlanConditions,
+    PlanningRules,
+    SplitTable,
+    WatermarkAdvance,
+    plan_micro_batch,
+)
 from alignment.reports import RangeReport
 from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.context import CoordinatorContext
@@ -93,9 +100,16 @@ class Foresight(ABC, Generic[SplitT]):
         """Event time of the record to be read next, of all splits; None if nothing is unread."""
         return index.nearest_time(after.positions) if (after.positions < index.ends()).any() else None
 
-    def plan(self, before: SplitTable, index: EventTimeIndex, rules: PlanningRules, **limits: Any) -> MicroBatchPlan:
+    def plan(
+        self,
+        before: SplitTable,
+        index: EventTimeIndex,
+        rules: PlanningRules,
+        conditions: PlanConditions,
+        advance: WatermarkAdvance | None,
+    ) -> MicroBatchPlan:
         """The next micro-batch, see `plan_micro_batch`."""
-        return plan_micro_batch(before, index, rules, **limits)
+        return plan_micro_batch(before, index, rules, conditions, advance)
 
     def take_reports(self, reports: Sequence[RangeReport]) -> bool:
         """Readers tell what they read; whether that makes a difference for the next plan."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.index import EventTimeIndex
-from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable
+from alignment.planner import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, WatermarkAdvance
 from alignment.reactive import ReactivePlanner, nearest_us
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
@@ -138,11 +138,17 @@ class ReportedTimes(Foresight[SplitT]):
         """See `Foresight`."""
         return nearest_us(after, index.ends())
 
-    def plan(self, before: SplitTable, index: EventTimeIndex, rules: PlanningRules, **limits: Any) -> MicroBatchPlan:
-        """See `Foresight`."""
-        del limits["advance"]
+    def plan(
+        self,
+        before: SplitTable,
+        index: EventTimeIndex,
+        rules: PlanningRules,
+        conditions: PlanConditions,
+        advance: WatermarkAdvance | None,
+    ) -> MicroBatchPlan:
+        """See `Foresight`. With a generator of the user's own there are no reports."""
         self._warn_of_lost_reports()
-        return self._planner.plan(before, index.ends(), **limits)
+        return self._planner.plan(before, index.ends(), conditions)
 
     def take_reports(self, reports: Sequence[RangeReport]) -> bool:
         """See `Foresight`."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.index import EventTimeIndex
-from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable, plan_micro_batch
+from alignment.planner import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.naive_planner import NaivePlan, NaiveSplit, clamp, naive_plan
@@ -201,10 +201,7 @@ class PlannedSource:
     def _plan(
         self, index: EventTimeIndex, before: SplitTable, max_rows: int | None, group_limit: int, horizon: int
     ) -> MicroBatchPlan:
-        return plan_micro_batch(
-            before,
-            index,
-            self.rules,
+        conditions = PlanConditions(
             max_rows=max_rows,
             group_limit_us=group_limit,
             horizon_us=horizon,
@@ -212,7 +209,9 @@ class PlannedSource:
             complete=np.array([self.naive[i].complete for i in before.split_ids], np.bool_),
             no_more_splits=self.no_more_splits,
             draining=self.draining,
-            advance=lambda split_id, times: _own_generator(times.tolist()),
+        )
+        return plan_micro_batch(
+            before, index, self.rules, conditions, lambda split_id, times: _own_generator(times.tolist())
         )
 
     def _agrees(self, plan: MicroBatchPlan, expected: NaivePlan) -> None:

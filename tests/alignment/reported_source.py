@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.planner import MicroBatchPlan, PlanningRules, SplitTable
+from alignment.planner import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.reactive import ReactivePlanner
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
@@ -159,9 +159,7 @@ class ReportedSource:
         )
         before = self.table()
         ids = before.split_ids
-        plan = self.planner.plan(
-            before,
-            np.array([self.splits[i].end for i in ids], np.int64),
+        conditions = PlanConditions(
             max_rows=max_rows,
             group_limit_us=group_limit,
             horizon_us=horizon,
@@ -170,6 +168,7 @@ class ReportedSource:
             no_more_splits=self.no_more_splits,
             draining=self.draining,
         )
+        plan = self.planner.plan(before, np.array([self.splits[i].end for i in ids], np.int64), conditions)
         self.planner.check_invariants()
         self._check(before, plan, expected, max_rows)
         late = plan.late.tolist()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from alignment.combine import SplitStatus
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
-from alignment.planner import LimitedBy, PlanningRules, SplitTable, plan_micro_batch
+from alignment.planner import LimitedBy, PlanConditions, PlanningRules, SplitTable, plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.planned_source import Block, PlannedSource
@@ -282,7 +282,7 @@ def test_a_restart_inside_a_block_of_loose_bounds_forgets_the_maximum_that_was_r
 
 def test_a_limit_of_no_rows_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="max_rows = 0"):
-        plan_micro_batch(SplitTable.empty(), EventTimeIndex(_nothing), PlanningRules(0), max_rows=0)
+        PlanConditions(max_rows=0)
 
 
 def test_a_state_of_other_splits_than_the_index_is_refused() -> None:

@@ -372,13 +372,11 @@ def test_sizes_below_their_minimum_are_refused(wrong: dict[str, int]) -> None:
         ReactivePlanner(PlanningRules(3, 5), **wrong)
 
 
-def test_a_plan_needs_an_end_for_each_split_and_a_read_limit_of_at_least_one() -> None:
+def test_a_plan_needs_an_end_for_each_split() -> None:
     planner = ReactivePlanner(PlanningRules(3, 5))
     table = SplitTable(("a",), np.array([0]), np.array([MIN_WATERMARK]), np.array([0], np.int8))
     with pytest.raises(InvalidArgumentError, match="ends has the shape"):
         planner.plan(table, np.array([1, 2]))
-    with pytest.raises(InvalidArgumentError, match="max_rows = 0"):
-        planner.plan(table, np.array([1]), max_rows=0)
 
 
 def test_what_was_handed_out_by_no_plan_is_taken_up_where_the_table_is() -> None:
