@@ -62,9 +62,11 @@ def _running(jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture
-def topic(broker: KafkaBroker) -> Topic:
+def topic(broker: KafkaBroker) -> Iterator[Topic]:
     """A topic name that no other test has; not created yet."""
-    return Topic(broker)
+    made = Topic(broker)
+    yield made
+    made.close()
 
 
 @pytest.fixture

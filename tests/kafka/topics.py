@@ -61,6 +61,10 @@ class Topic:
         self.name = name or f"topic-{uuid4().hex[:8]}"
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
+    def close(self) -> None:
+        """Let go of its connections, whoever holds on to it: several hundred would be too many for `select`."""
+        del self.admin
+
     def create(self, partitions: int = 1, **config: Any) -> Topic:
         """Create it; `segment_ms=100` is `segment.ms`. Waits while a deleted one of this name goes away."""
         settings = {name.replace("_", "."): str(value) for name, value in config.items()}
