@@ -184,13 +184,13 @@ class ReportedTimes(Foresight[SplitT]):
 
     @property
     def is_settled(self) -> bool:
-        """See `Foresight`."""
-        return not self._unknown
+        """See `Foresight`. Where a split ends that is gone, nobody will say."""
+        return self._unknown <= self._context.abandoned
 
     @property
     def is_at_rest(self) -> bool:
         """See `Foresight`."""
-        return not self._unknown
+        return self.is_settled
 
     def close(self) -> None:
         """See `Foresight`."""

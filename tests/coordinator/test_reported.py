@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -154,6 +155,27 @@ def test_a_split_is_not_read_past_its_stop_where_records_go_on() -> None:
     harness = reading(source)
     settle(harness, source)
     assert harness.records() == {"a": [(0, 0), (1, 1), (2, 2)]}
+    harness.close()
+
+
+class _Lost(TestingSource):
+    """Of its split b nothing is there any more, and nobody says where it ends."""
+
+    def create_enumerator(self, context: Any) -> Any:
+        context.abandon_split("b")
+        return super().create_enumerator(context)
+
+    def end_positions(self, splits: Sequence[RecordSplit]) -> list[int]:
+        ends = super().end_positions(splits)
+        return [None if split.split_id == "b" else end for split, end in zip(splits, ends, strict=True)]  # type: ignore[misc]
+
+
+def test_a_run_to_the_end_does_not_wait_for_a_split_that_is_gone() -> None:
+    source = _Lost({"a": [10, 20], "b": [10, 20]})
+    harness = reading(source, available_now=True)
+    harness.run()
+    assert harness.records() == {"a": [(0, 10), (1, 20)]}
+    assert harness.watermark == 20 - BOUND - 1
     harness.close()
 
 
