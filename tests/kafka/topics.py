@@ -130,7 +130,7 @@ class Topic:
             "compression.type": codec,
             "linger.ms": 5,
             # What is sent again, as in the first moments of a topic, would else come behind what was sent after it.
-            "enable.idempotence": True,
+            "max.in.flight": 1,
             "queue.buffering.max.messages": 10_000_000,
             "on_delivery": lambda error, _: lost.append(str(error)) if error else None,
             **{name.replace("_", "."): value for name, value in config.items()},
