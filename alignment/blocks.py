@@ -52,12 +52,9 @@ class _Added(NamedTuple):
     """Blocks of one split that are not in the columns yet; what is not said here is the same for all new ones."""
 
     split_id: str
-    first: Int64Array
-    rows: Int64Array
-    low: Int64Array
-    high: Int64Array
-    loose: Int64Array
     asked: int
+    columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
+    """`first`, `rows`, `low`, `high`, `loose`."""
 
 
 _NO_BLOCKS = _Blocks._make([*(np.empty(0, np.int64) for _ in range(9)), np.empty(0, np.object_)])
@@ -224,17 +221,17 @@ class BlockTable:
         ends = end + np.cumsum(rows)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
-        self._added.append(_Added(split_id, ends - rows, rows, low, high, loose, asked))
+        self._added.append(_Added(split_id, asked, (ends - rows, rows, low, high, loose)))
         self._stale = True
 
     def _taken_in(self, slots: dict[str, int]) -> _Blocks:
         """What was added, as columns: made for all of it at once, as there may be a block for each of many splits."""
         added = [blocks for blocks in self._added if blocks.split_id in slots]
         self._added.clear()
-        sizes = [blocks.rows.size for blocks in added]
-        first, rows, low, high, loose = (
-            np.concatenate([blocks[column] for blocks in added] or [np.empty(0, np.int64)]) for column in range(1, 6)
-        )
+        if not added:
+            return _NO_BLOCKS
+        first, rows, low, high, loose = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
+        sizes = [blocks.columns[0].size for blocks in added]
         owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int64), sizes)
         asked = np.repeat(np.array([blocks.asked for blocks in added], np.int64), sizes)
         head, used = np.full_like(rows, NO_TIMESTAMP), np.zeros_like(rows)
