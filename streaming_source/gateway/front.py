@@ -207,7 +207,7 @@ class GatewayFront:
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if len(self._connections) > _MAX_CONNECTIONS:
                 self._make_room()
-            await self._pass_on(reader, writer)
+            await self._pass_on(task, reader, writer)
         except RefusedError as error:
             self._count(error.refusal)
         except (OSError, asyncio.CancelledError):
@@ -229,10 +229,10 @@ class GatewayFront:
         del self._connections[quietest]
         quietest.cancel()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         meter = FrameMeter(self._max_bytes, self._budget)
-        task = asyncio.current_task()
-        assert task is not None
 
         def heard(data: bytes) -> None:
             self._connections[task] = self._now_s()
