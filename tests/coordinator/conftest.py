@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.coordinator.support import WAIT_S, worker_threads
+from tests.coordinator.support import await_end, worker_threads
 
 
 @pytest.fixture(autouse=True)
@@ -14,9 +14,7 @@ def _no_thread_is_left() -> Iterator[None]:
     """Each test ends the threads that it started."""
     before = worker_threads()
     yield
-    for thread in worker_threads() - before:
-        thread.join(WAIT_S)
-        assert not thread.is_alive(), f"{thread.name} goes on after the test"
+    await_end(worker_threads() - before)
 
 
 @pytest.fixture

@@ -45,6 +45,12 @@ def worker_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("source-worker")}
 
 
+def await_end(threads: Iterable[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive(), f"{thread.name} goes on"
+
+
 def ids(splits: Iterable[RecordSplit]) -> list[str]:
     return [split.split_id for split in splits]
 

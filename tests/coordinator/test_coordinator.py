@@ -14,7 +14,7 @@ from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.coordinator import ReadRules, SourceCoordinator, WorkerPool
 from streaming_source.exceptions import SourceError
 from streaming_source.testing import EOF, FakeClock, Gap, InlineWorkers, Pause, SourceHarness, TestingSource
-from tests.coordinator.support import STRATEGY, coordinator, ids, worker_threads
+from tests.coordinator.support import STRATEGY, await_end, coordinator, ids, worker_threads
 
 
 class RememberingSource(TestingSource):
@@ -378,9 +378,7 @@ def test_an_enumerator_that_cannot_be_closed_leaves_no_thread() -> None:
     planning.host.enumerator.close = fail  # type: ignore[method-assign]
     with pytest.raises(OSError, match="cannot close"):
         planning.close()
-    for thread in worker_threads() - before:
-        thread.join(20)
-        assert not thread.is_alive()
+    await_end(worker_threads() - before)
 
 
 def test_with_threads_all_is_planned_and_none_is_left() -> None:

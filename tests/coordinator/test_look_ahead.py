@@ -12,7 +12,15 @@ import pytest
 from streaming_source.api import RecordSplit
 from streaming_source.coordinator import SourceState, WorkerPool
 from streaming_source.testing import ABORT, EOF, Gap, Pause, TestingAbort, TestingSource
-from tests.coordinator.support import WAIT_S, FetchSource, HeldWorkers, Looking, ScriptedFetches, worker_threads
+from tests.coordinator.support import (
+    WAIT_S,
+    FetchSource,
+    HeldWorkers,
+    Looking,
+    ScriptedFetches,
+    await_end,
+    worker_threads,
+)
 
 
 @pytest.fixture
@@ -435,8 +443,7 @@ def test_a_fetch_that_blocks_is_woken_when_its_split_is_let_go_and_its_reader_cl
     looking.look_ahead.close()
     pool.close()
     (reader,) = source.readers
-    for thread in worker_threads() - before:
-        thread.join(WAIT_S)
+    await_end(worker_threads() - before)
     assert reader.closed == 1
 
 
@@ -550,6 +557,5 @@ def test_with_threads_every_record_is_seen_once_and_no_reader_stays_open(pool: W
             assert rows <= expected[name], f"seed {seed}"
     looking.look_ahead.close()
     pool.close()
-    for thread in worker_threads() - before:
-        thread.join(WAIT_S)
+    await_end(worker_threads() - before)
     assert all(reader.closed == 1 for reader in source.readers), f"seed {seed}"

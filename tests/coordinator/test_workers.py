@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from streaming_source.coordinator import WorkerPool
-from tests.coordinator.support import WAIT_S, worker_threads
+from tests.coordinator.support import WAIT_S, await_end, worker_threads
 
 
 @pytest.fixture
@@ -214,8 +214,7 @@ def test_close_does_not_wait_for_work_that_hangs_and_begins_no_other() -> None:
     pool.close()
     pool.submit(lambda: done.append("after"))
     gate.opened.set()
-    for thread in started:
-        thread.join(WAIT_S)
+    await_end(started)
     assert done == []
 
 
@@ -231,9 +230,7 @@ def test_threads_end_with_their_pool_also_those_that_wait() -> None:
     assert len(started) == 3
     assert all(thread.daemon for thread in started)
     pool.close()
-    for thread in started:
-        thread.join(WAIT_S)
-    assert not any(thread.is_alive() for thread in started)
+    await_end(started)
 
 
 def test_threads_are_started_as_they_are_needed() -> None:
