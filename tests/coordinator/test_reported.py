@@ -165,9 +165,9 @@ class _Lost(TestingSource):
         context.abandon_split("b")
         return super().create_enumerator(context)
 
-    def end_positions(self, splits: Sequence[RecordSplit]) -> list[int]:
+    def end_positions(self, splits: Sequence[RecordSplit]) -> list[int | None]:
         ends = super().end_positions(splits)
-        return [None if split.split_id == "b" else end for split, end in zip(splits, ends, strict=True)]  # type: ignore[misc]
+        return [None if split.split_id == "b" else end for split, end in zip(splits, ends, strict=True)]
 
 
 def test_a_run_to_the_end_does_not_wait_for_a_split_that_is_gone() -> None:
@@ -185,7 +185,7 @@ class _Silent(TestingSource):
 
 
 class _Unasked(TestingSource):
-    def end_positions(self, splits: Sequence[RecordSplit]) -> list[int]:
+    def end_positions(self, splits: Sequence[RecordSplit]) -> list[int | None]:
         return list(super(TestingSource, self).end_positions(splits))
 
 
