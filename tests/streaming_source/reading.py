@@ -59,6 +59,11 @@ class Reading:
         start, self.offset = self.offset, self.reader.latestOffset(self.offset, limit)
         return None if self.offset is start else self.between(start, self.offset)
 
+    def await_unread(self, rows: int) -> None:
+        """Wait until discovery, which runs beside, has found so many records that are in no micro-batch."""
+        coordinator = self.reader._planning._coordinator
+        coordinator.host.run_until(lambda: coordinator.unread_rows() >= rows, 30.0)
+
     def between(self, start: dict[str, Any], end: dict[str, Any]) -> pa.Table:
         batches = [b for part in self.reader.partitions(start, end) for b in self.reader.read(part)]
         assert all(b.schema == self.reader._shaper.schema for b in batches)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,15 +25,9 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that the planning's clock shows."""
     shown = [1000.0]
     # Its name for the module, not the module: workers measure their own time.
-    clock = SimpleNamespace(monotonic=lambda: shown[0], monotonic_ns=time.monotonic_ns)
+    clock = SimpleNamespace(monotonic=lambda: shown[0])
     monkeypatch.setattr("streaming_source.spark.planning.time", clock)
     return shown
-
-
-def await_rows(reading: Reading, rows: int) -> None:
-    """Until discovery, which runs beside, has found them."""
-    coordinator = reading.reader._planning._coordinator
-    coordinator.host.run_until(lambda: coordinator.unread_rows() >= rows, 30.0)
 
 
 def query(path: Path) -> Reading:
@@ -50,11 +43,11 @@ def test_the_first_micro_batch_waits_for_nothing_and_the_next_for_enough(tmp_pat
     reading = query(tmp_path)
     assert rows(reading.next()) == 2
     put(tmp_path / "a" / "1.parquet", {"t": stamps(2, 3)})
-    await_rows(reading, 2)
+    reading.await_unread(2)
     now[0] += 9.9
     assert rows(reading.next()) is None
     put(tmp_path / "a" / "2.parquet", {"t": stamps(4)})
-    await_rows(reading, 3)
+    reading.await_unread(3)
     assert rows(reading.next()) == 3
     reading.reader.stop()
 
@@ -63,7 +56,7 @@ def test_a_micro_batch_waits_no_longer_than_the_delay(tmp_path: Path, now: list[
     reading = query(tmp_path)
     reading.next()
     put(tmp_path / "a" / "1.parquet", {"t": stamps(2)})
-    await_rows(reading, 1)
+    reading.await_unread(1)
     assert rows(reading.next()) is None
     now[0] += 10.0
     assert rows(reading.next()) == 1
