@@ -1,4 +1,4 @@
-"""One source of a simulation: its planner, its readers and its records, on a fake clock."""
+"""One source of a simulation: its records and its readers on a fake clock, around the engine that runs on Spark."""
 
 from __future__ import annotations
 
@@ -10,9 +10,20 @@ import numpy.typing as npt
 
 from alignment.combine import SplitStatus
 from alignment.drift import SourceReport
+from alignment.engine import Engine
+from alignment.events import (
+    BlocksIndexed,
+    GroupLimitMoved,
+    NoMoreSplits,
+    Probed,
+    RangesReported,
+    Restored,
+    SplitCompleted,
+    SplitsAssigned,
+)
 from alignment.index import EventTimeIndex
-from alignment.planner import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, plan_micro_batch
-from alignment.reactive import ReactivePlanner, nearest_us
+from alignment.micro_batch import MicroBatchPlan, PlanningRules, SplitTable
+from alignment.reactive import ReactivePlanner
 from alignment.reports import RangeReport
 from alignment.scenario import Faults, Planning, Records, SourceScenario
 from alignment.timestamps import NO_TIMESTAMP
@@ -75,9 +86,11 @@ class SimulatedSource:
 
     Attributes
     ----------
+    engine
+        The one that plans now; a restart makes a new one.
     told_us
-        `int64[splits]`: the latest event time that the planner that runs now was told of each split, in reports that it
-        had to take; `NO_TIMESTAMP` before any.
+        `int64[splits]`: the latest event time of each split that was reported to this engine while the split was in
+        work; `NO_TIMESTAMP` before any.
     has_ended
         Whether nothing more will happen.
     """
@@ -88,41 +101,41 @@ class SimulatedSource:
         self._faults, self._chance = faults, chance
         n = scenario.splits
         self._ids = [f"split-{number:0{len(str(n - 1))}d}" for number in range(n)]
-        self._in_work, self._known = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        self._positions = np.zeros(n, np.int64)
-        self._watermarks = np.full(n, MIN_WATERMARK)
-        self._statuses = np.full(n, SplitStatus.ACTIVE, np.int8)
-        self._combined: int = MIN_WATERMARK
-        self._numbers = np.empty(0, np.int64)
-        self._table_ids: tuple[str, ...] = ()
-        self._caught_up_us = np.zeros(n, np.int64)
+        self._number_of = {split_id: number for number, split_id in enumerate(self._ids)}
+        self._known = np.zeros(n, np.bool_)
+        self._indexed_to, self._positions = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self._excused_us = np.full(n, MIN_WATERMARK)
         self._held = np.empty(0, np.int64)
         self._in_flight: dict[int, list[RangeReport]] = {}
         self._last_read: list[RangeReport] = []
-        self._indexed_to = np.zeros(n, np.int64)
         self._steps = 0
         self.told_us = np.full(n, NO_TIMESTAMP)
         self.has_ended = False
-        self._start()
+        self.engine = self._new_engine()
 
     def step(self, now_us: int, group_limit_us: int = MAX_WATERMARK) -> SimulatedStep:
         """Let arrive what does, plan, read, and send the reports. O(n log n), and O(1) a report."""
         if self._steps and self._chance.random() < self._faults.restart:
-            self._start()
-        arrived = self.records.arrived(now_us)
-        self._take_joining(now_us, arrived)
-        for report in self._in_flight.pop(self._steps, []):
-            self._deliver(report)
-        numbers, before = self._numbers, self._table()
+            self._restart(now_us)
+        engine, arrived = self.engine, self.records.arrived(now_us)
+        self._assign_found(now_us, arrived)
+        self._index_arrived(arrived)
+        engine.apply(Probed(now_us))
+        engine.apply(GroupLimitMoved(group_limit_us))
+        if reports := self._in_flight.pop(self._steps, []):
+            engine.apply(RangesReported(tuple(reports)))
+            self._note_reports(reports)
+        plan = engine.plan(now_us, self.scenario.max_rows)
+        before = engine.table
+        numbers = self._numbers(before)
         ends = np.maximum(arrived[numbers], before.positions)
-        plan = self._plan(before, ends, now_us, group_limit_us)
-        late, wrongly_late = self._read(before, plan)
-        self._take_over(plan, now_us, ends)
-        self._held = self._held[self._held > self._combined]
-        step = SimulatedStep(
-            now_us, before, plan, numbers, ends, self._reached(numbers), late, wrongly_late, self._held.size
-        )
+        late, wrongly_late = self._read(before, plan, numbers)
+        self._positions[numbers] = plan.after.positions
+        if engine.has_news(plan):
+            engine.commit(plan)
+        self._held = self._held[self._held > engine.table.combined]
+        reached_us = self._reached(numbers, plan.after.positions)
+        step = SimulatedStep(now_us, before, plan, numbers, ends, reached_us, late, wrongly_late, self._held.size)
         self._steps += 1
         self.has_ended = self._is_at_its_end(step)
         return step
@@ -130,109 +143,71 @@ class SimulatedSource:
     def group_report(self, step: SimulatedStep) -> SourceReport:
         """What it tells its group after a step."""
         assert self.scenario.group_drift_us is not None
-        after, next_us = step.plan.after, nearest_us(step.plan.after, step.ends)
-        if next_us is not None and self.scenario.planning is Planning.INDEXED:
-            left = np.flatnonzero(after.positions < step.ends)
-            next_us = int(self.records.times_us[step.numbers[left], after.positions[left]].min())
-        return SourceReport(self.scenario.group_drift_us, step.plan.slowest_us, next_us)
+        return SourceReport(self.scenario.group_drift_us, step.plan.slowest_us, self.engine.nearest_us())
 
-    def check_invariants(self) -> None:
-        """Assert what always holds of the planner; for tests. O(n)."""
-        if self.scenario.planning is Planning.REACTIVE:
-            self._planner.check_invariants()
+    # ---- inside: what becomes known --------------------------------------------------------------------------------
 
-    # ---- inside: planning ----------------------------------------------------------------------------------------
+    def _new_engine(self) -> Engine:
+        scenario = self.scenario
+        is_reactive = scenario.planning is Planning.REACTIVE
+        return Engine(
+            self.rules,
+            EventTimeIndex(self._load),
+            idle_timeout_us=scenario.idle_timeout_us,
+            reactive=ReactivePlanner(self.rules, first_rows=scenario.first_rows, growth=scenario.growth)
+            if is_reactive
+            else None,
+        )
 
-    def _start(self) -> None:
-        """Begin, or begin again: nothing but the table is known, and the last micro-batch is read again."""
-        table = self._table()
-        if self.scenario.planning is Planning.REACTIVE:
-            scenario = self.scenario
-            self._planner = ReactivePlanner(self.rules, first_rows=scenario.first_rows, growth=scenario.growth)
-            self._planner.rewind(table)
-            self.told_us[:] = NO_TIMESTAMP
-            # What was sent to the planner before does not reach this one.
-            self._in_flight.clear()
-            self._send(self._last_read, self._steps)
-        else:
-            self._index = EventTimeIndex(self._load)
-            for split_id, number in zip(table.split_ids, self._numbers.tolist(), strict=True):
-                self._index.add_split(split_id, int(self._positions[number]))
-            self._indexed_to = self._positions.copy()
+    def _restart(self, now_us: int) -> None:
+        """Begin again: nothing but the table is known, and the last micro-batch is read again."""
+        table, late = self.engine.table, self.engine.late
+        self.engine = self._new_engine()
+        self.engine.apply(Restored(table, late, now_us))
+        self._indexed_to = self._positions.copy()
+        if self._known.all():
+            self.engine.apply(NoMoreSplits())
+        # What was sent to the planner before does not reach this one.
+        self.told_us[:] = NO_TIMESTAMP
+        self._in_flight.clear()
+        self._send(self._last_read, self._steps)
 
-    def _take_joining(self, now_us: int, arrived: Int64Array) -> None:
+    def _assign_found(self, now_us: int, arrived: Int64Array) -> None:
+        table = self.engine.table
         joining = np.flatnonzero(~self._known & (self.records.joins_us <= now_us))
         if joining.size:
-            self._known[joining] = self._in_work[joining] = True
-            self._excused_us[joining] = self._combined
-            self._caught_up_us[joining] = now_us
-            self._set_numbers()
-            if self.scenario.planning is Planning.INDEXED:
-                for number in joining.tolist():
-                    self._index.add_split(self._ids[number])
-        back = self._in_work & (self._statuses == SplitStatus.IDLE) & (arrived > self._positions)
-        self._excused_us[back] = np.maximum(self._excused_us[back], self._combined)
+            self._known[joining] = True
+            self._excused_us[joining] = table.combined
+            ids = tuple(self._ids[number] for number in joining.tolist())
+            self.engine.apply(SplitsAssigned(ids, (0,) * len(ids), now_us))
+            if self._known.all():
+                self.engine.apply(NoMoreSplits())
+        idle = self._numbers(table)[table.statuses == SplitStatus.IDLE]
+        back = idle[arrived[idle] > self._positions[idle]]
+        self._excused_us[back] = np.maximum(self._excused_us[back], table.combined)
 
-    def _plan(self, before: SplitTable, ends: Int64Array, now_us: int, group_limit_us: int) -> MicroBatchPlan:
-        numbers, scenario = self._numbers, self.scenario
-        self._caught_up_us[numbers[ends > before.positions]] = now_us
-        idle = np.zeros(numbers.size, np.bool_)
-        if scenario.idle_timeout_us is not None:
-            idle = now_us - self._caught_up_us[numbers] >= scenario.idle_timeout_us
-        conditions = PlanConditions(
-            max_rows=scenario.max_rows,
-            group_limit_us=group_limit_us,
-            idle=idle,
-            complete=(ends == scenario.records) & scenario.bounded,
-            no_more_splits=bool(self._known.all()),
-        )
-        if scenario.planning is Planning.INDEXED:
-            self._tell_index(ends)
-            return plan_micro_batch(before, self._index, self.rules, conditions)
-        return self._planner.plan(before, ends, conditions)
-
-    def _tell_index(self, ends: Int64Array) -> None:
-        for slot in np.flatnonzero(ends > self._indexed_to[self._numbers]).tolist():
-            number = int(self._numbers[slot])
-            times = self.records.times_us[number, self._indexed_to[number] : ends[slot]]
-            self._index.append(self._ids[number], times.size, times.min(), times.max())
-        self._indexed_to[self._numbers] = ends
+    def _index_arrived(self, arrived: Int64Array) -> None:
+        is_indexed = self.scenario.planning is Planning.INDEXED
+        for number in np.flatnonzero(self._known & (arrived > self._indexed_to)).tolist():
+            times = self.records.times_us[number, self._indexed_to[number] : arrived[number]]
+            low, high = (times.min(), times.max()) if is_indexed else (NO_TIMESTAMP, NO_TIMESTAMP)
+            rows, low, high = (np.array([value], np.int64) for value in (times.size, low, high))
+            self.engine.apply(BlocksIndexed(self._ids[number], rows, low, high))
+        self._indexed_to = np.where(self._known, np.maximum(arrived, self._indexed_to), self._indexed_to)
+        if self.scenario.bounded:
+            whole, complete = self._indexed_to == self.scenario.records, self.engine.complete
+            for split_id in self.engine.index.split_ids:
+                if whole[self._number_of[split_id]] and split_id not in complete:
+                    self.engine.apply(SplitCompleted(split_id))
 
     def _load(self, split_id: str, start: int, stop: int) -> Int64Array:
-        return self.records.times_us[int(split_id.removeprefix("split-")), start:stop]
+        return self.records.times_us[self._number_of[split_id], start:stop]
 
-    def _take_over(self, plan: MicroBatchPlan, now_us: int, ends: Int64Array) -> None:
-        numbers, after = self._numbers, plan.after
-        self._positions[numbers], self._watermarks[numbers] = after.positions, after.watermarks
-        self._statuses[numbers], self._combined = after.statuses, after.combined
-        gone = numbers[after.statuses == SplitStatus.FINISHED]
-        if gone.size:
-            self._in_work[gone] = False
-            self._set_numbers()
-            ids = [self._ids[number] for number in gone.tolist()]
-            if self.scenario.planning is Planning.INDEXED:
-                self._index.remove(ids)
-            else:
-                self._planner.forget(ids)
-        if self.scenario.planning is Planning.INDEXED:
-            self._index.forget_before(self._positions[self._numbers])
+    def _numbers(self, table: SplitTable) -> Int64Array:
+        return np.array([self._number_of[split_id] for split_id in table.split_ids], np.int64)
 
-    def _table(self) -> SplitTable:
-        numbers = self._numbers
-        return SplitTable(
-            self._table_ids,
-            self._positions[numbers],
-            self._watermarks[numbers],
-            self._statuses[numbers],
-            self._combined,
-        )
-
-    def _set_numbers(self) -> None:
-        self._numbers = np.flatnonzero(self._in_work)
-        self._table_ids = tuple(self._ids[number] for number in self._numbers.tolist())
-
-    def _reached(self, numbers: Int64Array) -> Int64Array:
-        last = self._positions[numbers] - 1
+    def _reached(self, numbers: Int64Array, positions: Int64Array) -> Int64Array:
+        last = positions - 1
         latest = np.where(last >= 0, self.records.latest_us[numbers, np.maximum(last, 0)], NO_TIMESTAMP)
         return bounded_watermark(latest, self.scenario.out_of_orderness_us)
 
@@ -241,7 +216,7 @@ class SimulatedSource:
         if not self._known.all():
             return False
         if self.scenario.bounded:
-            return not self._in_work.any()
+            return not len(self.engine.table)
         after = step.plan.after
         waits_to_be_idle = self.scenario.idle_timeout_us is not None and (after.statuses != SplitStatus.IDLE).any()
         is_quiet = step.plan.rows == 0 and after.combined == step.before.combined and not self._in_flight
@@ -249,13 +224,13 @@ class SimulatedSource:
 
     # ---- inside: reading and reports -----------------------------------------------------------------------------
 
-    def _read(self, before: SplitTable, plan: MicroBatchPlan) -> tuple[int, int]:
+    def _read(self, before: SplitTable, plan: MicroBatchPlan, in_work: Int64Array) -> tuple[int, int]:
         """Read what was planned; how many records are late, and how many of those ought not to be."""
         reads = np.flatnonzero(plan.after.positions > before.positions)
         self._last_read = []
         if not reads.size:
             return 0, 0
-        numbers, start, stop = self._numbers[reads], before.positions[reads], plan.after.positions[reads]
+        numbers, start, stop = in_work[reads], before.positions[reads], plan.after.positions[reads]
         rows = stop - start
         first = np.cumsum(rows) - rows
         owner = np.repeat(np.arange(reads.size), rows)
@@ -305,8 +280,9 @@ class SimulatedSource:
                 if repeated < faults.repeated:
                     self._in_flight.setdefault(arrives + second, []).append(report)
 
-    def _deliver(self, report: RangeReport) -> None:
-        self._planner.report(report)
-        number = int(report.split_id.removeprefix("split-"))
-        if self._in_work[number]:
-            self.told_us[number] = max(int(self.told_us[number]), report.max_us)
+    def _note_reports(self, reports: list[RangeReport]) -> None:
+        in_work = {*self.engine.index.split_ids}
+        for report in reports:
+            if report.split_id in in_work:
+                number = self._number_of[report.split_id]
+                self.told_us[number] = max(int(self.told_us[number]), report.max_us)

@@ -95,7 +95,7 @@ class Watcher:
 
     def __call__(self, source: SimulatedSource, step: SimulatedStep) -> None:
         before, after = step.before, step.plan.after
-        source.check_invariants()
+        source.engine.validate()
         assert after.combined >= before.combined, "the watermark went back"
         assert (after.positions >= before.positions).all()
         assert (after.positions <= step.ends).all()

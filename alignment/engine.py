@@ -1,0 +1,440 @@
+"""Everything that a source knows between two micro-batches, owned by one pure state machine.
+
+The world sends an `Engine` events; the engine plans micro-batches from them, and says why the watermark stands where
+it does. It has no clock, does no I/O but loading the event times where a cut falls, and knows no connector. The same
+events and plans in the same order lead to the same state: `alignment.recording` replays them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.combine import SplitStatus
+from alignment.events import (
+    BlocksIndexed,
+    DrainStarted,
+    Event,
+    GroupLimitMoved,
+    HorizonMoved,
+    NoMoreSplits,
+    OpaqueBlockIndexed,
+    PlanCommitted,
+    Planned,
+    Probed,
+    RangesReported,
+    Restored,
+    SplitAbandoned,
+    SplitCompleted,
+    SplitsAssigned,
+    SplitsBlocked,
+)
+from alignment.exceptions import DuplicateSplitError
+from alignment.idle_clock import IdleClock
+from alignment.index import EventTimeIndex
+from alignment.micro_batch import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
+from alignment.planner import WatermarkAdvance, plan_micro_batch
+from alignment.reactive import ReactivePlanner, nearest_us
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+
+__all__ = ["Engine"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+_LOG_SIZE: Final = 1024
+
+
+class Engine:
+    """One source: its splits in work, what is known of their unread records, and what was announced.
+
+    Parameters
+    ----------
+    rules
+        What the user decided, for all micro-batches.
+    index
+        Event times of what is unread; empty. It is filled by events.
+    idle_timeout_us
+        After how long without anything to read a split is idle; None for never.
+    reactive
+        Plans by what readers report instead of by the index, which then knows only where splits end.
+    advance
+        Watermarks of generators of the user's own, see `plan_micro_batch`.
+    time_limit_us
+        Event times from here on are invalid: they bound nothing. None for no limit.
+    log_size
+        Events and plans that `log` keeps; None for all.
+
+    Attributes
+    ----------
+    table
+        The splits in work, and the announced watermark. Splits that the last plan finished have left.
+    late
+        `int64[n]`: records of each split that came at or below the announced watermark, so far.
+    last_plan
+        The last one, committed or not; None before any.
+    log
+        The latest events and plans, oldest first.
+
+    Notes
+    -----
+    Not thread-safe: one thread at a time. An event costs O(1) amortised, but a split that is abandoned O(m + n).
+    """
+
+    def __init__(
+        self,
+        rules: PlanningRules,
+        index: EventTimeIndex,
+        *,
+        idle_timeout_us: int | None = None,
+        reactive: ReactivePlanner | None = None,
+        advance: WatermarkAdvance | None = None,
+        time_limit_us: int | None = None,
+        log_size: int | None = _LOG_SIZE,
+    ) -> None:
+        self.rules = rules
+        self.index = index
+        self.table = SplitTable.empty()
+        self.late: Int64Array = np.empty(0, np.int64)
+        self.last_plan: MicroBatchPlan | None = None
+        self.log: deque[Event | Planned | PlanCommitted] = deque(maxlen=log_size)
+        self._reactive = reactive
+        self._advance = advance
+        self._time_limit_us = time_limit_us
+        self._idle_clock = IdleClock(idle_timeout_us)
+        # Of the last committed plan; what a plan is compared with to see whether Spark must hear of it.
+        self._announced = SplitTable.empty()
+        self._joining: dict[str, tuple[int, int]] = {}
+        self._complete: set[str] = set()
+        self._abandoned: set[str] = set()
+        self._blocked: set[str] = set()
+        self._probed_all_us: int = MIN_WATERMARK
+        self._probed_us: dict[str, int] = {}
+        self._last_probe_us: int | None = None
+        self._horizon_us: int = MAX_WATERMARK
+        self._group_limit_us: int = MAX_WATERMARK
+        self._no_more_splits = False
+        self._draining = False
+        self._changed = False
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Restored: self._restore,
+            SplitsAssigned: self._assign,
+            BlocksIndexed: self._index_blocks,
+            OpaqueBlockIndexed: self._index_opaque_block,
+            SplitCompleted: lambda event: self._complete_split(event.split_id),
+            SplitAbandoned: self._abandon,
+            HorizonMoved: self._move_horizon,
+            NoMoreSplits: self._end_assignment,
+            Probed: self._probe,
+            SplitsBlocked: lambda event: self._blocked.update(event.split_ids),
+            RangesReported: self._take_reports,
+            GroupLimitMoved: self._move_group_limit,
+            DrainStarted: self._start_drain,
+        }
+
+    # ---- events --------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        """Take in what happened.
+
+        Raises
+        ------
+        DuplicateSplitError
+            If a split is assigned that is in work.
+        UnknownSplitError
+            If records are indexed of a split that is not in work.
+        """
+        self.log.append(event)
+        self._handlers[type(event)](event)
+
+    def _restore(self, event: Restored) -> None:
+        self.index.remove(self.index.split_ids)
+        self._joining.clear()
+        self._probed_us.clear()
+        self._blocked.clear()
+        self._complete = set(self._abandoned)
+        self._no_more_splits = False
+        self._horizon_us = MAX_WATERMARK
+        self._announced = self.table = event.table
+        self.late = event.late
+        self._idle_clock.begin(event.table.statuses, event.at_us)
+        if self._reactive is not None:
+            self._reactive.rewind(event.table)
+        for split_id, position in zip(event.table.split_ids, event.table.positions.tolist(), strict=True):
+            self.index.add_split(split_id, position)
+        self._leave_finished()
+        self._changed = True
+
+    def _assign(self, event: SplitsAssigned) -> None:
+        for split_id, position in zip(event.split_ids, event.positions, strict=True):
+            if split_id in self.index:
+                raise DuplicateSplitError(f"split {split_id!r} was assigned, and is in work already")
+            self.index.add_split(split_id, position)
+            self._joining[split_id] = position, event.at_us
+        self._changed = True
+
+    def _index_blocks(self, event: BlocksIndexed) -> None:
+        if event.split_id in self._abandoned:
+            return
+        low, high, limit_us = event.min_us, event.max_us, self._time_limit_us
+        exact: bool | BoolArray = True
+        if limit_us is not None:
+            valid = high < limit_us
+            if not valid.all():
+                # Such a block may hold records without a valid event time, and the latest that has one is anywhere
+                # below the limit.
+                exact = valid
+                low, high = np.where(valid, low, NO_TIMESTAMP), np.minimum(high, limit_us - 1)
+        self.index.append(event.split_id, event.rows, low, high, exact=exact)
+        self._found(event.split_id)
+
+    def _index_opaque_block(self, event: OpaqueBlockIndexed) -> None:
+        if event.split_id not in self._abandoned:
+            self.index.append_asked(event.split_id, event.rows, event.max_us)
+            self._found(event.split_id)
+
+    def _found(self, split_id: str) -> None:
+        self._probed_us.pop(split_id, None)
+        self._changed = True
+
+    def _complete_split(self, split_id: str) -> None:
+        self._complete.add(split_id)
+        self._changed = True
+
+    def _abandon(self, event: SplitAbandoned) -> None:
+        self._settle()
+        self._abandoned.add(event.split_id)
+        if event.split_id in self.index:
+            slot = self.table.split_ids.index(event.split_id)
+            self.index.forget_unread(event.split_id, int(self.table.positions[slot]))
+        self._complete_split(event.split_id)
+
+    def _move_horizon(self, event: HorizonMoved) -> None:
+        self._changed |= event.event_time_us != self._horizon_us
+        self._horizon_us = event.event_time_us
+
+    def _end_assignment(self, _: NoMoreSplits) -> None:
+        self._changed |= not self._no_more_splits
+        self._no_more_splits = True
+
+    def _probe(self, event: Probed) -> None:
+        self._last_probe_us = max(event.at_us, self._last_probe_us or 0)
+        if event.split_ids is None:
+            self._probed_all_us = max(event.at_us, self._probed_all_us)
+            self._blocked.clear()
+        else:
+            self._probed_us.update(dict.fromkeys(event.split_ids, event.at_us))
+            self._blocked.difference_update(event.split_ids)
+
+    def _take_reports(self, event: RangesReported) -> None:
+        assert self._reactive is not None, "readers report where there is an index"
+        # Every one is taken in, whether or not the one before made a difference.
+        self._changed |= sum(self._reactive.report(report) for report in event.reports) > 0
+
+    def _move_group_limit(self, event: GroupLimitMoved) -> None:
+        self._changed |= event.limit_us != self._group_limit_us
+        self._group_limit_us = event.limit_us
+
+    def _start_drain(self, _: DrainStarted) -> None:
+        self._draining = self._changed = True
+
+    # ---- plans ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a plan may differ from the last one: something changed, or a split may have become idle. O(1)."""
+        return self._changed or self._idle_clock.is_due(self._last_probe_us)
+
+    def plan(self, now_us: int, max_rows: int | None = None) -> MicroBatchPlan:
+        """The next micro-batch. It counts when it is committed.
+
+        Parameters
+        ----------
+        now_us
+            Processing time in microseconds, monotonic.
+        max_rows
+            Read limit, at least 1; None for no limit.
+        """
+        self._settle()
+        self.log.append(Planned(now_us, max_rows))
+        self._changed = False
+        conditions = PlanConditions(
+            max_rows=max_rows,
+            # A run that only reads what is there (AvailableNow) goes alone.
+            group_limit_us=MAX_WATERMARK if self._draining else self._group_limit_us,
+            horizon_us=self._horizon_us,
+            idle=self._idle(),
+            complete=self._among(self._complete),
+            no_more_splits=self._no_more_splits,
+            draining=self._draining,
+        )
+        ends = self.index.ends()
+        if self._reactive is None:
+            plan = plan_micro_batch(self.table, self.index, self.rules, conditions, self._advance)
+        else:
+            plan = self._reactive.plan(self.table, ends, conditions)
+        # A snapshot says nothing of the time that passes while it is read.
+        if not self._draining:
+            unread = self.table.positions < ends
+            self._idle_clock.track(unread, plan.after.statuses, self._last_probe_us, now_us)
+        self.last_plan = plan
+        return plan
+
+    def has_news(self, plan: MicroBatchPlan) -> bool:
+        """Whether a plan changes anything that Spark must know. Which splits are paused is no news. O(n)."""
+        after, before = plan.after, self.table
+        return bool(
+            plan.rows > 0
+            or plan.late.any()
+            or after.combined != self._announced.combined
+            or after.split_ids != self._announced.split_ids
+            or any(
+                ((after.statuses == left) != (before.statuses == left)).any()
+                for left in (SplitStatus.IDLE, SplitStatus.FINISHED)
+            )
+        )
+
+    def commit(self, plan: MicroBatchPlan) -> list[str]:
+        """The micro-batch is read: go on behind it. The ids of the splits that it finished, which leave. O(m + n)."""
+        assert plan is self.last_plan, "only the last plan can be committed"
+        self.log.append(PlanCommitted())
+        self.late = self.late + plan.late
+        self.table = plan.after
+        finished = self._leave_finished()
+        self._announced = self.table
+        self.index.forget_before(self.table.positions)
+        # There may be more than this plan was allowed to take.
+        self._changed = True
+        return finished
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    @property
+    def complete(self) -> frozenset[str]:
+        """Splits to which no record will be added."""
+        return frozenset(self._complete)
+
+    def unread_rows(self) -> int:
+        """Records that are known to be there, and in no committed plan. O(n)."""
+        self._settle()
+        return int((self.index.ends() - self.table.positions).sum())
+
+    def readable_splits(self) -> int:
+        """How many splits have something to read. O(n)."""
+        self._settle()
+        return int((self.table.positions < self.index.ends()).sum())
+
+    @property
+    def horizon_us(self) -> int:
+        """From when on splits that wait to be assigned have records; `MAX_WATERMARK` if none waits."""
+        return self._horizon_us
+
+    def nearest_us(self) -> int | None:
+        """Event time of the record to be read next, of all splits; None if nothing is unread. O(n log n).
+
+        Without an index: how far the source must be let go for it to go on, see `alignment.reactive.nearest_us`.
+        """
+        self._settle()
+        ends = self.index.ends()
+        if self._reactive is not None:
+            return nearest_us(self.table, ends)
+        return self.index.nearest_time(self.table.positions) if (self.table.positions < ends).any() else None
+
+    def available(self) -> dict[str, tuple[int, int]]:
+        """Of each split its next position, and the one after the last record known to be there. O(n)."""
+        self._settle()
+        columns = self.table.split_ids, self.table.positions.tolist(), self.index.ends().tolist()
+        return {split_id: (position, end) for split_id, position, end in zip(*columns, strict=True)}
+
+    def unreported(self) -> Sequence[str]:
+        """Splits of which not all that was planned last is reported; none where there is an index. O(n)."""
+        return () if self._reactive is None else self._reactive.unreported()
+
+    def validate(self) -> None:
+        """Assert what always holds; for tests. O(n log n)."""
+        table, n = self.table, len(self.table)
+        assert list(table.split_ids) == sorted(set(table.split_ids)), table.split_ids
+        assert len(table.positions) == len(table.watermarks) == len(table.statuses) == n, table
+        assert self.late.shape == (n,), (self.late, n)
+        assert (self.late >= 0).all(), self.late
+        assert len(self._idle_clock) == n, (len(self._idle_clock), n)
+        assert not (table.statuses == SplitStatus.FINISHED).any(), table
+        assert set(self.index.split_ids) == {*table.split_ids, *self._joining}, (self.index.split_ids, table.split_ids)
+        assert self._joining.keys().isdisjoint(table.split_ids), (self._joining, table.split_ids)
+        assert self._abandoned <= self._complete | self._abandoned - {*self.index.split_ids}, self._abandoned
+        known_end = dict(zip(self.index.split_ids, self.index.ends().tolist(), strict=True))
+        for split_id, position in zip(table.split_ids, table.positions.tolist(), strict=True):
+            assert position <= known_end[split_id], (split_id, position, known_end[split_id])
+        assert table.combined >= self._announced.combined, (table.combined, self._announced.combined)
+        if self._reactive is not None:
+            self._reactive.check_invariants()
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Let the splits join that were assigned since the last plan. O(n log n)."""
+        if not self._joining:
+            return
+        ids: npt.NDArray[Any] = np.array([*self.table.split_ids, *self._joining], dtype=object)
+        order = np.argsort(ids, kind="stable")
+        positions, times = map(list, zip(*self._joining.values(), strict=True))
+        new = len(positions)
+        self.table = SplitTable(
+            tuple(ids[order]),
+            np.append(self.table.positions, positions)[order],
+            np.append(self.table.watermarks, np.full(new, MIN_WATERMARK))[order],
+            np.append(self.table.statuses, np.full(new, SplitStatus.ACTIVE, np.int8))[order],
+            self.table.combined,
+        )
+        self.late = np.append(self.late, np.zeros(new, np.int64))[order]
+        self._idle_clock.add(times, order)
+        self._joining.clear()
+
+    def _leave_finished(self) -> list[str]:
+        table = self.table
+        gone = table.statuses == SplitStatus.FINISHED
+        if not gone.any():
+            return []
+        keep = np.flatnonzero(~gone)
+        finished = [table.split_ids[slot] for slot in np.flatnonzero(gone)]
+        self.table = SplitTable(
+            tuple(table.split_ids[slot] for slot in keep),
+            table.positions[keep],
+            table.watermarks[keep],
+            table.statuses[keep],
+            table.combined,
+        )
+        self.late = self.late[keep]
+        self._idle_clock.keep(keep)
+        self.index.remove(finished)
+        if self._reactive is not None:
+            self._reactive.forget(finished)
+        self._complete.difference_update(finished)
+        self._abandoned.difference_update(finished)
+        self._blocked.difference_update(finished)
+        for split_id in finished:
+            self._probed_us.pop(split_id, None)
+        return finished
+
+    def _idle(self) -> BoolArray:
+        if self._draining:
+            return np.asarray(self.table.statuses == SplitStatus.IDLE)
+        ids = self.table.split_ids
+        probed = np.full(len(ids), self._probed_all_us, np.int64)
+        if self._probed_us:
+            each = (self._probed_us.get(split_id, MIN_WATERMARK) for split_id in ids)
+            probed = np.maximum(probed, np.fromiter(each, np.int64, len(ids)))
+        idle = self._idle_clock.idle(probed)
+        if self._blocked:
+            idle &= ~self._among(self._blocked)
+        return idle
+
+    def _among(self, split_ids: set[str]) -> BoolArray:
+        if not split_ids:
+            return np.zeros(len(self.table), np.bool_)
+        return np.fromiter((split_id in split_ids for split_id in self.table.split_ids), np.bool_, len(self.table))

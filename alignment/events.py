@@ -1,0 +1,204 @@
+"""What happens to a source between two plans: the events that drive an `Engine`.
+
+An event is a frozen value. It says what became known, and processing time where that matters; it does nothing. The
+same events in the same order give the same plans, so that a log of them can be replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.micro_batch import SplitTable
+from alignment.reports import RangeReport
+
+__all__ = [
+    "BlocksIndexed",
+    "DrainStarted",
+    "Event",
+    "GroupLimitMoved",
+    "HorizonMoved",
+    "NoMoreSplits",
+    "OpaqueBlockIndexed",
+    "PlanCommitted",
+    "Planned",
+    "Probed",
+    "RangesReported",
+    "Restored",
+    "SplitAbandoned",
+    "SplitCompleted",
+    "SplitsAssigned",
+    "SplitsBlocked",
+]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Restored:
+    """Planning begins, or begins again, from a state.
+
+    Attributes
+    ----------
+    table
+        Its splits; those that are finished leave at once.
+    late
+        `int64[n]`: late records of each split, so far.
+    at_us
+        Processing time in microseconds, monotonic.
+    """
+
+    table: SplitTable
+    late: Int64Array
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsAssigned:
+    """The enumerator assigned splits: they count at once, from `MIN_WATERMARK`.
+
+    Attributes
+    ----------
+    split_ids, positions
+        Each split, and the position of its first unread record.
+    at_us
+        Processing time in microseconds, monotonic.
+    """
+
+    split_ids: tuple[str, ...]
+    positions: tuple[int, ...]
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlocksIndexed:
+    """Records of a split are there, behind those that were known; see `EventTimeIndex.append`.
+
+    Attributes
+    ----------
+    split_id
+        Of the split.
+    rows, min_us, max_us
+        `int64[k]`: records of each block, and bounds of their event times; `NO_TIMESTAMP` where they are not known.
+    """
+
+    split_id: str
+    rows: Int64Array
+    min_us: Int64Array
+    max_us: Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueBlockIndexed:
+    """Records of a split are there of which only the latest event time is known; see `EventTimeIndex.append_asked`."""
+
+    split_id: str
+    rows: int
+    max_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCompleted:
+    """No record will be added to a split."""
+
+    split_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAbandoned:
+    """A split is gone: what was known of it and not planned cannot be read, and nothing will be added."""
+
+    split_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HorizonMoved:
+    """From `event_time_us` on there are records of splits that wait to be assigned; `MAX_WATERMARK`: none waits."""
+
+    event_time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoMoreSplits:
+    """No split will be assigned any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A look at the outside that began at `at_us` found no more records than are indexed.
+
+    Attributes
+    ----------
+    at_us
+        Processing time in microseconds, monotonic.
+    split_ids
+        Where nothing more was found; None for all splits.
+    """
+
+    at_us: int
+    split_ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsBlocked:
+    """Splits have records that cannot be read yet (an open transaction, say): they are not idle until probed again."""
+
+    split_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RangesReported:
+    """Readers say what they saw in the ranges that they read."""
+
+    reports: tuple[RangeReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimitMoved:
+    """The other sources of the alignment group let this one read up to `limit_us`; `MAX_WATERMARK`: no limit."""
+
+    limit_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStarted:
+    """From now on only what is known to be there is read (AvailableNow)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """In the log: a micro-batch was planned here.
+
+    Attributes
+    ----------
+    now_us, max_rows
+        As `Engine.plan` was called.
+    """
+
+    now_us: int
+    max_rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCommitted:
+    """In the log: the last plan was committed here."""
+
+
+Event: TypeAlias = (
+    Restored
+    | SplitsAssigned
+    | BlocksIndexed
+    | OpaqueBlockIndexed
+    | SplitCompleted
+    | SplitAbandoned
+    | HorizonMoved
+    | NoMoreSplits
+    | Probed
+    | SplitsBlocked
+    | RangesReported
+    | GroupLimitMoved
+    | DrainStarted
+)
