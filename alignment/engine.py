@@ -8,8 +8,8 @@ events and plans in the same order lead to the same state: `alignment.recording`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +33,10 @@ from alignment.events import (
     SplitsAssigned,
     SplitsBlocked,
 )
-from alignment.exceptions import DuplicateSplitError
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.micro_batch import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
-from alignment.planner import WatermarkAdvance, plan_micro_batch
+from alignment.planner import plan_micro_batch
 from alignment.reactive import ReactivePlanner, nearest_us
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
@@ -48,6 +47,16 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _LOG_SIZE: Final = 1024
+
+
+class Generators(Protocol):
+    """Watermark generators of the user's own, one for each split."""
+
+    def advance(self, split_id: str, times: Int64Array) -> int:
+        """See `WatermarkAdvance`."""
+
+    def forget(self, split_ids: Iterable[str]) -> None:
+        """These splits have left."""
 
 
 class Engine:
@@ -63,8 +72,8 @@ class Engine:
         After how long without anything to read a split is idle; None for never.
     reactive
         Plans by what readers report instead of by the index, which then knows only where splits end.
-    advance
-        Watermarks of generators of the user's own, see `plan_micro_batch`.
+    create_generators
+        Makes the watermark generators of the user's own, anew with each restore; None if there are none.
     time_limit_us
         Event times from here on are invalid: they bound nothing. None for no limit.
     log_size
@@ -77,7 +86,7 @@ class Engine:
     late
         `int64[n]`: records of each split that came at or below the announced watermark, so far.
     last_plan
-        The last one, committed or not; None before any.
+        The last one that was committed; None before any.
     log
         The latest events and plans, oldest first.
 
@@ -93,7 +102,7 @@ class Engine:
         *,
         idle_timeout_us: int | None = None,
         reactive: ReactivePlanner | None = None,
-        advance: WatermarkAdvance | None = None,
+        create_generators: Callable[[], Generators] | None = None,
         time_limit_us: int | None = None,
         log_size: int | None = _LOG_SIZE,
     ) -> None:
@@ -103,8 +112,10 @@ class Engine:
         self.late: Int64Array = np.empty(0, np.int64)
         self.last_plan: MicroBatchPlan | None = None
         self.log: deque[Event | Planned | PlanCommitted] = deque(maxlen=log_size)
+        self._pending: MicroBatchPlan | None = None
         self._reactive = reactive
-        self._advance = advance
+        self._create_generators = create_generators
+        self._generators: Generators | None = None
         self._time_limit_us = time_limit_us
         self._idle_clock = IdleClock(idle_timeout_us)
         # Of the last committed plan; what a plan is compared with to see whether Spark must hear of it.
@@ -165,6 +176,8 @@ class Engine:
         self._idle_clock.begin(event.table.statuses, event.at_us)
         if self._reactive is not None:
             self._reactive.rewind(event.table)
+        if self._create_generators is not None:
+            self._generators = self._create_generators()
         for split_id, position in zip(event.table.split_ids, event.table.positions.tolist(), strict=True):
             self.index.add_split(split_id, position)
         self._leave_finished()
@@ -172,8 +185,6 @@ class Engine:
 
     def _assign(self, event: SplitsAssigned) -> None:
         for split_id, position in zip(event.split_ids, event.positions, strict=True):
-            if split_id in self.index:
-                raise DuplicateSplitError(f"split {split_id!r} was assigned, and is in work already")
             self.index.add_split(split_id, position)
             self._joining[split_id] = position, event.at_us
         self._changed = True
@@ -275,14 +286,15 @@ class Engine:
         )
         ends = self.index.ends()
         if self._reactive is None:
-            plan = plan_micro_batch(self.table, self.index, self.rules, conditions, self._advance)
+            advance = None if self._generators is None else self._generators.advance
+            plan = plan_micro_batch(self.table, self.index, self.rules, conditions, advance)
         else:
             plan = self._reactive.plan(self.table, ends, conditions)
         # A snapshot says nothing of the time that passes while it is read.
         if not self._draining:
             unread = self.table.positions < ends
             self._idle_clock.track(unread, plan.after.statuses, self._last_probe_us, now_us)
-        self.last_plan = plan
+        self._pending = plan
         return plan
 
     def has_news(self, plan: MicroBatchPlan) -> bool:
@@ -301,8 +313,9 @@ class Engine:
 
     def commit(self, plan: MicroBatchPlan) -> list[str]:
         """The micro-batch is read: go on behind it. The ids of the splits that it finished, which leave. O(m + n)."""
-        assert plan is self.last_plan, "only the last plan can be committed"
+        assert plan is self._pending, "only the last plan can be committed, and once"
         self.log.append(PlanCommitted())
+        self.last_plan, self._pending = plan, None
         self.late = self.late + plan.late
         self.table = plan.after
         finished = self._leave_finished()
@@ -318,6 +331,20 @@ class Engine:
     def complete(self) -> frozenset[str]:
         """Splits to which no record will be added."""
         return frozenset(self._complete)
+
+    @property
+    def abandoned(self) -> frozenset[str]:
+        """Splits among them of which nothing more is there to be read."""
+        return frozenset(self._abandoned)
+
+    def probed_us(self, split_id: str) -> int:
+        """When the last probe of a split began that found nothing more; `MIN_WATERMARK` before any. O(1)."""
+        return max(self._probed_us.get(split_id, MIN_WATERMARK), self._probed_all_us)
+
+    @property
+    def last_probe_us(self) -> int | None:
+        """When the last probe began, whatever it found and wherever; None before any."""
+        return self._last_probe_us
 
     def unread_rows(self) -> int:
         """Records that are known to be there, and in no committed plan. O(n)."""
@@ -346,10 +373,13 @@ class Engine:
         return self.index.nearest_time(self.table.positions) if (self.table.positions < ends).any() else None
 
     def available(self) -> dict[str, tuple[int, int]]:
-        """Of each split its next position, and the one after the last record known to be there. O(n)."""
-        self._settle()
-        columns = self.table.split_ids, self.table.positions.tolist(), self.index.ends().tolist()
-        return {split_id: (position, end) for split_id, position, end in zip(*columns, strict=True)}
+        """Of each split its next position, and the one after the last record known to be there. O(n).
+
+        A split that was assigned since the last plan is not among them yet.
+        """
+        ends = dict(zip(self.index.split_ids, self.index.ends().tolist(), strict=True))
+        at = zip(self.table.split_ids, self.table.positions.tolist(), strict=True)
+        return {split_id: (position, ends[split_id]) for split_id, position in at}
 
     def unreported(self) -> Sequence[str]:
         """Splits of which not all that was planned last is reported; none where there is an index. O(n)."""
@@ -366,7 +396,7 @@ class Engine:
         assert not (table.statuses == SplitStatus.FINISHED).any(), table
         assert set(self.index.split_ids) == {*table.split_ids, *self._joining}, (self.index.split_ids, table.split_ids)
         assert self._joining.keys().isdisjoint(table.split_ids), (self._joining, table.split_ids)
-        assert self._abandoned <= self._complete | self._abandoned - {*self.index.split_ids}, self._abandoned
+        assert self._abandoned <= self._complete, (self._abandoned, self._complete)
         known_end = dict(zip(self.index.split_ids, self.index.ends().tolist(), strict=True))
         for split_id, position in zip(table.split_ids, table.positions.tolist(), strict=True):
             assert position <= known_end[split_id], (split_id, position, known_end[split_id])
@@ -414,6 +444,8 @@ class Engine:
         self.index.remove(finished)
         if self._reactive is not None:
             self._reactive.forget(finished)
+        if self._generators is not None:
+            self._generators.forget(finished)
         self._complete.difference_update(finished)
         self._abandoned.difference_update(finished)
         self._blocked.difference_update(finished)

@@ -53,6 +53,11 @@ class SplitTable:
         """No splits, nothing announced."""
         return cls((), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
 
+    def slowest_counting(self) -> int | None:
+        """The smallest watermark among the splits that count; None if none does. O(n)."""
+        counting = (self.statuses == SplitStatus.ACTIVE) | (self.statuses == SplitStatus.PAUSED)
+        return int(self.watermarks[counting].min()) if counting.any() else None
+
     def __len__(self) -> int:
         return len(self.split_ids)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -61,6 +62,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
     )
     for file, number in sorted(skipped.items()):
         terminalreporter.write_line(f"  {file}: {number} skipped")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _engines_validate() -> Iterator[None]:
+    """After each event, plan and commit of an engine in this process its invariants are asserted."""
+    from alignment.engine import Engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("apply", "plan", "commit"):
+            patch.setattr(Engine, name, _validated(getattr(Engine, name)))
+        yield
+
+
+def _validated(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def checked(engine: Any, *args: Any, **kwargs: Any) -> Any:
+        result = method(engine, *args, **kwargs)
+        engine.validate()
+        return result
+
+    return checked
 
 
 @pytest.fixture(scope="session")

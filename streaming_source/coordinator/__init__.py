@@ -1,8 +1,8 @@
 """Runs a source's enumerator in Spark's planner process, and plans its micro-batches."""
 
 from streaming_source.coordinator.assignment import assign_ranges
+from streaming_source.coordinator.calls import monotonic_us
 from streaming_source.coordinator.coordinator import SourceCoordinator
-from streaming_source.coordinator.idle_clock import monotonic_us
 from streaming_source.coordinator.meeting import GroupMeeting
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
 from streaming_source.coordinator.workers import Workers
 
-__all__ = ["AsyncCalls", "TimedHandler"]
+__all__ = ["AsyncCalls", "TimedHandler", "monotonic_us"]
 
 TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]
 """`(result, error, processing time in microseconds at which the call began)`."""
+
+
+def monotonic_us() -> int:
+    """Processing time in microseconds, as far as only its passing matters."""
+    return time.monotonic_ns() // 1000
 
 
 class AsyncCalls:
@@ -31,7 +37,7 @@ class AsyncCalls:
 
     def __init__(self, workers: Workers, now_us: Callable[[], int]) -> None:
         self._workers = workers
-        self._now_us = now_us
+        self.now_us = now_us
         self._arrived: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # Not its number: that of a gateway's thread that has ended may be a worker's by now.
         self._thread = threading.current_thread()
@@ -59,7 +65,7 @@ class AsyncCalls:
             if self._ended:
                 return
             if progress.is_due():
-                began_us = self._now_us()
+                began_us = self.now_us()
                 result, raised = None, None
                 try:
                     result = call()

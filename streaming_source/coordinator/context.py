@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,8 +10,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.index import EventTimeIndex
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.engine import Engine
+from alignment.events import (
+    BlocksIndexed,
+    Event,
+    HorizonMoved,
+    NoMoreSplits,
+    OpaqueBlockIndexed,
+    Probed,
+    SplitAbandoned,
+    SplitCompleted,
+    SplitsAssigned,
+)
+from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
     MetricGroup,
@@ -32,11 +43,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
-Int64Array = npt.NDArray[np.int64]
-
 
 class CoordinatorContext(SplitEnumeratorContext[SplitT]):
-    """Collects what the enumerator finds, between two plans.
+    """Carries out what the enumerator wants, and sends what it finds to the engine.
 
     Parameters
     ----------
@@ -63,19 +72,10 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         Readers that will get no more splits.
     tracker
         What was assigned, and is not committed.
-    changed
-        Whether something was found since the planner last set this to False.
     added
-        Splits assigned since the planner last took them.
-    complete
-        Ids of the splits to which no record will be added.
-    abandoned
-        Those among them of which nothing more is there to be read.
-    horizon_us
-        From when on there are records of splits that wait; `MAX_WATERMARK` if none waits.
-    observed_us
-        Processing time at which the last completed look at the outside began; None before any. What is not there then
-        was not there: idleness is counted up to this moment, not up to now.
+        Splits assigned since they were last taken.
+    engine
+        What the enumerator finds is sent to it, in events.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self._can_ask = can_ask
         self._assigner = assigner
         self._schema = schema
-        self._index: EventTimeIndex
+        self._is_hosted = self._probes_records = False
         self._time_limit_us: int | None = None
         self._calls = calls
         self._workers = workers
@@ -104,17 +104,30 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.asking: deque[int] = deque()
         self.without_more: set[int] = set()
         self.tracker: AssignmentTracker[SplitT] = AssignmentTracker()
-        self.changed = False
         self.added: list[SplitT] = []
-        self.complete: set[str] = set()
-        self.abandoned: set[str] = set()
-        self.horizon_us = MAX_WATERMARK
-        self.observed_us: int | None = None
+        self.engine: Engine
 
-    def take_index(self, index: EventTimeIndex, time_limit_us: int | None) -> None:
-        """Fill this one from now on; event times from the limit on are invalid. Called once, before any use."""
-        self._index = index
+    def take_engine(self, engine: Engine, time_limit_us: int | None, *, probes_records: bool) -> None:
+        """Send events to this engine from now on. Called once, before any use.
+
+        Parameters
+        ----------
+        engine
+            The engine.
+        time_limit_us
+            Event times from here on are invalid; None for no limit.
+        probes_records
+            Whether the enumerator's calls look for records of all splits; else they look for splits alone.
+        """
+        self.engine = engine
+        self._is_hosted = True
+        self._probes_records = probes_records
         self._time_limit_us = time_limit_us
+
+    def take_added(self) -> list[SplitT]:
+        """Splits assigned since the last call."""
+        added, self.added = self.added, []
+        return added
 
     # ---- readers -------------------------------------------------------------------------------------------------
 
@@ -166,7 +179,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         def handle(result: Any, error: BaseException | None, began_us: int) -> None:
             handler(result, error)
             if error is None:
-                self.observed_us = max(began_us, self.observed_us or 0)
+                self.engine.apply(Probed(began_us, None if self._probes_records else ()))
 
         self._calls.call(call, handle, delay_s=initial_delay_seconds, period_s=period_seconds)
 
@@ -215,25 +228,30 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         # Copied: it may take effect later.
         count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
         if high.size:
-            self._calls.on_thread(lambda: self._add_blocks(split_id, count, low, high))
+            self._send(BlocksIndexed(split_id, count, low, high))
 
     def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
         """See `SplitEnumeratorContext`."""
-        self._calls.on_thread(lambda: self._add_asked_block(split_id, rows, max_us))
+        self._send(OpaqueBlockIndexed(split_id, rows, max_us))
 
     def complete_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""
-        self._calls.on_thread(lambda: self._complete(split_id))
+        self._send(SplitCompleted(split_id))
 
     def abandon_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""
-        self._calls.on_thread(lambda: self._abandon(split_id))
+        self._send(SplitAbandoned(split_id))
 
     def set_horizon(self, event_time_us: int | None) -> None:
         """See `SplitEnumeratorContext`."""
-        self._calls.on_thread(lambda: self._set_horizon(MAX_WATERMARK if event_time_us is None else event_time_us))
+        self._send(HorizonMoved(MAX_WATERMARK if event_time_us is None else event_time_us))
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
+
+    def _send(self, event: Event) -> None:
+        # An enumerator that is being made has no engine yet.
+        do = self._calls.on_thread if self._is_hosted else self._calls.post
+        do(lambda: self.engine.apply(event))
 
     def _check_registered(self, subtask_id: int, what: str) -> None:
         if subtask_id not in self.readers:
@@ -246,52 +264,21 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
 
     def _assign(self, by_reader: Mapping[int, Sequence[SplitT]]) -> None:
         self._check_all_registered(by_reader)
-        new: set[str] = set()
-        for splits in by_reader.values():
-            for split in splits:
-                if split.split_id in self._index or split.split_id in new:
-                    raise SourceError(f"split {split.split_id!r} was assigned, and is in work already")
-                new.add(split.split_id)
+        splits = [split for reader_splits in by_reader.values() for split in reader_splits]
+        ids = [split.split_id for split in splits]
+        twice = [split_id for split_id, times in Counter(ids).items() if times > 1 or split_id in self.engine.index]
+        if twice:
+            raise SourceError(f"split {twice[0]!r} was assigned, and is in work already")
+        if splits:
+            positions = tuple(split.position for split in splits)
+            self.engine.apply(SplitsAssigned(tuple(ids), positions, self._calls.now_us()))
         self.tracker.record(by_reader)
-        for subtask_id, splits in by_reader.items():
-            for split in splits:
-                self._index.add_split(split.split_id, split.position)
-                self.added.append(split)
-                self.changed = True
-            if splits and subtask_id not in self.asking:
+        self.added += splits
+        for subtask_id, reader_splits in by_reader.items():
+            if reader_splits and subtask_id not in self.asking:
                 self.asking.append(subtask_id)
 
     def _end(self, subtask_id: int) -> None:
-        self.changed |= subtask_id not in self.without_more
         self.without_more.add(subtask_id)
-
-    def _add_blocks(self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array) -> None:
-        exact: bool | npt.NDArray[np.bool_] = True
-        if self._time_limit_us is not None:
-            valid = high < self._time_limit_us
-            if not valid.all():
-                # What is invalid bounds nothing: such a block may hold records without a valid event time, and the
-                # latest that has one is anywhere below the limit.
-                exact = valid
-                low = np.where(valid, low, NO_TIMESTAMP)
-                high = np.minimum(high, self._time_limit_us - 1)
-        if split_id not in self.abandoned:
-            self._index.append(split_id, rows, low, high, exact=exact)
-            self.changed = True
-
-    def _add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
-        if split_id not in self.abandoned:
-            self._index.append_asked(split_id, rows, max_us)
-            self.changed = True
-
-    def _complete(self, split_id: str) -> None:
-        self.complete.add(split_id)
-        self.changed = True
-
-    def _abandon(self, split_id: str) -> None:
-        self.abandoned.add(split_id)
-        self._complete(split_id)
-
-    def _set_horizon(self, event_time_us: int) -> None:
-        self.changed |= event_time_us != self.horizon_us
-        self.horizon_us = event_time_us
+        if self.no_more_splits:
+            self.engine.apply(NoMoreSplits())

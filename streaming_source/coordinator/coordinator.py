@@ -5,24 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.combine import SplitStatus
-from alignment.planner import MicroBatchPlan, PlanConditions
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.events import DrainStarted, GroupLimitMoved, SplitsBlocked
+from alignment.micro_batch import MicroBatchPlan
+from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.foresight import OwnIndex
-from streaming_source.coordinator.generators import SplitGenerators
 from streaming_source.coordinator.group import GroupSeat
 from streaming_source.coordinator.host import EnumeratorHost
 from streaming_source.coordinator.hosting import HostedSource
 from streaming_source.coordinator.meeting import GroupMeeting
-from streaming_source.coordinator.members import SplitsInWork, has_news, slowest_counting
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WorkerPool, Workers
@@ -60,9 +56,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     Notes
     -----
-    `state` is the last state handed out. The table that the next plan starts from is derived from it: splits that the
-    last micro-batch finished have left it, and splits assigned since have joined it. Its positions are those of the
-    index, which for a source without an index of its own are numbers of records.
+    `state` is the last state handed out. The engine's table, from which the next plan starts, is derived from it:
+    splits that the last micro-batch finished have left it, and splits assigned since have joined it. Its positions are
+    those of the index, which for a source without an index of its own are numbers of records.
     """
 
     def __init__(
@@ -83,12 +79,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
         self._group = GroupSeat(meeting)
-        self._draining = self._announce_again = self._started = False
+        self._draining = self._announce_again = self._started = self._look_again = False
         self._hosted: HostedSource[SplitT, CheckpointT] | None = None
-        self._in_work = SplitsInWork(rules.strategy.idle_timeout_us, now_us)
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
-        self.last_plan: MicroBatchPlan | None = None
-        self._generators = SplitGenerators(rules.strategy)
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -128,7 +121,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._begin_from(state)
         alignment = self._rules.strategy.alignment
         if alignment is not None and not self._draining:
-            self._group.start(self.hosted.calls, alignment.update_interval_us / 1e6, self._look_again)
+            self._group.start(self.hosted.calls, alignment.update_interval_us / 1e6, self._plan_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
@@ -140,29 +133,27 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._started = False
             self.restore(state)
             return
-        at_work.go_back(state)
         self._begin_from(state)
-        self._take_over()
-        at_work.context.changed = True
+        at_work.go_back(state)
 
     def drain(self) -> None:
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
         self._draining = True
         if self._started:
             self.hosted.calls.end()
-            self.hosted.foresight.drain()
+            self._drain_engine()
 
     def start(self) -> None:
         """Start discovery and wait for its first result."""
         at_work = self.hosted
         if self._draining:
-            at_work.foresight.drain()
-        self._take_over()
-        self.host.start(self._in_work.table.split_ids)
+            self._drain_engine()
+        at_work.begin_from(self.state)
+        self.host.start(at_work.engine.table.split_ids)
         self.host.run_until(lambda: not at_work.calls.awaits_first)
-        self._in_work.take_changes(at_work)
+        at_work.take_added()
         at_work.foresight.start()
-        at_work.context.changed = self._started = True
+        self._started = True
         if self._draining:
             at_work.calls.end()
         else:
@@ -197,10 +188,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         at_work = self.hosted
         while True:
             at_work.host.run()
-            self._in_work.take_changes(at_work)
+            at_work.take_added()
             if self._draining:
                 at_work.foresight.look_on()
-            is_due = at_work.context.changed or self._in_work.idle_clock.is_due(at_work.context.observed_us)
+            is_due = at_work.engine.is_due or self._look_again
             if is_due and (not self._draining or at_work.foresight.is_settled) and self._plan(max_rows):
                 return self.state
             if not self._draining or at_work.foresight.is_at_rest:
@@ -211,10 +202,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
         if not self._started:
             self.start()
-        at_work = self.hosted
         self.host.run()
-        self._in_work.take_changes(at_work)
-        return int((at_work.index.ends() - self._in_work.table.positions).sum())
+        self.hosted.take_added()
+        return self.hosted.engine.unread_rows()
+
+    @property
+    def last_plan(self) -> MicroBatchPlan | None:
+        """The plan that led to `state`; None if that was restored."""
+        return None if self._hosted is None else self._hosted.engine.last_plan
 
     @property
     def is_draining(self) -> bool:
@@ -223,7 +218,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def available(self) -> dict[str, tuple[int, int]]:
         """Of each split in work: its next position, and the position after the last record known to be there."""
-        return self._in_work.available(self.hosted if self._started else None)
+        if not self._started:
+            return {split.split_id: (split.position, split.position) for split in self.state.unfinished()}
+        position_at, available = self.hosted.foresight.position_at, self.hosted.engine.available()
+        return {i: (position_at(i, position), position_at(i, end)) for i, (position, end) in available.items()}
 
     def ranges(
         self,
@@ -264,84 +262,51 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _plan(self, max_rows: int | None) -> bool:
         """Plan, and hand the state out if there is news in it; whether there is."""
-        at_work = self.hosted
-        self._in_work.assign_waiting(at_work)
-        at_work.context.changed = False
-        ids = self._in_work.table.split_ids
-        strategy = self._rules.strategy
-        own_generator = strategy.generates_watermarks and strategy.out_of_orderness_us is None
-        conditions = PlanConditions(
-            max_rows=max_rows,
-            # A run that only reads what is there (AvailableNow) goes alone.
-            group_limit_us=MAX_WATERMARK if self._draining else self._group.limit_us(),
-            horizon_us=at_work.context.horizon_us,
-            idle=self._idle(),
-            complete=np.fromiter((split_id in at_work.context.complete for split_id in ids), np.bool_, len(ids)),
-            no_more_splits=at_work.context.no_more_splits,
-            draining=self._draining,
-        )
-        advance = self._generators.advance if own_generator else None
-        plan = at_work.foresight.plan(self._in_work.table, at_work.index, self._rules.planning, conditions, advance)
+        at_work, engine = self.hosted, self.hosted.engine
+        at_work.assign_waiting()
+        self._look_again = False
+        if blocked := self.host.enumerator.held_back():
+            engine.apply(SplitsBlocked(frozenset(blocked)))
+        if not self._draining:
+            engine.apply(GroupLimitMoved(self._group.limit_us()))
+        at_work.foresight.before_plan()
+        plan = engine.plan(self._now_us(), max_rows)
+        is_news = self._announce_again or engine.has_news(plan)
+        if is_news:
+            self._hand_out(plan)
         # A snapshot says nothing of the time that passes while it is read.
         if not self._draining:
-            self._group.tell(plan.slowest_us, partial(at_work.foresight.nearest_us, at_work.index, plan.after))
-            unread = self._in_work.table.positions < at_work.index.ends()
-            self._in_work.idle_clock.track(unread, plan.after.statuses, at_work.context.observed_us)
-        is_news = plan.rows > 0 or plan.late.any() or has_news(self.state.table, self._in_work.table, plan.after)
-        if not is_news and not self._announce_again:
-            return False
-        self._hand_out(plan)
-        # There may be more than this plan was allowed to take.
-        at_work.context.changed = True
-        return True
-
-    def _look_again(self) -> None:
-        self.hosted.context.changed = True
-
-    def _idle(self) -> npt.NDArray[np.bool_]:
-        if self._draining:
-            return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
-        split_ids, foresight = self._in_work.table.split_ids, self.hosted.foresight
-        idle = self._in_work.idle_clock.idle(foresight.observed_us(split_ids))
-        held_back = self.host.enumerator.held_back()
-        if held_back:
-            idle &= np.array([split_id not in held_back for split_id in split_ids], np.bool_)
-        return idle
+            self._group.tell(plan.slowest_us, engine.nearest_us)
+        return is_news
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
         at_work = self.hosted
         ids, positions = plan.after.split_ids, plan.after.positions.tolist()
-        self._in_work.late = self._in_work.late + plan.late
         if plan.late.any():
             late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
             most = {ids[i]: int(late[i]) for i in np.argsort(-late, kind="stable")[:_NAMED] if late[i]}
             _log.warning(message, late.sum(), np.count_nonzero(late), most)
         splits = at_work.foresight.hand_out(ids, positions)
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
-        sequence = self.state.sequence + 1
-        self.state = SourceState(sequence, splits, table, self._in_work.late, self.host.snapshot(sequence))
-        self.last_plan = plan
+        sequence, late_so_far = self.state.sequence + 1, at_work.engine.late + plan.late
+        self.state = SourceState(sequence, splits, table, late_so_far, self.host.snapshot(sequence))
         self._announce_again = False
-        self._in_work.table = plan.after
-        self._leave_finished()
-        at_work.index.forget_before(self._in_work.table.positions)
+        at_work.foresight.finish_splits(at_work.engine.commit(plan))
 
-    # ---- inside: the table ---------------------------------------------------------------------------------------
+    # ---- inside: life --------------------------------------------------------------------------------------------
 
     def _begin_from(self, state: SourceState[SplitT, CheckpointT]) -> None:
         self.state = state
         # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
         # a source that says nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
-        self._generators = SplitGenerators(self._rules.strategy)
         if len(state.table) and not self._draining:
             # The others may be asked before this source, which until then is where it was (FLINK-40505).
-            self._group.tell(slowest_counting(state.table), None)
+            self._group.tell(state.table.slowest_counting(), None)
 
-    def _take_over(self) -> None:
-        """Let the splits of the state be in work."""
-        self._in_work.take_over(self.state, self.hosted)
-        self._leave_finished()
+    def _drain_engine(self) -> None:
+        self.hosted.engine.apply(DrainStarted())
+        self.hosted.foresight.drain()
 
-    def _leave_finished(self) -> None:
-        self._generators.forget(self._in_work.leave_finished(self.hosted))
+    def _plan_again(self) -> None:
+        self._look_again = True

@@ -1,4 +1,4 @@
-"""What the planner knows of records that nobody has read yet, and from whom.
+"""Where the engine's event times of records that nobody has read yet come from.
 
 There are three ways, and one class for each: the enumerator tells (`OwnIndex`), the planner reads ahead (`LookAhead`),
 or nobody knows before the readers have read and report (`ReportedTimes`).
@@ -7,24 +7,14 @@ or nobody knows before the readers have read and report (`ReportedTimes`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.index import EventTimeIndex, EventTimeLoader
-from alignment.planner import (
-    MicroBatchPlan,
-    PlanConditions,
-    PlanningRules,
-    SplitTable,
-    WatermarkAdvance,
-    plan_micro_batch,
-)
-from alignment.reports import RangeReport
 from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
-from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.state import SourceState
 
 __all__ = ["Foresight", "OwnIndex"]
@@ -67,8 +57,8 @@ class Foresight(ABC, Generic[SplitT]):
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         """These were assigned."""
 
-    def finish_split(self, split_id: str) -> None:
-        """A split was read to its end and leaves the state."""
+    def finish_splits(self, split_ids: Iterable[str]) -> None:
+        """These were read to their ends, and leave the state."""
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
         """See `SupportsEventTimeIndex`."""
@@ -89,31 +79,11 @@ class Foresight(ABC, Generic[SplitT]):
         return position
 
     @abstractmethod
-    def observed_us(self, split_ids: Sequence[str]) -> int | npt.NDArray[np.int64]:
-        """Up to which processing time is known that nothing else is there, of all or of each, `int64[n]`."""
-
-    @abstractmethod
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `SupportsEventTimeIndex`."""
 
-    def nearest_us(self, index: EventTimeIndex, after: SplitTable) -> int | None:
-        """Event time of the record to be read next, of all splits; None if nothing is unread."""
-        return index.nearest_time(after.positions) if (after.positions < index.ends()).any() else None
-
-    def plan(
-        self,
-        before: SplitTable,
-        index: EventTimeIndex,
-        rules: PlanningRules,
-        conditions: PlanConditions,
-        advance: WatermarkAdvance | None,
-    ) -> MicroBatchPlan:
-        """The next micro-batch, see `plan_micro_batch`."""
-        return plan_micro_batch(before, index, rules, conditions, advance)
-
-    def take_reports(self, reports: Sequence[RangeReport]) -> bool:
-        """Readers tell what they read; whether that makes a difference for the next plan."""
-        return False
+    def before_plan(self) -> None:
+        """A micro-batch is planned next."""
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -148,16 +118,13 @@ class OwnIndex(Foresight[SplitT]):
     ----------
     index
         The enumerator.
-    context
-        Its context.
     """
 
     # What it told of the records since an earlier state is forgotten.
     goes_back = False
 
-    def __init__(self, index: SupportsEventTimeIndex[SplitT], context: CoordinatorContext[SplitT]) -> None:
+    def __init__(self, index: SupportsEventTimeIndex[SplitT]) -> None:
         self._index = index
-        self._context = context
 
     def new_index(self, load: EventTimeLoader) -> EventTimeIndex:
         """See `Foresight`."""
@@ -168,9 +135,10 @@ class OwnIndex(Foresight[SplitT]):
         # Those that the last micro-batch finished, too: they leave it next.
         self._index.restore_splits(state.splits)
 
-    def finish_split(self, split_id: str) -> None:
+    def finish_splits(self, split_ids: Iterable[str]) -> None:
         """See `Foresight`."""
-        self._index.finish_split(split_id)
+        for split_id in split_ids:
+            self._index.finish_split(split_id)
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
         """See `Foresight`."""
@@ -183,10 +151,6 @@ class OwnIndex(Foresight[SplitT]):
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """See `Foresight`."""
         return self._index.ranges(start, end, rows_per_range)
-
-    def observed_us(self, split_ids: Sequence[str]) -> int:
-        """See `Foresight`: of all alike."""
-        return self._context.observed_us or 0
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `Foresight`."""

@@ -11,13 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.index import EventTimeIndex
+from alignment.engine import Engine
+from alignment.events import RangesReported, Restored
+from alignment.reactive import ReactivePlanner
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.foresight import Foresight, OwnIndex
+from streaming_source.coordinator.generators import SplitGenerators
 from streaming_source.coordinator.host import EnumeratorHost
 from streaming_source.coordinator.look_ahead import LookAhead
 from streaming_source.coordinator.reported import ReportedTimes
@@ -45,16 +49,16 @@ class HostedSource(Generic[SplitT, CheckpointT]):
     host
         Runs the enumerator.
     foresight
-        What is known of unread records.
-    index
-        Their event times.
+        Where event times of unread records come from.
+    engine
+        Owns what is known between two micro-batches, and plans.
     """
 
     calls: AsyncCalls
     context: CoordinatorContext[SplitT]
     host: EnumeratorHost[SplitT, CheckpointT]
     foresight: Foresight[SplitT]
-    index: EventTimeIndex
+    engine: Engine
 
     @classmethod
     def of(
@@ -107,9 +111,9 @@ class HostedSource(Generic[SplitT, CheckpointT]):
                     f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen "
                     "by it; leave the option out"
                 )
-            foresight = OwnIndex(enumerator, context)
+            foresight = OwnIndex(enumerator)
         elif rules.reports:
-            foresight = ReportedTimes(enumerator, context, calls, workers, now_us, rules.planning)
+            foresight = ReportedTimes(enumerator, context, calls, workers, now_us)
         else:
             foresight = LookAhead(source, context, calls, workers, now_us, rules.look_ahead_rows)
 
@@ -117,9 +121,17 @@ class HostedSource(Generic[SplitT, CheckpointT]):
             times, limit_us = foresight.event_times(split_id, start, stop), rules.time_limit_us
             return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
 
-        index = foresight.new_index(load)
-        context.take_index(index, rules.time_limit_us)
-        return cls(calls, context, EnumeratorHost(enumerator, context, calls), foresight, index)
+        own_generators = strategy.generates_watermarks and strategy.out_of_orderness_us is None
+        engine = Engine(
+            rules.planning,
+            foresight.new_index(load),
+            idle_timeout_us=strategy.idle_timeout_us,
+            reactive=ReactivePlanner(rules.planning) if rules.reports else None,
+            create_generators=partial(SplitGenerators, strategy) if own_generators else None,
+            time_limit_us=rules.time_limit_us,
+        )
+        context.take_engine(engine, rules.time_limit_us, probes_records=isinstance(foresight, OwnIndex))
+        return cls(calls, context, EnumeratorHost(enumerator, context, calls), foresight, engine)
 
     def ranges(
         self,
@@ -136,12 +148,32 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         rows_per_range = max(min_rows, -(-rows // readers))
         return [part for begun, ended in pairs for part in self.foresight.ranges(begun, ended, rows_per_range)]
 
+    def begin_from(self, state: SourceState[SplitT, CheckpointT]) -> None:
+        """Let the splits of a state be in work; those that it finished leave."""
+        self.engine.apply(Restored(state.table, state.late, self.calls.now_us()))
+        self.foresight.restore_splits(state)
+        self.foresight.finish_splits(state.finished())
+
     def go_back(self, state: SourceState[SplitT, CheckpointT]) -> None:
-        """Forget what is known of unread records, and give back what was assigned since an earlier state."""
-        self.index.remove(self.index.split_ids)
-        self.context.complete = set(self.context.abandoned)
+        """Give back what was assigned since an earlier state, and plan on from that."""
         self.context.added.clear()
+        self.begin_from(state)
         self.host.go_back(state.sequence, [split.split_id for split in state.unfinished()])
+
+    def assign_waiting(self) -> None:
+        """Let splits that wait join until something before the horizon can be read."""
+        engine = self.engine
+        while engine.horizon_us < MAX_WATERMARK:
+            nearest_us = engine.nearest_us()
+            readable = engine.readable_splits()
+            if not self.foresight.assign_waiting(readable, MAX_WATERMARK if nearest_us is None else nearest_us):
+                return
+            self.take_added()
+
+    def take_added(self) -> None:
+        """Let event times be found of the splits that were assigned."""
+        if added := self.context.take_added():
+            self.foresight.add_splits(added)
 
     def whole_splits(self) -> list[SplitRange[SplitT]]:
         """All that a fresh source has that ends, found by its enumerator alone. Call this only."""
@@ -154,7 +186,7 @@ class HostedSource(Generic[SplitT, CheckpointT]):
 
     def take_reports(self, reports: Sequence[RangeReport]) -> None:
         """What readers saw. From any thread; it counts from the next plan on."""
-        self.calls.post(partial(self._take_reports, tuple(reports)))
+        self.calls.post(partial(self.engine.apply, RangesReported(tuple(reports))))
 
     def take_event(self, subtask_id: int, event: SourceEvent) -> None:
         """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
@@ -170,6 +202,3 @@ class HostedSource(Generic[SplitT, CheckpointT]):
             self.host.run()
         except BaseException as error:  # whatever it is, the query must hear of it
             self.calls.fail(error)
-
-    def _take_reports(self, reports: Sequence[RangeReport]) -> None:
-        self.context.changed |= self.foresight.take_reports(reports)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import CaughtUp, SourceSplit
 from streaming_source.coordinator.ahead_reader import AheadReader, Fetched
 from streaming_source.coordinator.seen import SeenRecords
@@ -38,8 +37,6 @@ class Look(Generic[SplitT]):
 
     Attributes
     ----------
-    observed_us
-        When a fetch began that found nothing, and none has found anything since, of what the coordinator took over.
     is_known, is_done
         Whether the coordinator took over a fetch; the last one.
     untaken
@@ -62,7 +59,6 @@ class Look(Generic[SplitT]):
         self.split = split
         self.reader = reader
         self.seen = SeenRecords(split.position)
-        self.observed_us = MIN_WATERMARK
         self.is_known = self.is_done = False
         # Guarded by the lock.
         self.untaken = 0

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from alignment.events import Probed, SplitsBlocked
 from alignment.index import EventTimeIndex, EventTimeLoader
-from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.ahead_reader import AheadReader, columns_for_times
 from streaming_source.coordinator.calls import AsyncCalls
@@ -116,11 +116,11 @@ class LookAhead(Foresight[SplitT]):
                 self._turns.add(look)
             self._begin_ready()
 
-    def finish_split(self, split_id: str) -> None:
+    def finish_splits(self, split_ids: Iterable[str]) -> None:
         """See `Foresight`."""
-        if split_id in self._looks:
-            self._ended[split_id] = self._looks[split_id].seen
-        self._let_go([split_id])
+        finished = [split_id for split_id in split_ids if split_id in self._looks]
+        self._ended.update((split_id, self._looks[split_id].seen) for split_id in finished)
+        self._let_go(finished)
 
     def hand_out(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
         """See `Foresight`; `positions` are numbers of records."""
@@ -166,10 +166,6 @@ class LookAhead(Foresight[SplitT]):
     def position_at(self, split_id: str, position: int) -> int:
         """See `Foresight`; `position` is a number of records. O(log n)."""
         return self._looks[split_id].seen.position_at(position)
-
-    def observed_us(self, split_ids: Sequence[str]) -> npt.NDArray[np.int64]:
-        """`int64[n]`: when a fetch began that found nothing, and none has found anything since. O(n)."""
-        return np.array([self._looks[split_id].observed_us for split_id in split_ids], np.int64)
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `Foresight`."""
@@ -314,11 +310,10 @@ class LookAhead(Foresight[SplitT]):
             self._context.complete_split(split_id)
         look.is_known = True
         look.is_done |= arrival.is_last
-        if fetched.blocks or fetched.caught_up is CaughtUp.HELD_BACK:
-            look.observed_us = MIN_WATERMARK
-        elif arrival.found_nothing:
-            look.observed_us = arrival.began_us
-            self._context.observed_us = max(arrival.began_us, self._context.observed_us or 0)
+        if fetched.caught_up is CaughtUp.HELD_BACK:
+            self._context.engine.apply(SplitsBlocked(frozenset([split_id])))
+        elif arrival.found_nothing and not fetched.blocks:
+            self._context.engine.apply(Probed(arrival.began_us, (split_id,)))
 
     def _let_go(self, split_ids: Sequence[str]) -> None:
         looks = [look for split_id in split_ids if (look := self._looks.pop(split_id, None)) is not None]

@@ -8,7 +8,7 @@ may be read past the limit, by as much as one micro-batch admits; and that a wat
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -16,12 +16,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from alignment.index import EventTimeIndex
-from alignment.planner import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, WatermarkAdvance
-from alignment.reactive import ReactivePlanner, nearest_us
-from alignment.reports import RangeReport
+from alignment.events import Probed
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import SourceSplit, SplitEnumerator, SplitRange
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
@@ -54,8 +50,6 @@ class ReportedTimes(Foresight[SplitT]):
         Takes them, as blocks without event times.
     calls, workers, now_us
         Where and when it is asked.
-    rules
-        What the planner makes of the reports.
     """
 
     def __init__(
@@ -65,17 +59,14 @@ class ReportedTimes(Foresight[SplitT]):
         calls: AsyncCalls,
         workers: Workers,
         now_us: Callable[[], int],
-        rules: PlanningRules,
     ) -> None:
         self._enumerator = enumerator
         self._context = context
         self._calls = calls
         self._workers = workers
         self._now_us = now_us
-        self._planner = ReactivePlanner(rules)
         self._splits: dict[str, SplitT] = {}
         self._ends: dict[str, int] = {}
-        self._observed_us: dict[str, int] = {}
         self._unknown: set[str] = set()
         self._drains_from_us: int | None = None
         self._warned_us: int | None = None
@@ -87,9 +78,8 @@ class ReportedTimes(Foresight[SplitT]):
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         """See `Foresight`."""
-        for known in (self._splits, self._ends, self._observed_us, self._unknown):
+        for known in (self._splits, self._ends, self._unknown):
             known.clear()
-        self._planner.rewind(state.table)
         self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
@@ -106,12 +96,12 @@ class ReportedTimes(Foresight[SplitT]):
         self._started = self._asks_again = True
         self._ask_all()
 
-    def finish_split(self, split_id: str) -> None:
+    def finish_splits(self, split_ids: Iterable[str]) -> None:
         """See `Foresight`. One that the state to start from had finished was never in work here."""
-        for known in (self._splits, self._ends, self._observed_us):
-            known.pop(split_id, None)
-        self._unknown.discard(split_id)
-        self._planner.forget([split_id])
+        for split_id in split_ids:
+            self._splits.pop(split_id, None)
+            self._ends.pop(split_id, None)
+            self._unknown.discard(split_id)
 
     def hand_out(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
         """See `Foresight`."""
@@ -126,38 +116,13 @@ class ReportedTimes(Foresight[SplitT]):
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
-    def observed_us(self, split_ids: Sequence[str]) -> npt.NDArray[np.int64]:
-        """See `Foresight`."""
-        return np.array([self._observed_us.get(split_id, MIN_WATERMARK) for split_id in split_ids], np.int64)
-
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `Foresight`: nobody knows."""
         return np.full(stop - start, NO_TIMESTAMP, np.int64)
 
-    def nearest_us(self, index: EventTimeIndex, after: SplitTable) -> int | None:
-        """See `Foresight`."""
-        return nearest_us(after, index.ends())
-
-    def plan(
-        self,
-        before: SplitTable,
-        index: EventTimeIndex,
-        rules: PlanningRules,
-        conditions: PlanConditions,
-        advance: WatermarkAdvance | None,
-    ) -> MicroBatchPlan:
-        """See `Foresight`. With a generator of the user's own there are no reports."""
-        self._warn_of_lost_reports()
-        return self._planner.plan(before, index.ends(), conditions)
-
-    def take_reports(self, reports: Sequence[RangeReport]) -> bool:
-        """See `Foresight`."""
-        # Every one is taken in, whether or not the one before made a difference.
-        return sum(self._planner.report(report) for report in reports) > 0
-
-    def _warn_of_lost_reports(self) -> None:
-        # Readers report before a micro-batch ends, and the next plan is made after it.
-        missing, now_us = self._planner.unreported(), self._now_us()
+    def before_plan(self) -> None:
+        """See `Foresight`. Readers report before a micro-batch ends: what is missing now was lost."""
+        missing, now_us = self._context.engine.unreported(), self._now_us()
         if missing and (self._warned_us is None or now_us - self._warned_us >= _WARN_US):
             self._warned_us = now_us
             _log.warning(
@@ -185,7 +150,7 @@ class ReportedTimes(Foresight[SplitT]):
     @property
     def is_settled(self) -> bool:
         """See `Foresight`. Where a split ends that is gone, nobody will say."""
-        return self._unknown <= self._context.abandoned
+        return self._unknown <= self._context.engine.abandoned
 
     @property
     def is_at_rest(self) -> bool:
@@ -216,17 +181,20 @@ class ReportedTimes(Foresight[SplitT]):
         self._calls.post(partial(self._take, splits, ends, began_us, again=again))
 
     def _take(self, splits: tuple[SplitT, ...], ends: list[int | None], began_us: int, *, again: bool) -> None:
-        for split, end in zip(splits, ends, strict=True):
-            if end is not None and split.split_id in self._splits:
-                self._take_end(split, end, began_us)
-        self._context.observed_us = max(began_us, self._context.observed_us or 0)
+        caught_up = tuple(
+            split.split_id
+            for split, end in zip(splits, ends, strict=True)
+            if end is not None and split.split_id in self._splits and not self._take_end(split, end, began_us)
+        )
+        self._context.engine.apply(Probed(began_us, caught_up))
         self._asks_again = self._asks_again and not again
         if not self._asks_again and (self._drains_from_us is None or self._unknown):
             self._asks_again = True
             # By way of the coordinator's thread: where that does not run, nobody asks.
             self._workers.submit(partial(self._calls.post, self._ask_all), _PERIOD_S)
 
-    def _take_end(self, split: SplitT, end: int, began_us: int) -> None:
+    def _take_end(self, split: SplitT, end: int, began_us: int) -> bool:
+        """Take in where a split ends; whether there is more than was known."""
         split_id = split.split_id
         if self._drains_from_us is None or began_us >= self._drains_from_us:
             self._unknown.discard(split_id)
@@ -236,8 +204,6 @@ class ReportedTimes(Foresight[SplitT]):
         if new > 0:
             self._context.add_blocks(split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
             self._ends[split_id] = end
-            self._observed_us.pop(split_id, None)
-        else:
-            self._observed_us[split_id] = began_us
-        if end == split.stop and split_id not in self._context.complete:
+        if end == split.stop and split_id not in self._context.engine.complete:
             self._context.complete_split(split_id)
+        return new > 0

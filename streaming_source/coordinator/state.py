@@ -52,6 +52,11 @@ class SourceState(Generic[SplitT, CheckpointT]):
         statuses = zip(self.splits, self.table.statuses, strict=True)
         return [split for split, status in statuses if status != SplitStatus.FINISHED]
 
+    def finished(self) -> list[str]:
+        """Ids of the splits that the last micro-batch finished."""
+        statuses = zip(self.splits, self.table.statuses, strict=True)
+        return [split.split_id for split, status in statuses if status == SplitStatus.FINISHED]
+
     def by_id(self) -> dict[str, SplitT]:
         """The splits by their ids."""
         return {split.split_id: split for split in self.splits}

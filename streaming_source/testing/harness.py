@@ -318,6 +318,8 @@ class SourceHarness:
             write.deserialize(write.version, json_to_bytes(bytes_to_json(write.serialize(split))))
             for split in state.splits
         )
+        positions = [split.position for split in splits]
+        assert positions == state.table.positions.tolist(), f"the serializer of splits loses positions: {positions}"
         checkpoint, keep = state.checkpoint, self.source.enumerator_checkpoint_serializer
         if checkpoint is not None:
             written = bytes_to_json(keep.serialize(checkpoint))

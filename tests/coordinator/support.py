@@ -13,8 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment import WatermarkStrategy
+from alignment.engine import Engine
+from alignment.events import Restored, SplitsAssigned
 from alignment.index import EventTimeIndex
-from alignment.planner import PlanningRules
+from alignment.planner import PlanningRules, SplitTable
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.api import (
     Boundedness,
@@ -117,7 +119,8 @@ class Planner:
             readers, RecordTimestampAssigner(), SCHEMA, self.calls, self.workers
         )
         self.index = EventTimeIndex(self._load)
-        self.context.take_index(self.index, None)
+        self.engine = Engine(PlanningRules(None), self.index)
+        self.context.take_engine(self.engine, None, probes_records=True)
         self.enumerator = NotingEnumerator(self.context, splits)
         self.host = EnumeratorHost(self.enumerator, self.context, self.calls)
 
@@ -125,9 +128,14 @@ class Planner:
         """Ids of the splits that were assigned and not taken by a plan."""
         return ids(self.context.added)
 
+    def settle(self) -> None:
+        """Plan, so that only what comes after it makes another plan due."""
+        self.engine.plan(self.clock.now_us())
+        assert not self.engine.is_due
+
     def give_up_splits(self) -> None:
         """What a coordinator does before its readers go back."""
-        self.index.remove(self.index.split_ids)
+        self.engine.apply(Restored(SplitTable.empty(), np.empty(0, np.int64), self.clock.now_us()))
         self.context.added.clear()
 
     def _load(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
@@ -238,8 +246,7 @@ class Looking:
         )
 
     def add(self, *split_ids: str) -> None:
-        for split_id in split_ids:
-            self.index.add_split(split_id, 0)
+        self.planner.engine.apply(SplitsAssigned(split_ids, (0,) * len(split_ids), 0))
         self.look_ahead.add_splits([RecordSplit(split_id) for split_id in split_ids])
 
     def seen(self) -> dict[str, int]:

@@ -86,7 +86,7 @@ class Log(SupportsEventTimeIndex[RecordSplit], SplitEnumerator[RecordSplit, None
 
     def _on_looked(self, result: None, error: BaseException | None) -> None:
         if not self.context.added:
-            new = [split_id for split_id in self.times if split_id not in self.context._index]
+            new = [split_id for split_id in self.times if split_id not in self.context.engine.index]
             for split_id in new:
                 self.context.assign_split(RecordSplit(split_id), 0)
         self.tell(list(self.times))

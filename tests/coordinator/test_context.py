@@ -8,6 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from alignment.engine import Engine
+from alignment.planner import PlanningRules
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import RecordSplit, SplitsAssignment
@@ -19,7 +21,7 @@ def started(readers: int = 2) -> Planner:
     planner = Planner(readers)
     planner.host.start()
     planner.context.asking.clear()
-    planner.context.changed = False
+    planner.settle()
     return planner
 
 
@@ -44,8 +46,8 @@ def splits(*names: str) -> list[RecordSplit]:
 
 
 def nothing_was_assigned(planner: Planner) -> bool:
-    context = planner.context
-    return not (context.added or context.changed or context.tracker.uncheckpointed or len(planner.index.split_ids))
+    context, engine = planner.context, planner.engine
+    return not (context.added or engine.is_due or context.tracker.uncheckpointed or len(engine.index.split_ids))
 
 
 # ---- assignment ------------------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def test_what_is_told_from_another_thread_takes_effect_here_and_in_order() -> No
     planner.calls.run()
     assert planner.assigned() == [f"{number:02d}" for number in range(20)]
     assert planner.index.ends().tolist() == list(range(1, 21))
-    assert len(planner.context.complete) == 20
+    assert len(planner.engine.complete) == 20
     assert planner.context.without_more == {0}
 
 
@@ -138,12 +140,12 @@ def test_the_end_of_assignment_is_known_when_all_readers_were_told_and_may_be_to
     planner.host.start()
     planner.context.signal_no_more_splits(1)
     assert not planner.context.no_more_splits
-    planner.context.changed = False
+    planner.settle()
     planner.context.signal_no_more_splits(1)
-    assert not planner.context.changed
+    assert not planner.engine.is_due
     planner.context.signal_no_more_splits(0)
     assert planner.context.no_more_splits
-    assert planner.context.changed
+    assert planner.engine.is_due
 
 
 def test_events_wait_for_their_reader_in_order_and_are_taken_once() -> None:
@@ -172,16 +174,17 @@ def test_the_readers_that_are_told_are_a_copy() -> None:
 def test_an_empty_list_of_blocks_is_no_news() -> None:
     planner = started()
     planner.context.assign_split(RecordSplit("a"), 0)
-    planner.context.changed = False
+    planner.settle()
     planner.context.add_blocks("a", [], [], [])
-    assert not planner.context.changed
+    assert not planner.engine.is_due
     planner.context.add_blocks("a", 2, 0, 1)
-    assert planner.context.changed
+    assert planner.engine.is_due
 
 
 def test_event_times_from_the_limit_on_bound_nothing() -> None:
     planner = started()
-    planner.context.take_index(planner.index, 100)
+    planner.engine = Engine(PlanningRules(None), planner.index, time_limit_us=100)
+    planner.context.take_engine(planner.engine, 100, probes_records=True)
     planner.index._load = lambda split_id, start, stop: np.array([5, NO_TIMESTAMP])[: stop - start]
     planner.context.assign_split(RecordSplit("a"), 0)
     planner.context.add_blocks("a", 2, 5, 100)
@@ -191,11 +194,11 @@ def test_event_times_from_the_limit_on_bound_nothing() -> None:
 def test_the_horizon_is_news_when_it_moves() -> None:
     planner = started()
     planner.context.set_horizon(None)
-    assert not planner.context.changed
+    assert not planner.engine.is_due
     planner.context.set_horizon(50)
-    assert (planner.context.changed, planner.context.horizon_us) == (True, 50)
+    assert (planner.engine.is_due, planner.engine.horizon_us) == (True, 50)
     planner.context.set_horizon(None)
-    assert planner.context.horizon_us == MAX_WATERMARK
+    assert planner.engine.horizon_us == MAX_WATERMARK
 
 
 # ---- what was observed -----------------------------------------------------------------------------------------------
@@ -213,7 +216,7 @@ def test_only_a_look_that_was_completed_is_one() -> None:
     observed = []
     for _ in range(4):
         planner.calls.run()
-        observed.append(planner.context.observed_us)
+        observed.append(planner.engine.last_probe_us)
         planner.clock.advance("1 second")
     assert observed == [0, 1_000_000, 1_000_000, 1_000_000]
     assert len(seen) == 4
@@ -230,4 +233,4 @@ def test_a_look_that_took_longer_than_a_later_one_does_not_turn_the_time_back() 
 
     planner.context.call_async(long_look, lambda result, error: None)
     planner.calls.run()
-    assert planner.context.observed_us == 11
+    assert planner.engine.last_probe_us == 11

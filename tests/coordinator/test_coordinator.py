@@ -179,7 +179,7 @@ def test_what_was_seen_to_the_end_and_is_not_any_more_is_not_taken_for_finished(
     planning = restored(source, look_ahead_rows=2)
     first = planning.advance(1)
     planning.advance(1)
-    assert planning.hosted.context.complete == {"a"}
+    assert planning.hosted.engine.complete == {"a"}
     planning.rewind(first)
     ends = {"a": first.splits[0].position}
     before = first

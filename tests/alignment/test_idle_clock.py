@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from alignment.combine import SplitStatus
+from alignment.idle_clock import IdleClock
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.coordinator.idle_clock import IdleClock
 
 TIMEOUT_US = 20_000_000
 NEVER = np.full(2, MIN_WATERMARK, np.int64)
 
 
 def restarted() -> IdleClock:
-    clock = IdleClock(TIMEOUT_US, lambda: 5)
-    clock.begin(np.array([SplitStatus.IDLE, SplitStatus.ACTIVE], np.int8))
+    clock = IdleClock(TIMEOUT_US)
+    clock.begin(np.array([SplitStatus.IDLE, SplitStatus.ACTIVE], np.int8), 5)
     return clock
 
 
@@ -24,7 +24,7 @@ def test_a_split_that_was_idle_before_a_restart_is_so_before_anybody_has_looked_
 
 def test_it_is_active_with_the_first_record_that_is_found() -> None:
     clock = restarted()
-    clock.track(np.array([True, False]), np.full(2, SplitStatus.ACTIVE, np.int8), None)
+    clock.track(np.array([True, False]), np.full(2, SplitStatus.ACTIVE, np.int8), None, 5)
     assert clock.idle(NEVER).tolist() == [False, False]
 
 
