@@ -88,7 +88,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._in_work = SplitsInWork(rules.strategy.idle_timeout_us, now_us)
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
         self.last_plan: MicroBatchPlan | None = None
-        self._generators = SplitGenerators(rules.strategy)
+        self._generators = SplitGenerators(rules.strategy, now_us)
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -99,8 +99,18 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def hosted(self) -> HostedSource[SplitT, CheckpointT]:
-        """The enumerator, and all around it; there after `restore`."""
-        assert self._hosted is not None, "restore() comes first"
+        """The enumerator, and all around it; there after `restore`.
+
+        Raises
+        ------
+        SourceError
+            Before `restore`.
+        """
+        if self._hosted is None:
+            raise SourceError(
+                f"the planner of {self._source.name} has no enumerator yet: call restore() first, with the state of an "
+                "offset or SourceState.initial()"
+            )
         return self._hosted
 
     @property
@@ -200,6 +210,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._in_work.take_changes(at_work)
             if self._draining:
                 at_work.foresight.look_on()
+            elif self._generators.is_due():
+                at_work.context.changed |= self._generators.emit(self._in_work.table.split_ids)
             is_due = at_work.context.changed or self._in_work.idle_clock.is_due(at_work.context.observed_us)
             if is_due and (not self._draining or at_work.foresight.is_settled) and self._plan(max_rows):
                 return self.state
@@ -224,6 +236,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def available(self) -> dict[str, tuple[int, int]]:
         """Of each split in work: its next position, and the position after the last record known to be there."""
         return self._in_work.available(self.hosted if self._started else None)
+
+    def statuses(self) -> dict[str, SplitStatus]:
+        """Status of each split in work after the last plan, also if that plan made no micro-batch. O(n)."""
+        table = self._in_work.table
+        return dict(zip(table.split_ids, map(SplitStatus, table.statuses.tolist()), strict=True))
 
     def ranges(
         self,
@@ -268,8 +285,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._in_work.assign_waiting(at_work)
         at_work.context.changed = False
         ids = self._in_work.table.split_ids
-        strategy = self._rules.strategy
-        own_generator = strategy.generates_watermarks and strategy.out_of_orderness_us is None
+        before = self._generators.raised(self._in_work.table)
         conditions = PlanConditions(
             max_rows=max_rows,
             # A run that only reads what is there (AvailableNow) goes alone.
@@ -280,8 +296,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             no_more_splits=at_work.context.no_more_splits,
             draining=self._draining,
         )
-        advance = self._generators.advance if own_generator else None
-        plan = at_work.foresight.plan(self._in_work.table, at_work.index, self._rules.planning, conditions, advance)
+        advance = self._generators.advance if self._generators.are_own else None
+        plan = at_work.foresight.plan(before, at_work.index, self._rules.planning, conditions, advance)
         # A snapshot says nothing of the time that passes while it is read.
         if not self._draining:
             self._group.tell(plan.slowest_us, partial(at_work.foresight.nearest_us, at_work.index, plan.after))
@@ -289,6 +305,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._in_work.idle_clock.track(unread, plan.after.statuses, at_work.context.observed_us)
         is_news = plan.rows > 0 or plan.late.any() or has_news(self.state.table, self._in_work.table, plan.after)
         if not is_news and not self._announce_again:
+            # Who is paused makes no micro-batch, and is shown all the same.
+            self._in_work.table = replace(self._in_work.table, statuses=plan.after.statuses)
             return False
         self._hand_out(plan)
         # There may be more than this plan was allowed to take.
@@ -299,10 +317,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self.hosted.context.changed = True
 
     def _idle(self) -> npt.NDArray[np.bool_]:
-        if self._draining:
-            return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
         split_ids, foresight = self._in_work.table.split_ids, self.hosted.foresight
-        idle = self._in_work.idle_clock.idle(foresight.observed_us(split_ids))
+        observed_us = foresight.observed_us(split_ids)
+        # A generator knows what was planned, not whether a split was looked at.
+        marked = self._generators.idle(split_ids) & (np.asarray(observed_us) > MIN_WATERMARK)
+        if self._draining:
+            return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE) | marked
+        idle = self._in_work.idle_clock.idle(observed_us) | marked
         held_back = self.host.enumerator.held_back()
         if held_back:
             idle &= np.array([split_id not in held_back for split_id in split_ids], np.bool_)
@@ -333,7 +354,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
         # a source that says nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
-        self._generators = SplitGenerators(self._rules.strategy)
+        self._generators = SplitGenerators(self._rules.strategy, self._now_us)
         if len(state.table) and not self._draining:
             # The others may be asked before this source, which until then is where it was (FLINK-40505).
             self._group.tell(slowest_counting(state.table), None)

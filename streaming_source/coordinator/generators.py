@@ -2,58 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from alignment.planner import SplitTable
 from alignment.strategy import WatermarkStrategy
 from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 
-__all__ = ["LatestWatermark", "SplitGenerators"]
+__all__ = ["EMIT_PERIOD_US", "LatestWatermark", "SplitGenerators"]
+
+EMIT_PERIOD_US: Final = 200_000
+"""How often generators are called without records: Flink's default of `pipeline.auto-watermark-interval`."""
 
 
 class LatestWatermark(WatermarkOutput):
-    """Keeps the largest watermark that was emitted."""
+    """Keeps the largest watermark that was emitted, and whether the split is idle by the generator's own word.
+
+    A watermark ends idleness even where it does not advance: it shows that records flow again (FLINK-40504).
+    """
+
+    __slots__ = ("is_idle", "watermark")
 
     def __init__(self) -> None:
         self.watermark = MIN_WATERMARK
+        self.is_idle = False
 
     def emit_watermark(self, watermark: int) -> None:
         """Keep `watermark` if it is the largest."""
+        self.is_idle = False
         self.watermark = max(self.watermark, watermark)
 
     def mark_idle(self) -> None:
-        """Idleness is the coordinator's to judge: it knows what is left to read."""
+        """The split holds nothing back, as long as it has nothing to read."""
+        self.is_idle = True
 
     def mark_active(self) -> None:
-        """See `mark_idle`."""
+        """The split counts again."""
+        self.is_idle = False
 
 
 class SplitGenerators:
-    """A generator of the user's own for each split.
+    """A generator of the user's own for each split. Without such a generator this does nothing.
 
     Parameters
     ----------
     strategy
         Makes them.
+    now_us
+        Processing time in microseconds, monotonic.
     """
 
-    def __init__(self, strategy: WatermarkStrategy) -> None:
+    def __init__(self, strategy: WatermarkStrategy, now_us: Callable[[], int]) -> None:
         self._strategy = strategy
-        self._by_split: dict[str, WatermarkGenerator] = {}
+        self._now_us = now_us
+        self._are_own = strategy.generates_watermarks and strategy.out_of_orderness_us is None
+        self._by_split: dict[str, tuple[WatermarkGenerator, LatestWatermark]] = {}
+        self._next_us = now_us()
+
+    @property
+    def are_own(self) -> bool:
+        """Whether the strategy has a generator of the user's own."""
+        return self._are_own
+
+    def is_due(self) -> bool:
+        """Whether the period is over after which generators are called without records. O(1)."""
+        return self._are_own and self._now_us() >= self._next_us
+
+    def emit(self, split_ids: Iterable[str]) -> bool:
+        """Call the generators of these splits without records; whether one of them says something new. O(n)."""
+        self._next_us = self._now_us() + EMIT_PERIOD_US
+        is_new = False
+        for split_id in split_ids:
+            generator, said = self._of(split_id)
+            before = said.watermark, said.is_idle
+            generator.on_periodic_emit(said)
+            is_new |= before != (said.watermark, said.is_idle)
+        return is_new
 
     def advance(self, split_id: str, times: npt.NDArray[np.int64]) -> int:
-        """Watermark of a split after these event times."""
-        generator = self._by_split.get(split_id)
-        if generator is None:
-            generator = self._by_split[split_id] = self._strategy.create_watermark_generator()
-        output = LatestWatermark()
-        generator.on_batch(times, output)
-        generator.on_periodic_emit(output)
-        return output.watermark
+        """Watermark of a split after these event times. Records end idleness, before the generator sees them."""
+        generator, said = self._of(split_id)
+        said.mark_active()
+        generator.on_batch(times, said)
+        generator.on_periodic_emit(said)
+        return said.watermark
+
+    def raised(self, table: SplitTable) -> SplitTable:
+        """The table with the watermarks that were emitted since. They never go back. O(n)."""
+        if not self._are_own:
+            return table
+        emitted = np.fromiter((self._of(split_id)[1].watermark for split_id in table.split_ids), np.int64, len(table))
+        return replace(table, watermarks=np.maximum(table.watermarks, emitted))
+
+    def idle(self, split_ids: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+        """`bool[n]`: splits that their generators marked as idle. O(n)."""
+        if not self._are_own:
+            return np.zeros(len(split_ids), np.bool_)
+        return np.fromiter((self._of(split_id)[1].is_idle for split_id in split_ids), np.bool_, len(split_ids))
 
     def forget(self, split_ids: Iterable[str]) -> None:
         """These are finished."""
         for split_id in split_ids:
             self._by_split.pop(split_id, None)
+
+    def _of(self, split_id: str) -> tuple[WatermarkGenerator, LatestWatermark]:
+        known = self._by_split.get(split_id)
+        if known is None:
+            known = self._by_split[split_id] = self._strategy.create_watermark_generator(), LatestWatermark()
+        return known
