@@ -8,8 +8,8 @@ events and plans in the same order lead to the same state: `alignment.recording`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from alignment.combine import SplitStatus
 from alignment.events import (
     BlocksIndexed,
     DrainStarted,
+    EmitPeriodElapsed,
     Event,
     GroupLimitMoved,
     HorizonMoved,
@@ -38,8 +39,9 @@ from alignment.index import EventTimeIndex
 from alignment.micro_batch import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.planner import plan_micro_batch
 from alignment.reactive import ReactivePlanner, nearest_us
+from alignment.split_generators import SplitGenerators
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator
 
 __all__ = ["Engine"]
 
@@ -47,16 +49,6 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _LOG_SIZE: Final = 1024
-
-
-class Generators(Protocol):
-    """Watermark generators of the user's own, one for each split."""
-
-    def advance(self, split_id: str, times: Int64Array) -> int:
-        """See `WatermarkAdvance`."""
-
-    def forget(self, split_ids: Iterable[str]) -> None:
-        """These splits have left."""
 
 
 class Engine:
@@ -72,8 +64,8 @@ class Engine:
         After how long without anything to read a split is idle; None for never.
     reactive
         Plans by what readers report instead of by the index, which then knows only where splits end.
-    create_generators
-        Makes the watermark generators of the user's own, anew with each restore; None if there are none.
+    create_generator
+        Makes the watermark generator of the user's own for one split; None if there is none.
     time_limit_us
         Event times from here on are invalid: they bound nothing. None for no limit.
     log_size
@@ -102,7 +94,7 @@ class Engine:
         *,
         idle_timeout_us: int | None = None,
         reactive: ReactivePlanner | None = None,
-        create_generators: Callable[[], Generators] | None = None,
+        create_generator: Callable[[], WatermarkGenerator] | None = None,
         time_limit_us: int | None = None,
         log_size: int | None = _LOG_SIZE,
     ) -> None:
@@ -114,8 +106,7 @@ class Engine:
         self.log: deque[Event | Planned | PlanCommitted] = deque(maxlen=log_size)
         self._pending: MicroBatchPlan | None = None
         self._reactive = reactive
-        self._create_generators = create_generators
-        self._generators: Generators | None = None
+        self._generators = None if create_generator is None else SplitGenerators(create_generator)
         self._time_limit_us = time_limit_us
         self._idle_clock = IdleClock(idle_timeout_us)
         # Of the last committed plan; what a plan is compared with to see whether Spark must hear of it.
@@ -146,6 +137,7 @@ class Engine:
             RangesReported: self._take_reports,
             GroupLimitMoved: self._move_group_limit,
             DrainStarted: self._start_drain,
+            EmitPeriodElapsed: self._emit,
         }
 
     # ---- events --------------------------------------------------------------------------------------------------
@@ -176,8 +168,8 @@ class Engine:
         self._idle_clock.begin(event.table.statuses, event.at_us)
         if self._reactive is not None:
             self._reactive.rewind(event.table)
-        if self._create_generators is not None:
-            self._generators = self._create_generators()
+        if self._generators is not None:
+            self._generators.begin(event.at_us)
         for split_id, position in zip(event.table.split_ids, event.table.positions.tolist(), strict=True):
             self.index.add_split(split_id, position)
         self._leave_finished()
@@ -254,7 +246,17 @@ class Engine:
     def _start_drain(self, _: DrainStarted) -> None:
         self._draining = self._changed = True
 
+    def _emit(self, event: EmitPeriodElapsed) -> None:
+        self._settle()
+        if self._generators is not None:
+            self._changed |= self._generators.emit(self.table.split_ids, event.at_us)
+
     # ---- plans ---------------------------------------------------------------------------------------------------
+
+    @property
+    def emits_at_us(self) -> int:
+        """When generators of the user's own are to be called without records; `MAX_WATERMARK` for never. O(1)."""
+        return MAX_WATERMARK if self._generators is None else self._generators.emits_at_us
 
     @property
     def is_due(self) -> bool:
@@ -286,8 +288,10 @@ class Engine:
         )
         ends = self.index.ends()
         if self._reactive is None:
-            advance = None if self._generators is None else self._generators.advance
-            plan = plan_micro_batch(self.table, self.index, self.rules, conditions, advance)
+            generators = self._generators
+            before = self.table if generators is None else generators.raised(self.table)
+            advance = None if generators is None else generators.advance
+            plan = plan_micro_batch(before, self.index, self.rules, conditions, advance)
         else:
             plan = self._reactive.plan(self.table, ends, conditions)
         # A snapshot says nothing of the time that passes while it is read.
@@ -381,6 +385,11 @@ class Engine:
         at = zip(self.table.split_ids, self.table.positions.tolist(), strict=True)
         return {split_id: (position, ends[split_id]) for split_id, position in at}
 
+    def statuses(self) -> dict[str, SplitStatus]:
+        """Status of each split after the last plan, also if nothing but who is paused has changed. O(n)."""
+        table = self.table if self._pending is None else self._pending.after
+        return dict(zip(table.split_ids, map(SplitStatus, table.statuses.tolist()), strict=True))
+
     def unreported(self) -> Sequence[str]:
         """Splits of which not all that was planned last is reported; none where there is an index. O(n)."""
         return () if self._reactive is None else self._reactive.unreported()
@@ -454,15 +463,16 @@ class Engine:
         return finished
 
     def _idle(self) -> BoolArray:
-        if self._draining:
-            return np.asarray(self.table.statuses == SplitStatus.IDLE)
         ids = self.table.split_ids
         probed = np.full(len(ids), self._probed_all_us, np.int64)
         if self._probed_us:
             each = (self._probed_us.get(split_id, MIN_WATERMARK) for split_id in ids)
             probed = np.maximum(probed, np.fromiter(each, np.int64, len(ids)))
-        idle = self._idle_clock.idle(probed)
-        if self._blocked:
+        idle = self.table.statuses == SplitStatus.IDLE if self._draining else self._idle_clock.idle(probed)
+        if self._generators is not None:
+            # A generator knows what was planned, not whether a split was probed.
+            idle |= self._generators.idle(ids) & (probed > MIN_WATERMARK)
+        if self._blocked and not self._draining:
             idle &= ~self._among(self._blocked)
         return idle
 

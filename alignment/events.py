@@ -18,6 +18,7 @@ from alignment.reports import RangeReport
 __all__ = [
     "BlocksIndexed",
     "DrainStarted",
+    "EmitPeriodElapsed",
     "Event",
     "GroupLimitMoved",
     "HorizonMoved",
@@ -169,6 +170,19 @@ class DrainStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class EmitPeriodElapsed:
+    """Watermark generators of the user's own are to be called without records.
+
+    Attributes
+    ----------
+    at_us
+        Processing time in microseconds, monotonic.
+    """
+
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """In the log: a micro-batch was planned here.
 
@@ -201,4 +215,5 @@ Event: TypeAlias = (
     | RangesReported
     | GroupLimitMoved
     | DrainStarted
+    | EmitPeriodElapsed
 )

@@ -58,7 +58,10 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit a watermark, or nothing. Called between batches, and now and then while there is no data."""
+        """Emit a watermark, mark the split idle or active, or do nothing.
+
+        Called after each batch, and every 200 ms of processing time between two micro-batches, also without records.
+        """
 
     def on_batch(self, timestamps: npt.NDArray[np.int64], output: WatermarkOutput) -> None:
         """See the event times of a batch, in the order of its records.

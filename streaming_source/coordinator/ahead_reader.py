@@ -165,12 +165,3 @@ class _TimesOutput(SourceOutput):
         """What was collected since the last call."""
         taken, self._blocks = tuple(self._blocks), []
         return taken
-
-    def emit_watermark(self, watermark: int) -> None:
-        """The planner's to say."""
-
-    def mark_idle(self) -> None:
-        """The planner's to say."""
-
-    def mark_active(self) -> None:
-        """The planner's to say."""

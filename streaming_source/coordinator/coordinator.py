@@ -10,7 +10,8 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from alignment.events import DrainStarted, GroupLimitMoved, SplitsBlocked
+from alignment.combine import SplitStatus
+from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked
 from alignment.micro_batch import MicroBatchPlan
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
@@ -92,8 +93,18 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def hosted(self) -> HostedSource[SplitT, CheckpointT]:
-        """The enumerator, and all around it; there after `restore`."""
-        assert self._hosted is not None, "restore() comes first"
+        """The enumerator, and all around it; there after `restore`.
+
+        Raises
+        ------
+        SourceError
+            Before `restore`.
+        """
+        if self._hosted is None:
+            raise SourceError(
+                f"the planner of {self._source.name} has no enumerator yet: call restore() first, with the state of an "
+                "offset or SourceState.initial()"
+            )
         return self._hosted
 
     @property
@@ -191,6 +202,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             at_work.take_added()
             if self._draining:
                 at_work.foresight.look_on()
+            elif at_work.engine.emits_at_us <= (now_us := self._now_us()):
+                at_work.engine.apply(EmitPeriodElapsed(now_us))
             is_due = at_work.engine.is_due or self._look_again
             if is_due and (not self._draining or at_work.foresight.is_settled) and self._plan(max_rows):
                 return self.state
@@ -222,6 +235,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             return {split.split_id: (split.position, split.position) for split in self.state.unfinished()}
         position_at, available = self.hosted.foresight.position_at, self.hosted.engine.available()
         return {i: (position_at(i, position), position_at(i, end)) for i, (position, end) in available.items()}
+
+    def statuses(self) -> dict[str, SplitStatus]:
+        """Status of each split in work after the last plan, also if that plan made no micro-batch. O(n)."""
+        return self._hosted.engine.statuses() if self._hosted is not None else {}
 
     def ranges(
         self,

@@ -21,7 +21,6 @@ from streaming_source.api import Source, SourceEvent, SourceSplit, SplitRange, S
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.foresight import Foresight, OwnIndex
-from streaming_source.coordinator.generators import SplitGenerators
 from streaming_source.coordinator.host import EnumeratorHost
 from streaming_source.coordinator.look_ahead import LookAhead
 from streaming_source.coordinator.reported import ReportedTimes
@@ -121,13 +120,13 @@ class HostedSource(Generic[SplitT, CheckpointT]):
             times, limit_us = foresight.event_times(split_id, start, stop), rules.time_limit_us
             return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
 
-        own_generators = strategy.generates_watermarks and strategy.out_of_orderness_us is None
+        own_generator = strategy.generates_watermarks and strategy.out_of_orderness_us is None
         engine = Engine(
             rules.planning,
             foresight.new_index(load),
             idle_timeout_us=strategy.idle_timeout_us,
             reactive=ReactivePlanner(rules.planning) if rules.reports else None,
-            create_generators=partial(SplitGenerators, strategy) if own_generators else None,
+            create_generator=strategy.create_watermark_generator if own_generator else None,
             time_limit_us=rules.time_limit_us,
         )
         context.take_engine(engine, rules.time_limit_us, probes_records=isinstance(foresight, OwnIndex))

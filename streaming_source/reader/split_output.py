@@ -21,7 +21,7 @@ class SplitOutput(SourceOutput):
     Parameters
     ----------
     target
-        Where records and watermarks go.
+        Where records go.
     metrics
         Counts records.
     end_of_stream
@@ -71,18 +71,6 @@ class SplitOutput(SourceOutput):
         if rows:
             self._target.collect(batch, source_timestamps, positions=positions)
             self._metrics.records += batch.num_rows
-
-    def emit_watermark(self, watermark: int) -> None:
-        """See `WatermarkOutput`."""
-        self._target.emit_watermark(watermark)
-
-    def mark_idle(self) -> None:
-        """See `WatermarkOutput`."""
-        self._target.mark_idle()
-
-    def mark_active(self) -> None:
-        """See `WatermarkOutput`."""
-        self._target.mark_active()
 
     def _rows_before_stop(self, rows: int, positions: int | npt.NDArray[np.int64]) -> int:
         if self._stop is None:

@@ -119,12 +119,13 @@ class StreamPlanning:
             self._coordinator.notify_committed(end["n"])
 
     def available(self) -> Offset | None:
-        """For each split in work the next position and the one after the last record known to be there."""
+        """For each split in work its next position, the one after the last record known to be there, and its status."""
         with self._turn:
             if not self._coordinator.restored:
                 return None
+            statuses = self._coordinator.statuses()
             return {
-                split_id: {"position": position, "available": end}
+                split_id: {"position": position, "available": end, "status": statuses[split_id].name.lower()}
                 for split_id, (position, end) in self._coordinator.available().items()
             }
 

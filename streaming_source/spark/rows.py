@@ -200,15 +200,6 @@ class FrameOutput(ReaderOutput):
         self._rows.clear()
         return taken
 
-    def emit_watermark(self, watermark: int) -> None:
-        """The planner's to say."""
-
-    def mark_idle(self) -> None:
-        """The planner's to say."""
-
-    def mark_active(self) -> None:
-        """The planner's to say."""
-
 
 def _printed(value: pa.Scalar) -> str:
     try:

@@ -85,7 +85,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._made.committed(end)
 
     def reportLatestOffset(self) -> Offset | None:
-        """For each split in work the next position and the one after the last record known to be there."""
+        """For each split in work its next position, the one after the last record known to be there, and its status."""
         return None if self._made is None else self._made.available()
 
     def stop(self) -> None:

@@ -106,15 +106,6 @@ class CollectingOutput(ReaderOutput):
         """Records belong to splits: each goes to the output of its own."""
         raise AssertionError("records were emitted into the output of the reader, not of their split")
 
-    def emit_watermark(self, watermark: int) -> None:
-        """The planner's to say."""
-
-    def mark_idle(self) -> None:
-        """The planner's to say."""
-
-    def mark_active(self) -> None:
-        """The planner's to say."""
-
 
 class _SplitOutput(SourceOutput):
     def __init__(self, whole: CollectingOutput, split_id: str, assigner: TimestampAssigner) -> None:
@@ -144,12 +135,3 @@ class _SplitOutput(SourceOutput):
             EmittedRecord(self._split_id, position, time)
             for position, time in zip(where.tolist(), times.tolist(), strict=True)
         ]
-
-    def emit_watermark(self, watermark: int) -> None:
-        """The planner's to say."""
-
-    def mark_idle(self) -> None:
-        """The planner's to say."""
-
-    def mark_active(self) -> None:
-        """The planner's to say."""

@@ -266,6 +266,13 @@ def test_with_an_index_all_is_read_at_once_in_ranges() -> None:
     planning.close()
 
 
+def test_a_planner_that_was_not_restored_says_so() -> None:
+    planning = coordinator(TestingSource({"a": [1]}))
+    with pytest.raises(SourceError, match=r"call restore\(\) first, with the state of an offset or"):
+        planning.advance()
+    planning.close()
+
+
 # ---- what is there ---------------------------------------------------------------------------------------------------
 
 

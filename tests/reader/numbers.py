@@ -167,12 +167,6 @@ class Output(ReaderOutput):
     def collect(self, batch: pa.RecordBatch, source_timestamps: Any = None, *, positions: Any) -> None:
         raise AssertionError("records belong to splits")
 
-    def emit_watermark(self, watermark: int) -> None: ...
-
-    def mark_idle(self) -> None: ...
-
-    def mark_active(self) -> None: ...
-
 
 class _SplitOutput(Output):
     def __init__(self, whole: Output, split_id: str) -> None:

@@ -27,6 +27,7 @@ from tests.spark.support import (
     Run,
     available_now,
     end_offset,
+    eventually,
     naive_watermark,
     naive_windows,
     state_rows,
@@ -161,6 +162,36 @@ def test_a_strategy_with_a_generator_of_the_users_own_sets_the_watermark(spark: 
     frame = streaming_source.from_source(spark, FileSource(str(tmp_path / "in")), strategy, "own_generator")
     run = available_now(spark, windows(frame, "10 seconds"), tmp_path / "cp")
     assert watermark_ms(run.progress[-1]) == (T0 + 49 * SECOND) // MS
+
+
+def test_a_generator_of_the_users_own_lets_a_silent_split_go_although_no_record_comes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    class IdleAfterOneSecond(WatermarkGenerator):
+        """Without an idleTimeout; its watermark is the latest event time."""
+
+        def __init__(self) -> None:
+            self.latest, self.quiet = 0, 0
+
+        def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
+            self.latest, self.quiet = max(self.latest, timestamp), 0
+
+        def on_periodic_emit(self, output: WatermarkOutput) -> None:
+            self.quiet += 1
+            if self.quiet == 1:
+                output.emit_watermark(self.latest)
+            if self.quiet == 6:
+                output.mark_idle()
+
+    logs = {"silent": T0 + np.arange(5) * SECOND, "goes-on": T0 + np.arange(60) * SECOND}
+    write_logs(tmp_path / "in", logs, files=1)
+    strategy = WatermarkStrategy.for_generator(IdleAfterOneSecond).with_timestamp_assigner("ts")
+    frame = streaming_source.from_source(spark, FileSource(str(tmp_path / "in")), strategy, "own_idleness")
+    run = Run(spark, windows(frame, "10 seconds"), tmp_path / "cp")
+    last = T0 + 59 * SECOND
+    eventually(lambda: run.progress and end_offset(run.progress[-1])["watermark"] == last, "the other", run.query)
+    run.caught_up()
+    assert run.rows == [window for window in naive_windows(logs, 10 * SECOND) if window[1] <= last]
 
 
 def test_perfect_watermarks_need_no_bound(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,18 @@ import streaming_source
 from alignment import WatermarkStrategy
 from streaming_source.exceptions import OptionError
 from tests.spark import reports
-from tests.spark.reports import BOUND, announced, reported, skewed, strategy
-from tests.spark.support import SECOND, Run, available_now, eventually, naive_windows, windows
-from tests.spark.unindexed import AskingLogs, append_log
+from tests.spark.reports import BOUND, DRIFT, announced, reported, skewed, strategy
+from tests.spark.support import (
+    SECOND,
+    Run,
+    available_now,
+    end_offset,
+    eventually,
+    fails_with,
+    naive_windows,
+    windows,
+)
+from tests.spark.unindexed import AskingLogs, IdlingLogs, UnindexedLogs, append_log
 
 pytestmark = pytest.mark.spark
 
@@ -57,6 +68,42 @@ def test_a_reader_asks_its_enumerator_and_is_answered_while_it_reads(spark: Spar
     run = available_now(spark, frame.select("k", "s"), tmp_path / "cp")
     # Each reader puts into `s` what it was told.
     assert run.rows == [(k, "the answer to reader 0") for k in range(600)]
+
+
+def test_a_split_that_is_paused_while_nothing_is_read_shows_as_paused_in_the_progress(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for split in ("slow", "fast"):
+        append_log(tmp_path / "logs", split, SMALL["split-0"][:10])
+    frame = streaming_source.from_source(spark, UnindexedLogs(str(tmp_path / "logs")), strategy(), "paused")
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "200ms")
+    try:
+        run = Run(spark, frame.select("s", "k"), tmp_path / "cp")
+        eventually(lambda: len(run.rows) == 20, "what is there", run.query)
+        append_log(tmp_path / "logs", "fast", SMALL["split-0"][:1] + 10 * DRIFT)
+
+        def shown() -> dict[str, Any]:
+            sources = [source for progress in run.progress for source in progress["sources"]]
+            latest = (sources[-1]["latestOffset"] if sources else None) or {}
+            return json.loads(latest) if isinstance(latest, str) else latest
+
+        fast = eventually(lambda: shown().get("fast", {}).get("available") == 11 and shown(), "the new record")
+        assert fast == {
+            "slow": {"position": 10, "available": 10, "status": "active"},
+            "fast": {"position": 10, "available": 11, "status": "paused"},
+        }
+        assert [entry[2] for entry in end_offset(run.progress[-1])["splits"]] == ["active", "active"]
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+
+
+def test_a_connector_that_marks_its_split_idle_is_told_that_the_strategy_decides(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    append_log(tmp_path / "logs", "a", SMALL["split-0"])
+    frame = streaming_source.from_source(spark, IdlingLogs(str(tmp_path / "logs")), strategy(None), "idling")
+    with fails_with("a reader cannot mark a split as idle", "with_idleness(...)"):
+        available_now(spark, frame, tmp_path / "cp")
 
 
 def test_where_drift_would_cost_records_reports_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,18 +13,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streaming_source.api import (
+    BlockEmitter,
     Boundedness,
     DataclassEventSerializer,
     DiscoveringSource,
     DiscoveringSplitEnumerator,
     RecordBlock,
+    RecordEmitter,
     RecordsBySplits,
     RecordSplit,
     SourceEvent,
+    SourceOutput,
     SourceReaderContext,
     SplitReader,
     SplitsAddition,
     SplitsChange,
+    SplitState,
 )
 from streaming_source.reader import SourceReaderBase, create_fetcher_manager
 
@@ -122,6 +126,21 @@ class _LogReader(SplitReader[RecordSplit]):
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+class IdlingLogs(UnindexedLogs):
+    """The same, by an author who marks the output of a split idle behind each block."""
+
+    name = "idling_logs"
+
+    def create_record_emitter(self, context: SourceReaderContext) -> RecordEmitter[RecordBlock, RecordSplit]:
+        return _IdlingEmitter()
+
+
+class _IdlingEmitter(BlockEmitter):
+    def emit_record(self, element: RecordBlock, output: SourceOutput, split_state: SplitState[Any]) -> None:
+        super().emit_record(element, output, split_state)
+        output.mark_idle()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import (
+    BlockEmitter,
     InputStatus,
     RecordBlock,
     RecordSplit,
+    SourceOutput,
     SourceReader,
     SourceReaderContext,
     SplitReader,
     SplitsAddition,
+    SplitState,
 )
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.testing import CollectingOutput, Gap, Pause, ReadBatch, SourceHarness, TestingSource
@@ -371,3 +375,35 @@ def test_a_block_of_the_source_for_tests_has_what_the_script_says() -> None:
     assert not isinstance(block.positions, int)
     assert block.positions.tolist() == block.batch.column("value").to_pylist() == [0, 3]
     assert block.batch.column("ts").cast(pa.int64()).to_pylist() == [5, 6]
+
+
+# ---- what a reader may not say ------------------------------------------------------------------------------------
+
+
+class _Muttering(BlockEmitter):
+    def __init__(self, says: Callable[[SourceOutput], None]) -> None:
+        self._says = says
+
+    def emit_record(self, element: RecordBlock, output: SourceOutput, split_state: SplitState[Any]) -> None:
+        super().emit_record(element, output, split_state)
+        self._says(output)
+
+
+@pytest.mark.parametrize("reports", [None, list], ids=["read ahead", "reported"])
+@pytest.mark.parametrize(
+    ("says", "refused"),
+    [
+        (lambda output: output.emit_watermark(5), "cannot emit a watermark"),
+        (lambda output: output.mark_idle(), "cannot mark a split as idle"),
+        (lambda output: output.mark_active(), "cannot mark a split as active"),
+    ],
+)
+def test_a_reader_that_speaks_of_watermarks_is_refused(
+    says: Callable[[SourceOutput], None], refused: str, reports: Any
+) -> None:
+    class Source(TestingSource):
+        def create_record_emitter(self, context: SourceReaderContext) -> BlockEmitter:
+            return _Muttering(says)
+
+    with pytest.raises(UnsupportedOperationError, match=refused):
+        harness(Source({"a": [1, 2]}), reports=reports).run()

@@ -1,0 +1,141 @@
+"""Watermark generators of a user's own: when they are called, and what their words do."""
+
+from __future__ import annotations
+
+import pytest
+
+from alignment import WatermarkStrategy
+from alignment.combine import SplitStatus
+from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
+from streaming_source.testing import Pause, SourceHarness, TestingSource
+
+ACTIVE, IDLE = SplitStatus.ACTIVE, SplitStatus.IDLE
+
+
+class Quiet(WatermarkGenerator):
+    """Emits the latest event time; says after five periods without a record what a test wants it to say."""
+
+    def __init__(self, after_five: str = "nothing") -> None:
+        self.latest = MIN_WATERMARK
+        self.quiet = 0
+        self.after_five = after_five
+
+    def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
+        self.latest = max(self.latest, timestamp)
+        self.quiet = 0
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        self.quiet += 1
+        if self.quiet == 1:
+            output.emit_watermark(self.latest)
+        elif self.quiet == 6 and self.after_five == "idle":
+            output.mark_idle()
+        elif self.quiet == 6 and self.after_five == "later":
+            output.emit_watermark(self.latest + 1000)
+        elif self.quiet == 11:
+            output.mark_active()
+
+
+class Made:
+    """A harness over generators that a test can look at."""
+
+    def __init__(self, source: TestingSource, after_five: str = "nothing", **options: object) -> None:
+        self.generators: list[Quiet] = []
+        self.source = source
+        strategy = WatermarkStrategy.for_generator(lambda: self.make(after_five))
+        self.harness = SourceHarness(source, strategy, clock=source.clock, **options)  # type: ignore[arg-type]
+
+    def make(self, after_five: str) -> Quiet:
+        self.generators.append(Quiet(after_five))
+        return self.generators[-1]
+
+    def let_pass(self, ms: int) -> int:
+        """Poll every 10 ms, as Spark does; how many micro-batches there were."""
+        batches = 0
+        for _ in range(ms // 10):
+            self.source.clock.advance("10 ms")
+            batches += len(self.harness.run())
+        return batches
+
+    @property
+    def statuses(self) -> dict[str, SplitStatus]:
+        table = self.harness.state.table
+        return dict(zip(table.split_ids, map(SplitStatus, table.statuses.tolist()), strict=True))
+
+
+def test_a_generator_is_called_every_200_ms_although_no_record_comes() -> None:
+    made = Made(TestingSource({"a": [10], "b": []}))
+    made.let_pass(500)
+    before = [generator.quiet for generator in made.generators]
+    assert made.let_pass(2000) == 0, "it says nothing new"
+    assert [generator.quiet for generator in made.generators] == [calls + 10 for calls in before]
+    made.harness.close()
+
+
+def test_what_it_emits_between_records_makes_a_micro_batch_without_any() -> None:
+    made = Made(TestingSource({"a": [10, 20], "b": [15]}), "later")
+    made.let_pass(100)
+    assert made.harness.watermark == 15
+    assert made.let_pass(1500) > 0
+    assert made.harness.batches[-1].all_records == []
+    assert made.harness.watermark == 1015
+    made.harness.restart()
+    made.let_pass(100)
+    assert made.harness.watermark == 1015
+    made.harness.close()
+
+
+def test_a_split_that_it_marks_idle_holds_nothing_back_until_it_is_active_again() -> None:
+    later = [Pause("600 ms"), 20, Pause("600 ms"), 30, Pause("600 ms"), 40]
+    made = Made(TestingSource({"a": [10], "b": later}), "idle")
+    made.let_pass(900)
+    assert made.harness.watermark == 10
+    made.let_pass(800)
+    assert made.statuses == {"a": IDLE, "b": ACTIVE}
+    assert made.harness.watermark == 30
+    made.let_pass(1000)
+    assert made.statuses["a"] is ACTIVE, "by its own word"
+    assert made.harness.watermark == 40
+    made.harness.close()
+
+
+def test_a_record_makes_a_split_active_that_was_marked_idle() -> None:
+    made = Made(TestingSource({"a": [10], "b": [20]}), "idle")
+    made.let_pass(1400)
+    assert made.statuses == {"a": IDLE, "b": IDLE}
+    assert made.harness.watermark == 20
+    made.source.go_on("a", 5)
+    made.let_pass(600)
+    assert made.statuses == {"a": ACTIVE, "b": IDLE}
+    assert made.harness.watermark == 20
+    made.harness.close()
+
+
+def test_a_split_with_something_to_read_is_not_idle_whatever_its_generator_says() -> None:
+    made = Made(TestingSource({"a": [10, 11, 12], "b": [50] * 50}, records_per_fetch=100), "idle", max_rows=1)
+    for _ in range(20):
+        made.source.clock.advance("1 second")
+        made.harness.run_batch()
+        waits = {split_id for split_id, (at, end) in made.harness.coordinator.available().items() if at < end}
+        assert not any(made.statuses[split_id] is IDLE for split_id in waits)
+    made.harness.close()
+
+
+def test_in_a_run_to_the_end_of_what_is_there_no_time_passes() -> None:
+    made = Made(TestingSource({"a": [10], "b": [20]}), "later", available_now=True)
+    made.let_pass(2000)
+    assert made.harness.watermark == 10
+    assert {generator.quiet for generator in made.generators} == {1}
+    made.harness.close()
+
+
+def test_what_a_generator_raises_ends_the_query() -> None:
+    class Broken(Quiet):
+        def on_periodic_emit(self, output: WatermarkOutput) -> None:
+            raise ZeroDivisionError("by a user")
+
+    source = TestingSource({"a": [10]})
+    harness = SourceHarness(source, WatermarkStrategy.for_generator(Broken), clock=source.clock)
+    with pytest.raises(ZeroDivisionError, match="by a user"):
+        harness.run()
+    harness.close()
