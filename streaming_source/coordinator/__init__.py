@@ -2,7 +2,7 @@
 
 from streaming_source.coordinator.assignment import assign_ranges
 from streaming_source.coordinator.coordinator import SourceCoordinator
-from streaming_source.coordinator.idle_clock import monotonic_us
+from streaming_source.coordinator.idle_clock import monotonic_us, processing_time_us
 from streaming_source.coordinator.meeting import GroupMeeting
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
@@ -19,4 +19,5 @@ __all__ = [
     "Workers",
     "assign_ranges",
     "monotonic_us",
+    "processing_time_us",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.combine import SplitStatus
+from alignment.durations import format_duration
 from alignment.planner import MicroBatchPlan, PlanConditions
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
@@ -50,7 +51,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     schema
         The columns that the query reads, in the source's types.
     now_us
-        Processing time in microseconds, monotonic: only idleness is measured with it.
+        Processing time in microseconds since the epoch, monotonic: only idleness is measured with it.
     readers
         How many read one micro-batch, at least 1.
     workers
@@ -83,7 +84,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
         self._group = GroupSeat(meeting)
-        self._draining = self._announce_again = self._started = False
+        # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
+        self._drains_from_us: int | None = None
+        self._announce_again = self._started = self._warned = False
         self._hosted: HostedSource[SplitT, CheckpointT] | None = None
         self._in_work = SplitsInWork(rules.strategy.idle_timeout_us, now_us)
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
@@ -127,7 +130,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._started = False
         self._begin_from(state)
         alignment = self._rules.strategy.alignment
-        if alignment is not None and not self._draining:
+        if alignment is not None and not self.is_draining:
             self._group.start(self.hosted.calls, alignment.update_interval_us / 1e6, self._look_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
@@ -147,7 +150,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def drain(self) -> None:
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
-        self._draining = True
+        self._drains_from_us = self._now_us()
         if self._started:
             self.hosted.calls.end()
             self.hosted.foresight.drain()
@@ -155,7 +158,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def start(self) -> None:
         """Start discovery and wait for its first result."""
         at_work = self.hosted
-        if self._draining:
+        if self.is_draining:
             at_work.foresight.drain()
         self._take_over()
         self.host.start(self._in_work.table.split_ids)
@@ -163,7 +166,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._in_work.take_changes(at_work)
         at_work.foresight.start()
         at_work.context.changed = self._started = True
-        if self._draining:
+        if self.is_draining:
             at_work.calls.end()
         else:
             # Not needed, but the first micro-batch had better not be an empty one.
@@ -198,12 +201,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         while True:
             at_work.host.run()
             self._in_work.take_changes(at_work)
-            if self._draining:
+            if self.is_draining:
                 at_work.foresight.look_on()
             is_due = at_work.context.changed or self._in_work.idle_clock.is_due(at_work.context.observed_us)
-            if is_due and (not self._draining or at_work.foresight.is_settled) and self._plan(max_rows):
+            if is_due and (not self.is_draining or at_work.foresight.is_settled) and self._plan(max_rows):
                 return self.state
-            if not self._draining or at_work.foresight.is_at_rest:
+            if not self.is_draining:
+                return self.state
+            if at_work.foresight.is_at_rest:
+                self._warn_of_unread()
                 return self.state
             at_work.calls.wait()
 
@@ -219,7 +225,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     @property
     def is_draining(self) -> bool:
         """Whether `drain` was called."""
-        return self._draining
+        return self._drains_from_us is not None
 
     def available(self) -> dict[str, tuple[int, int]]:
         """Of each split in work: its next position, and the position after the last record known to be there."""
@@ -273,20 +279,19 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         conditions = PlanConditions(
             max_rows=max_rows,
             # A run that only reads what is there (AvailableNow) goes alone.
-            group_limit_us=MAX_WATERMARK if self._draining else self._group.limit_us(),
+            group_limit_us=MAX_WATERMARK if self.is_draining else self._group.limit_us(),
             horizon_us=at_work.context.horizon_us,
             idle=self._idle(),
             complete=np.fromiter((split_id in at_work.context.complete for split_id in ids), np.bool_, len(ids)),
             no_more_splits=at_work.context.no_more_splits,
-            draining=self._draining,
+            draining=self.is_draining,
         )
         advance = self._generators.advance if own_generator else None
         plan = at_work.foresight.plan(self._in_work.table, at_work.index, self._rules.planning, conditions, advance)
-        # A snapshot says nothing of the time that passes while it is read.
-        if not self._draining:
+        if not self.is_draining:
             self._group.tell(plan.slowest_us, partial(at_work.foresight.nearest_us, at_work.index, plan.after))
-            unread = self._in_work.table.positions < at_work.index.ends()
-            self._in_work.idle_clock.track(unread, plan.after.statuses, at_work.context.observed_us)
+        unread = self._in_work.table.positions < at_work.index.ends()
+        self._in_work.idle_clock.track(unread, plan.after.statuses, at_work.context.observed_us)
         is_news = plan.rows > 0 or plan.late.any() or has_news(self.state.table, self._in_work.table, plan.after)
         if not is_news and not self._announce_again:
             return False
@@ -295,14 +300,43 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         at_work.context.changed = True
         return True
 
+    def _warn_of_unread(self) -> None:
+        """The run ends (AvailableNow): say once what it leaves unread, and why."""
+        table = self._in_work.table
+        unread = self.hosted.index.ends() - table.positions
+        if self._warned or not unread.any():
+            return
+        self._warned = True
+        waits_for = (table.statuses == SplitStatus.ACTIVE) & (unread == 0)
+        slowest = [table.split_ids[i] for i in np.argsort(table.watermarks, kind="stable") if waits_for[i]][:1]
+        drift_us, idle_us = self._rules.planning.max_drift_us, self._rules.strategy.idle_timeout_us
+        _log.warning(
+            "this run ends with %d records unread, in %d splits: %s. They are later than the watermark of split %r by "
+            "more than %s (maxDrift, or else maxOutOfOrderness), and that split may still get earlier ones. A later "
+            "run reads them when it has got some%s. To read all in each run raise maxDrift, give neither of the two "
+            "options, or use the exact watermark",
+            unread.sum(),
+            np.count_nonzero(unread),
+            _most(table.split_ids, unread),
+            *(slowest or ["?"]),
+            format_duration(drift_us or 0),
+            "" if idle_us is None else f", or has had nothing to read for idleTimeout, {format_duration(idle_us)}",
+        )
+
     def _look_again(self) -> None:
         self.hosted.context.changed = True
 
     def _idle(self) -> npt.NDArray[np.bool_]:
-        if self._draining:
-            return np.asarray(self._in_work.table.statuses == SplitStatus.IDLE)
-        split_ids, foresight = self._in_work.table.split_ids, self.hosted.foresight
-        idle = self._in_work.idle_clock.idle(foresight.observed_us(split_ids))
+        table, clock = self._in_work.table, self._in_work.idle_clock
+        split_ids, observed_us = table.split_ids, self.hosted.foresight.observed_us(table.split_ids)
+        if self._drains_from_us is None:
+            idle = clock.idle(observed_us)
+        else:
+            # A snapshot says nothing of the time that passes while it is read. Of a split that never had a record
+            # nobody knows when it will: a run that ends does not wait for it.
+            is_new = (table.positions == self._in_work.origins) & (np.asarray(observed_us) > MIN_WATERMARK)
+            idle = clock.idle(np.minimum(observed_us, self._drains_from_us)) | is_new
+            idle |= table.statuses == SplitStatus.IDLE
         held_back = self.host.enumerator.held_back()
         if held_back:
             idle &= np.array([split_id not in held_back for split_id in split_ids], np.bool_)
@@ -310,16 +344,18 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
         at_work = self.hosted
-        ids, positions = plan.after.split_ids, plan.after.positions.tolist()
+        ids, positions = plan.after.split_ids, plan.after.positions
         self._in_work.late = self._in_work.late + plan.late
         if plan.late.any():
             late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
-            most = {ids[i]: int(late[i]) for i in np.argsort(-late, kind="stable")[:_NAMED] if late[i]}
-            _log.warning(message, late.sum(), np.count_nonzero(late), most)
-        splits = at_work.foresight.hand_out(ids, positions)
+            _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
+        splits = at_work.foresight.hand_out(ids, positions.tolist())
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
         sequence = self.state.sequence + 1
-        self.state = SourceState(sequence, splits, table, self._in_work.late, self.host.snapshot(sequence))
+        is_silent = (positions == at_work.index.ends()) & (plan.after.statuses != SplitStatus.FINISHED)
+        silent_since_us = self._in_work.idle_clock.silent_since(is_silent)
+        checkpoint = self.host.snapshot(sequence)
+        self.state = SourceState(sequence, splits, table, self._in_work.late, silent_since_us, checkpoint)
         self.last_plan = plan
         self._announce_again = False
         self._in_work.table = plan.after
@@ -334,7 +370,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # a source that says nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
         self._generators = SplitGenerators(self._rules.strategy)
-        if len(state.table) and not self._draining:
+        if len(state.table) and not self.is_draining:
             # The others may be asked before this source, which until then is where it was (FLINK-40505).
             self._group.tell(slowest_counting(state.table), None)
 
@@ -345,3 +381,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _leave_finished(self) -> None:
         self._generators.forget(self._in_work.leave_finished(self.hosted))
+
+
+def _most(split_ids: Sequence[str], counts: npt.NDArray[np.int64]) -> dict[str, int]:
+    """The splits that have most, and how many."""
+    return {split_ids[i]: int(counts[i]) for i in np.argsort(-counts, kind="stable")[:_NAMED] if counts[i]}

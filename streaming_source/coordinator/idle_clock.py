@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 
-__all__ = ["IdleClock", "monotonic_us"]
+__all__ = ["IdleClock", "monotonic_us", "processing_time_us"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+
+_BEGAN_US: Final = (time.time_ns() - time.monotonic_ns()) // 1000
 
 
 def monotonic_us() -> int:
@@ -22,8 +27,18 @@ def monotonic_us() -> int:
     return time.monotonic_ns() // 1000
 
 
+def processing_time_us() -> int:
+    """Processing time in microseconds since the epoch: monotonic, and by the wall clock as of when this process began.
+
+    So it can be compared with what an earlier process wrote down.
+    """
+    return _BEGAN_US + time.monotonic_ns() // 1000
+
+
 class IdleClock:
     """Measures idleness in processing time, but only as far as has been looked whether something is there.
+
+    Since when a split has been silent survives a restart: it is in the state.
 
     Arrays have one entry for each split, in the order of the coordinator's table.
 
@@ -32,7 +47,7 @@ class IdleClock:
     timeout_us
         After how long without anything to read a split is idle; None for never.
     now_us
-        Processing time in microseconds, monotonic.
+        Processing time in microseconds since the epoch, monotonic.
     """
 
     def __init__(self, timeout_us: int | None, now_us: Callable[[], int]) -> None:
@@ -41,10 +56,26 @@ class IdleClock:
         self._caught_up_us = np.empty(0, np.int64)
         self._deadline_us: int | None = None
 
-    def begin(self, statuses: npt.NDArray[np.int8]) -> None:
-        """Start with restored splits: those that were idle still are. O(n)."""
-        self._caught_up_us = np.where(statuses == SplitStatus.IDLE, MIN_WATERMARK, self._now_us())
+    def begin(self, statuses: npt.NDArray[np.int8], silent_since_us: Int64Array) -> None:
+        """Start with restored splits: those that were idle still are. O(n).
+
+        Parameters
+        ----------
+        statuses
+            `int8[n]` of `SplitStatus`.
+        silent_since_us
+            What `silent_since` said.
+        """
+        now_us = self._now_us()
+        # The wall clock may have been put back since.
+        since_us = np.where(silent_since_us == NO_TIMESTAMP, now_us, np.minimum(silent_since_us, now_us))
+        self._caught_up_us = np.where(statuses == SplitStatus.IDLE, MIN_WATERMARK, since_us)
         self._deadline_us = None
+
+    def silent_since(self, is_silent: BoolArray) -> Int64Array:
+        """`int64[n]`: since when those splits have had nothing to read; `NO_TIMESTAMP` of all others. O(n)."""
+        is_known = is_silent & (self._timeout_us is not None)
+        return np.where(is_known, self._caught_up_us, NO_TIMESTAMP)
 
     def add(self, count: int, order: npt.NDArray[np.intp]) -> None:
         """New splits came behind the others, and then all were put in this order. O(n)."""

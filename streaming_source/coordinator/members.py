@@ -94,6 +94,8 @@ class SplitsInWork:
         Positions, watermarks, statuses.
     late
         `int64[n]`: late records of each split, so far.
+    origins
+        `int64[n]`: the position of each split before its first record.
     idle_clock
         Since when each split has had nothing left to read.
     """
@@ -101,14 +103,15 @@ class SplitsInWork:
     def __init__(self, idle_timeout_us: int | None, now_us: Callable[[], int]) -> None:
         self.table = SplitTable.empty()
         self.late = np.empty(0, np.int64)
+        self.origins = np.empty(0, np.int64)
         self.idle_clock = IdleClock(idle_timeout_us, now_us)
 
     def take_over(self, state: SourceState[SplitT, Any], hosted: HostedSource[SplitT, Any]) -> None:
         """Start from the splits of a state. O(n)."""
         for split in state.splits:
             hosted.index.add_split(split.split_id, split.position)
-        self.table, self.late = state.table, state.late
-        self.idle_clock.begin(state.table.statuses)
+        self.table, self.late, self.origins = state.table, state.late, _origins(state.splits)
+        self.idle_clock.begin(state.table.statuses, state.silent_since_us)
         hosted.foresight.restore_splits(state)
 
     def take_changes(self, hosted: HostedSource[SplitT, Any]) -> None:
@@ -135,7 +138,7 @@ class SplitsInWork:
         """Let finished splits leave, the state that says so was handed out; their ids. O(n)."""
         self.table, keep, finished = without_finished(self.table)
         if finished:
-            self.late = self.late[keep]
+            self.late, self.origins = self.late[keep], self.origins[keep]
             self.idle_clock.keep(keep)
             hosted.index.remove(finished)
             for split_id in finished:
@@ -157,4 +160,9 @@ class SplitsInWork:
         """New splits. O(n log n)."""
         self.table, order = joined(self.table, splits)
         self.late = np.append(self.late, np.zeros(len(splits), np.int64))[order]
+        self.origins = np.append(self.origins, _origins(splits))[order]
         self.idle_clock.add(len(splits), order)
+
+
+def _origins(splits: Sequence[SourceSplit]) -> npt.NDArray[np.int64]:
+    return np.array([split.origin().position for split in splits], np.int64)
