@@ -111,7 +111,10 @@ class Engine:
         self._idle_clock = IdleClock(idle_timeout_us)
         # Of the last committed plan; what a plan is compared with to see whether Spark must hear of it.
         self._announced = SplitTable.empty()
-        self._joining: dict[str, tuple[int, int]] = {}
+        # The position of each split before its first record.
+        self._origins: Int64Array = np.empty(0, np.int64)
+        # Assigned since the last plan: position, origin, and when.
+        self._joining: dict[str, tuple[int, int, int]] = {}
         self._complete: set[str] = set()
         self._abandoned: set[str] = set()
         self._blocked: set[str] = set()
@@ -121,7 +124,8 @@ class Engine:
         self._horizon_us: int = MAX_WATERMARK
         self._group_limit_us: int = MAX_WATERMARK
         self._no_more_splits = False
-        self._draining = False
+        # Since when what is there is all there is (AvailableNow); None as long as more may come.
+        self._drains_from_us: int | None = None
         self._changed = False
         self._handlers: dict[type, Callable[[Any], None]] = {
             Restored: self._restore,
@@ -165,7 +169,8 @@ class Engine:
         self._horizon_us = MAX_WATERMARK
         self._announced = self.table = event.table
         self.late = event.late
-        self._idle_clock.begin(event.table.statuses, event.at_us)
+        self._origins = event.origins
+        self._idle_clock.begin(event.table.statuses, event.silent_since_us, event.at_us)
         if self._reactive is not None:
             self._reactive.rewind(event.table)
         if self._generators is not None:
@@ -176,9 +181,9 @@ class Engine:
         self._changed = True
 
     def _assign(self, event: SplitsAssigned) -> None:
-        for split_id, position in zip(event.split_ids, event.positions, strict=True):
+        for split_id, position, origin in zip(event.split_ids, event.positions, event.origins, strict=True):
             self.index.add_split(split_id, position)
-            self._joining[split_id] = position, event.at_us
+            self._joining[split_id] = position, origin, event.at_us
         self._changed = True
 
     def _index_blocks(self, event: BlocksIndexed) -> None:
@@ -243,8 +248,8 @@ class Engine:
         self._changed |= event.limit_us != self._group_limit_us
         self._group_limit_us = event.limit_us
 
-    def _start_drain(self, _: DrainStarted) -> None:
-        self._draining = self._changed = True
+    def _start_drain(self, event: DrainStarted) -> None:
+        self._drains_from_us, self._changed = event.at_us, True
 
     def _emit(self, event: EmitPeriodElapsed) -> None:
         self._settle()
@@ -269,7 +274,7 @@ class Engine:
         Parameters
         ----------
         now_us
-            Processing time in microseconds, monotonic.
+            Processing time.
         max_rows
             Read limit, at least 1; None for no limit.
         """
@@ -279,12 +284,12 @@ class Engine:
         conditions = PlanConditions(
             max_rows=max_rows,
             # A run that only reads what is there (AvailableNow) goes alone.
-            group_limit_us=MAX_WATERMARK if self._draining else self._group_limit_us,
+            group_limit_us=self._group_limit_us if self._drains_from_us is None else MAX_WATERMARK,
             horizon_us=self._horizon_us,
             idle=self._idle(),
             complete=self._among(self._complete),
             no_more_splits=self._no_more_splits,
-            draining=self._draining,
+            draining=self._drains_from_us is not None,
         )
         ends = self.index.ends()
         if self._reactive is None:
@@ -294,10 +299,7 @@ class Engine:
             plan = plan_micro_batch(before, self.index, self.rules, conditions, advance)
         else:
             plan = self._reactive.plan(self.table, ends, conditions)
-        # A snapshot says nothing of the time that passes while it is read.
-        if not self._draining:
-            unread = self.table.positions < ends
-            self._idle_clock.track(unread, plan.after.statuses, self._last_probe_us, now_us)
+        self._idle_clock.track(self.table.positions < ends, plan.after.statuses, self._last_probe_us, now_us)
         self._pending = plan
         return plan
 
@@ -350,15 +352,23 @@ class Engine:
         """When the last probe began, whatever it found and wherever; None before any."""
         return self._last_probe_us
 
-    def unread_rows(self) -> int:
-        """Records that are known to be there, and in no committed plan. O(n)."""
+    def unread(self) -> Int64Array:
+        """`int64[n]`: records of each split that are known to be there, and in no committed plan. O(n)."""
         self._settle()
-        return int((self.index.ends() - self.table.positions).sum())
+        return self.index.ends() - self.table.positions
+
+    def silent_since_us(self, plan: MicroBatchPlan) -> Int64Array:
+        """`int64[n]`: since when each split has nothing to read, once the last plan is committed. O(n).
+
+        `NO_TIMESTAMP` where it has something, or is finished.
+        """
+        after = plan.after
+        is_silent = (after.positions == self.index.ends()) & (after.statuses != SplitStatus.FINISHED)
+        return self._idle_clock.silent_since_us(is_silent)
 
     def readable_splits(self) -> int:
         """How many splits have something to read. O(n)."""
-        self._settle()
-        return int((self.table.positions < self.index.ends()).sum())
+        return int(np.count_nonzero(self.unread()))
 
     @property
     def horizon_us(self) -> int:
@@ -399,7 +409,7 @@ class Engine:
         table, n = self.table, len(self.table)
         assert list(table.split_ids) == sorted(set(table.split_ids)), table.split_ids
         assert len(table.positions) == len(table.watermarks) == len(table.statuses) == n, table
-        assert self.late.shape == (n,), (self.late, n)
+        assert self.late.shape == self._origins.shape == (n,), (self.late, self._origins, n)
         assert (self.late >= 0).all(), self.late
         assert len(self._idle_clock) == n, (len(self._idle_clock), n)
         assert not (table.statuses == SplitStatus.FINISHED).any(), table
@@ -421,7 +431,7 @@ class Engine:
             return
         ids: npt.NDArray[Any] = np.array([*self.table.split_ids, *self._joining], dtype=object)
         order = np.argsort(ids, kind="stable")
-        positions, times = map(list, zip(*self._joining.values(), strict=True))
+        positions, origins, times = map(list, zip(*self._joining.values(), strict=True))
         new = len(positions)
         self.table = SplitTable(
             tuple(ids[order]),
@@ -430,6 +440,7 @@ class Engine:
             np.append(self.table.statuses, np.full(new, SplitStatus.ACTIVE, np.int8))[order],
             self.table.combined,
         )
+        self._origins = np.append(self._origins, np.array(origins, np.int64))[order]
         self.late = np.append(self.late, np.zeros(new, np.int64))[order]
         self._idle_clock.add(times, order)
         self._joining.clear()
@@ -448,7 +459,7 @@ class Engine:
             table.statuses[keep],
             table.combined,
         )
-        self.late = self.late[keep]
+        self.late, self._origins = self.late[keep], self._origins[keep]
         self._idle_clock.keep(keep)
         self.index.remove(finished)
         if self._reactive is not None:
@@ -468,11 +479,18 @@ class Engine:
         if self._probed_us:
             each = (self._probed_us.get(split_id, MIN_WATERMARK) for split_id in ids)
             probed = np.maximum(probed, np.fromiter(each, np.int64, len(ids)))
-        idle = self.table.statuses == SplitStatus.IDLE if self._draining else self._idle_clock.idle(probed)
+        if self._drains_from_us is None:
+            idle = self._idle_clock.idle(probed)
+        else:
+            # A snapshot says nothing of the time that passes while it is read. Of a split that never had a record
+            # nobody knows when it will: a run that ends does not wait for it.
+            idle = self._idle_clock.idle(np.minimum(probed, self._drains_from_us))
+            idle |= (self.table.positions == self._origins) & (probed > MIN_WATERMARK)
+            idle |= self.table.statuses == SplitStatus.IDLE
         if self._generators is not None:
             # A generator knows what was planned, not whether a split was probed.
             idle |= self._generators.idle(ids) & (probed > MIN_WATERMARK)
-        if self._blocked and not self._draining:
+        if self._blocked:
             idle &= ~self._among(self._blocked)
         return idle
 

@@ -1,7 +1,8 @@
 """What happens to a source between two plans: the events that drive an `Engine`.
 
 An event is a frozen value. It says what became known, and processing time where that matters; it does nothing. The
-same events in the same order give the same plans, so that a log of them can be replayed.
+same events in the same order give the same plans, so that a log of them can be replayed. Processing time is in
+microseconds since the epoch, from a clock that does not go back.
 """
 
 from __future__ import annotations
@@ -46,14 +47,20 @@ class Restored:
     ----------
     table
         Its splits; those that are finished leave at once.
+    origins
+        `int64[n]`: the position of each split before its first record.
     late
         `int64[n]`: late records of each split, so far.
+    silent_since_us
+        `int64[n]`: processing time since which each split has had nothing to read; `NO_TIMESTAMP` if not known.
     at_us
-        Processing time in microseconds, monotonic.
+        Processing time.
     """
 
     table: SplitTable
+    origins: Int64Array
     late: Int64Array
+    silent_since_us: Int64Array
     at_us: int
 
 
@@ -63,14 +70,15 @@ class SplitsAssigned:
 
     Attributes
     ----------
-    split_ids, positions
-        Each split, and the position of its first unread record.
+    split_ids, positions, origins
+        Each split, the position of its first unread record, and the one before its first record.
     at_us
-        Processing time in microseconds, monotonic.
+        Processing time.
     """
 
     split_ids: tuple[str, ...]
     positions: tuple[int, ...]
+    origins: tuple[int, ...]
     at_us: int
 
 
@@ -134,7 +142,7 @@ class Probed:
     Attributes
     ----------
     at_us
-        Processing time in microseconds, monotonic.
+        Processing time.
     split_ids
         Where nothing more was found; None for all splits.
     """
@@ -166,7 +174,9 @@ class GroupLimitMoved:
 
 @dataclass(frozen=True, slots=True)
 class DrainStarted:
-    """From now on only what is known to be there is read (AvailableNow)."""
+    """From now on only what is known to be there is read (AvailableNow); at the processing time `at_us`."""
+
+    at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +186,7 @@ class EmitPeriodElapsed:
     Attributes
     ----------
     at_us
-        Processing time in microseconds, monotonic.
+        Processing time.
     """
 
     at_us: int

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 
 __all__ = ["IdleClock"]
@@ -19,8 +20,8 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 class IdleClock:
     """Measures idleness in processing time, but only up to the last probe: what nobody probed for may be there.
 
-    Arrays have one entry for each split, in the order of the engine's table. Processing time is in microseconds, from a
-    monotonic clock.
+    Since when a split has been silent survives a restart: it is in the state. Arrays have one entry for each split, in
+    the order of the engine's table. Processing time is in microseconds since the epoch.
 
     Parameters
     ----------
@@ -33,10 +34,27 @@ class IdleClock:
         self._caught_up_us = np.empty(0, np.int64)
         self._deadline_us: int | None = None
 
-    def begin(self, statuses: npt.NDArray[np.int8], now_us: int) -> None:
-        """Start with restored splits: those that were idle still are. O(n)."""
-        self._caught_up_us = np.where(statuses == SplitStatus.IDLE, MIN_WATERMARK, now_us)
+    def begin(self, statuses: npt.NDArray[np.int8], silent_since_us: Int64Array, now_us: int) -> None:
+        """Start with restored splits: those that were idle still are. O(n).
+
+        Parameters
+        ----------
+        statuses
+            `int8[n]` of `SplitStatus`.
+        silent_since_us
+            What `silent_since_us` said.
+        now_us
+            Processing time.
+        """
+        # The wall clock may have been put back since.
+        since_us = np.where(silent_since_us == NO_TIMESTAMP, now_us, np.minimum(silent_since_us, now_us))
+        self._caught_up_us = np.where(statuses == SplitStatus.IDLE, MIN_WATERMARK, since_us)
         self._deadline_us = None
+
+    def silent_since_us(self, is_silent: BoolArray) -> Int64Array:
+        """`int64[n]`: since when those splits have had nothing to read; `NO_TIMESTAMP` of all others. O(n)."""
+        is_known = is_silent & (self._timeout_us is not None)
+        return np.where(is_known, self._caught_up_us, NO_TIMESTAMP)
 
     def add(self, joined_us: list[int], order: npt.NDArray[np.intp]) -> None:
         """New splits came behind the others at these times, and then all were put in this order. O(n)."""

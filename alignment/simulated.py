@@ -162,8 +162,9 @@ class SimulatedSource:
     def _restart(self, now_us: int) -> None:
         """Begin again: nothing but the table is known, and the last micro-batch is read again."""
         table, late = self.engine.table, self.engine.late
+        nowhere, unknown = np.zeros(len(table), np.int64), np.full(len(table), NO_TIMESTAMP)
         self.engine = self._new_engine()
-        self.engine.apply(Restored(table, late, now_us))
+        self.engine.apply(Restored(table, nowhere, late, unknown, now_us))
         self._indexed_to = self._positions.copy()
         if self._known.all():
             self.engine.apply(NoMoreSplits())
@@ -179,7 +180,7 @@ class SimulatedSource:
             self._known[joining] = True
             self._excused_us[joining] = table.combined
             ids = tuple(self._ids[number] for number in joining.tolist())
-            self.engine.apply(SplitsAssigned(ids, (0,) * len(ids), now_us))
+            self.engine.apply(SplitsAssigned(ids, (0,) * len(ids), (0,) * len(ids), now_us))
             if self._known.all():
                 self.engine.apply(NoMoreSplits())
         idle = self._numbers(table)[table.statuses == SplitStatus.IDLE]

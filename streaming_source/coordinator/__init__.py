@@ -1,7 +1,7 @@
 """Runs a source's enumerator in Spark's planner process, and plans its micro-batches."""
 
 from streaming_source.coordinator.assignment import assign_ranges
-from streaming_source.coordinator.calls import monotonic_us
+from streaming_source.coordinator.calls import monotonic_us, processing_time_us
 from streaming_source.coordinator.coordinator import SourceCoordinator
 from streaming_source.coordinator.meeting import GroupMeeting
 from streaming_source.coordinator.rules import ReadRules
@@ -19,4 +19,5 @@ __all__ = [
     "Workers",
     "assign_ranges",
     "monotonic_us",
+    "processing_time_us",
 ]

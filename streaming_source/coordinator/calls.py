@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from streaming_source.coordinator.workers import Workers
 
-__all__ = ["AsyncCalls", "TimedHandler", "monotonic_us"]
+__all__ = ["AsyncCalls", "TimedHandler", "monotonic_us", "processing_time_us"]
 
 TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]
 """`(result, error, processing time in microseconds at which the call began)`."""
@@ -20,6 +20,17 @@ TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]
 def monotonic_us() -> int:
     """Processing time in microseconds, as far as only its passing matters."""
     return time.monotonic_ns() // 1000
+
+
+_BEGAN_US: Final = (time.time_ns() - time.monotonic_ns()) // 1000
+
+
+def processing_time_us() -> int:
+    """Processing time in microseconds since the epoch: monotonic, and by the wall clock as of when this process began.
+
+    So it can be compared with what an earlier process wrote down.
+    """
+    return _BEGAN_US + monotonic_us()
 
 
 class AsyncCalls:

@@ -271,7 +271,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
             raise SourceError(f"split {twice[0]!r} was assigned, and is in work already")
         if splits:
             positions = tuple(split.position for split in splits)
-            self.engine.apply(SplitsAssigned(tuple(ids), positions, self._calls.now_us()))
+            origins = tuple(split.origin().position for split in splits)
+            self.engine.apply(SplitsAssigned(tuple(ids), positions, origins, self._calls.now_us()))
         self.tracker.record(by_reader)
         self.added += splits
         for subtask_id, reader_splits in by_reader.items():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.combine import SplitStatus
+from alignment.durations import format_duration
 from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked
 from alignment.micro_batch import MicroBatchPlan
 from alignment.watermarks import MIN_WATERMARK
@@ -47,7 +49,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     schema
         The columns that the query reads, in the source's types.
     now_us
-        Processing time in microseconds, monotonic: only idleness is measured with it.
+        Processing time in microseconds since the epoch, monotonic: only idleness is measured with it.
     readers
         How many read one micro-batch, at least 1.
     workers
@@ -80,7 +82,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
         self._group = GroupSeat(meeting)
-        self._draining = self._announce_again = self._started = self._look_again = False
+        # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
+        self._drains_from_us: int | None = None
+        self._announce_again = self._started = self._warned = self._look_again = False
         self._hosted: HostedSource[SplitT, CheckpointT] | None = None
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
 
@@ -131,7 +135,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._started = False
         self._begin_from(state)
         alignment = self._rules.strategy.alignment
-        if alignment is not None and not self._draining:
+        if alignment is not None and not self.is_draining:
             self._group.start(self.hosted.calls, alignment.update_interval_us / 1e6, self._plan_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
@@ -149,7 +153,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def drain(self) -> None:
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
-        self._draining = True
+        self._drains_from_us = self._now_us()
         if self._started:
             self.hosted.calls.end()
             self._drain_engine()
@@ -157,7 +161,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def start(self) -> None:
         """Start discovery and wait for its first result."""
         at_work = self.hosted
-        if self._draining:
+        if self.is_draining:
             self._drain_engine()
         at_work.begin_from(self.state)
         self.host.start(at_work.engine.table.split_ids)
@@ -165,7 +169,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         at_work.take_added()
         at_work.foresight.start()
         self._started = True
-        if self._draining:
+        if self.is_draining:
             at_work.calls.end()
         else:
             # Not needed, but the first micro-batch had better not be an empty one.
@@ -200,14 +204,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         while True:
             at_work.host.run()
             at_work.take_added()
-            if self._draining:
+            if self.is_draining:
                 at_work.foresight.look_on()
             elif at_work.engine.emits_at_us <= (now_us := self._now_us()):
                 at_work.engine.apply(EmitPeriodElapsed(now_us))
             is_due = at_work.engine.is_due or self._look_again
-            if is_due and (not self._draining or at_work.foresight.is_settled) and self._plan(max_rows):
+            if is_due and (not self.is_draining or at_work.foresight.is_settled) and self._plan(max_rows):
                 return self.state
-            if not self._draining or at_work.foresight.is_at_rest:
+            if not self.is_draining:
+                return self.state
+            if at_work.foresight.is_at_rest:
+                self._warn_of_unread()
                 return self.state
             at_work.calls.wait()
 
@@ -217,7 +224,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.start()
         self.host.run()
         self.hosted.take_added()
-        return self.hosted.engine.unread_rows()
+        return int(self.hosted.engine.unread().sum())
 
     @property
     def last_plan(self) -> MicroBatchPlan | None:
@@ -227,7 +234,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     @property
     def is_draining(self) -> bool:
         """Whether `drain` was called."""
-        return self._draining
+        return self._drains_from_us is not None
 
     def available(self) -> dict[str, tuple[int, int]]:
         """Of each split in work: its next position, and the position after the last record known to be there."""
@@ -284,7 +291,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._look_again = False
         if blocked := self.host.enumerator.held_back():
             engine.apply(SplitsBlocked(frozenset(blocked)))
-        if not self._draining:
+        if not self.is_draining:
             engine.apply(GroupLimitMoved(self._group.limit_us()))
         at_work.foresight.before_plan()
         plan = engine.plan(self._now_us(), max_rows)
@@ -292,23 +299,45 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if is_news:
             self._hand_out(plan)
         # A snapshot says nothing of the time that passes while it is read.
-        if not self._draining:
+        if not self.is_draining:
             self._group.tell(plan.slowest_us, engine.nearest_us)
         return is_news
 
+    def _warn_of_unread(self) -> None:
+        """The run ends (AvailableNow): say once what it leaves unread, and why."""
+        table, unread = self.hosted.engine.table, self.hosted.engine.unread()
+        if self._warned or not unread.any():
+            return
+        self._warned = True
+        waits_for = (table.statuses == SplitStatus.ACTIVE) & (unread == 0)
+        slowest = [table.split_ids[i] for i in np.argsort(table.watermarks, kind="stable") if waits_for[i]][:1]
+        drift_us, idle_us = self._rules.planning.max_drift_us, self._rules.strategy.idle_timeout_us
+        _log.warning(
+            "this run ends with %d records unread, in %d splits: %s. They are later than the watermark of split %r by "
+            "more than %s (maxDrift, or else maxOutOfOrderness), and that split may still get earlier ones. A later "
+            "run reads them when it has got some%s. To read all in each run raise maxDrift, give neither of the two "
+            "options, or use the exact watermark",
+            unread.sum(),
+            np.count_nonzero(unread),
+            _most(table.split_ids, unread),
+            *(slowest or ["?"]),
+            format_duration(drift_us or 0),
+            "" if idle_us is None else f", or has had nothing to read for idleTimeout, {format_duration(idle_us)}",
+        )
+
     def _hand_out(self, plan: MicroBatchPlan) -> None:
-        at_work = self.hosted
-        ids, positions = plan.after.split_ids, plan.after.positions.tolist()
+        at_work, engine = self.hosted, self.hosted.engine
+        ids = plan.after.split_ids
         if plan.late.any():
             late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
-            most = {ids[i]: int(late[i]) for i in np.argsort(-late, kind="stable")[:_NAMED] if late[i]}
-            _log.warning(message, late.sum(), np.count_nonzero(late), most)
-        splits = at_work.foresight.hand_out(ids, positions)
+            _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
+        splits = at_work.foresight.hand_out(ids, plan.after.positions.tolist())
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
-        sequence, late_so_far = self.state.sequence + 1, at_work.engine.late + plan.late
-        self.state = SourceState(sequence, splits, table, late_so_far, self.host.snapshot(sequence))
+        sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
+        checkpoint = self.host.snapshot(sequence)
+        self.state = SourceState(sequence, splits, table, late_so_far, engine.silent_since_us(plan), checkpoint)
         self._announce_again = False
-        at_work.foresight.finish_splits(at_work.engine.commit(plan))
+        at_work.foresight.finish_splits(engine.commit(plan))
 
     # ---- inside: life --------------------------------------------------------------------------------------------
 
@@ -317,13 +346,19 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
         # a source that says nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
-        if len(state.table) and not self._draining:
+        if len(state.table) and not self.is_draining:
             # The others may be asked before this source, which until then is where it was (FLINK-40505).
             self._group.tell(state.table.slowest_counting(), None)
 
     def _drain_engine(self) -> None:
-        self.hosted.engine.apply(DrainStarted())
+        assert self._drains_from_us is not None
+        self.hosted.engine.apply(DrainStarted(self._drains_from_us))
         self.hosted.foresight.drain()
 
     def _plan_again(self) -> None:
         self._look_again = True
+
+
+def _most(split_ids: Sequence[str], counts: npt.NDArray[np.int64]) -> dict[str, int]:
+    """The splits that have most, and how many."""
+    return {split_ids[i]: int(counts[i]) for i in np.argsort(-counts, kind="stable")[:_NAMED] if counts[i]}

@@ -149,7 +149,9 @@ class HostedSource(Generic[SplitT, CheckpointT]):
 
     def begin_from(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Let the splits of a state be in work; those that it finished leave."""
-        self.engine.apply(Restored(state.table, state.late, self.calls.now_us()))
+        origins = np.array([split.origin().position for split in state.splits], np.int64)
+        restored = Restored(state.table, origins, state.late, state.silent_since_us, self.calls.now_us())
+        self.engine.apply(restored)
         self.foresight.restore_splits(state)
         self.foresight.finish_splits(state.finished())
 

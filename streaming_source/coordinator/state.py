@@ -32,6 +32,9 @@ class SourceState(Generic[SplitT, CheckpointT]):
         Their positions, watermarks and statuses, and the announced watermark.
     late
         `int64[n]`: records of each split that came at or below the announced watermark, so far.
+    silent_since_us
+        `int64[n]`: processing time since which each split has had nothing left to read; `NO_TIMESTAMP` where it had
+        something, or that is not known. It decides alone when a split is idle after a restart.
     checkpoint
         What the enumerator remembers beside; None before it has started.
     """
@@ -40,12 +43,13 @@ class SourceState(Generic[SplitT, CheckpointT]):
     splits: tuple[SplitT, ...]
     table: SplitTable
     late: npt.NDArray[np.int64]
+    silent_since_us: npt.NDArray[np.int64]
     checkpoint: CheckpointT | None
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:
         """Nothing discovered, nothing read."""
-        return cls(0, (), SplitTable.empty(), np.empty(0, np.int64), None)
+        return cls(0, (), SplitTable.empty(), np.empty(0, np.int64), np.empty(0, np.int64), None)
 
     def unfinished(self) -> list[SplitT]:
         """The splits in work."""

@@ -4,7 +4,8 @@
      "enumerator": [1, {...}], "splits_v": 1, "splits": [[["AA", 5120, "part-03", 120, 4], 1357034399999999, "active"]]}
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
-before any), its status, and behind it the number of late records if there were some. Equal states give equal texts.
+before any), and its status. Behind these follow, where they say something, the number of late records, and since when
+the split has had nothing to read, in microseconds since the epoch. Equal states give equal texts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.planner import SplitTable
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
@@ -43,6 +45,7 @@ class OffsetCodec:
         """The state as JSON values, keys always in the same order. O(n)."""
         splits: list[list[Any]] = []
         watermarks, statuses, late = state.table.watermarks.tolist(), state.table.statuses.tolist(), state.late.tolist()
+        silent_since_us = state.silent_since_us.tolist()
         write = self._source.split_serializer
         for i, split in enumerate(state.splits):
             entry = [
@@ -50,7 +53,11 @@ class OffsetCodec:
                 _or_null(watermarks[i]),
                 SplitStatus(statuses[i]).name.lower(),
             ]
-            splits.append([*entry, late[i]] if late[i] else entry)
+            if silent_since_us[i] != NO_TIMESTAMP:
+                entry += late[i], silent_since_us[i]
+            elif late[i]:
+                entry.append(late[i])
+            splits.append(entry)
         return {
             "v": _VERSION,
             "source": self._source.name,
@@ -83,8 +90,9 @@ class OffsetCodec:
                 _or_minimum(offset["watermark"]),
             )
             late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
+            silent_since_us = np.array([entry[4] if len(entry) > 4 else NO_TIMESTAMP for entry in entries], np.int64)
             checkpoint = self._checkpoint_from_json(offset["enumerator"])
-            return SourceState(int(offset["n"]), splits, table, late, checkpoint)
+            return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, OffsetError):
                 raise

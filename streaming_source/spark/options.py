@@ -36,8 +36,9 @@ STRATEGY_OPTIONS: Final = OptionSet(
         Option(
             "maxOutOfOrderness",
             duration(),
-            "How far a record may be behind the latest one of its split and still be on time.",
-            0,
+            "How far a record may be behind the latest one of its split and still be on time. With plain "
+            "`withWatermark` splits are aligned only where this or `maxDrift` is given.",
+            None,
             "0 seconds",
         ),
         Option(
@@ -223,14 +224,20 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
 
 
 def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
-    """The strategy that parsed values of `STRATEGY_OPTIONS` describe.
+    """The strategy that parsed values of `STRATEGY_OPTIONS`, and `watermarkRows`, describe.
+
+    With the exact watermark drift costs state and never records, so without `maxDrift` it is open. Without, drift
+    would cost records: then it is `maxOutOfOrderness`. Where the user states no bound at all nothing is held back, as
+    Spark's own sources hold nothing back.
 
     Raises
     ------
     OptionError
         If options contradict each other.
     """
-    strategy = WatermarkStrategy(out_of_orderness_us=values["maxOutOfOrderness"], idle_timeout_us=values["idleTimeout"])
+    strategy = WatermarkStrategy(
+        out_of_orderness_us=values["maxOutOfOrderness"] or 0, idle_timeout_us=values["idleTimeout"]
+    )
     if values["eventTimeColumn"] is not None:
         assigner = FieldTimestampAssigner(values["eventTimeColumn"], values["timestampUnit"])
         strategy = strategy.with_timestamp_assigner(assigner)
@@ -238,18 +245,18 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
         raise OptionError("option timestampUnit needs eventTimeColumn: it is the unit of that column")
     if values["alignmentGroup"] is not None and values["maxDrift"] is None:
         raise OptionError(f"option alignmentGroup = {values['alignmentGroup']!r} needs maxDrift")
-    if values["maxDrift"] is not None:
+    drift_us = values["maxDrift"]
+    if drift_us is None and not values["watermarkRows"]:
+        drift_us = values["maxOutOfOrderness"]
+    if drift_us is not None:
         group = values["alignmentGroup"] or _OWN_SPLITS
-        alignment = AlignmentParameters(group, values["maxDrift"], values["updateInterval"])
+        alignment = AlignmentParameters(group, drift_us, values["updateInterval"])
         strategy = replace(strategy, alignment=alignment)
     return strategy
 
 
 def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: bool) -> ReadRules:
     """How a stream is planned.
-
-    With the exact watermark drift costs state and never records, so without `maxDrift` it is open. Without, drift
-    would cost records: then it is `maxOutOfOrderness`.
 
     Raises
     ------
@@ -261,12 +268,9 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         raise OptionError("option lateness = 'none' needs a built-in watermark generator (maxOutOfOrderness)")
     if options.reports:
         _check_reports(strategy, options)
-    drift_us = strategy.alignment.max_drift_us if strategy.alignment else None
-    if drift_us is None and not options.watermark_rows:
-        drift_us = bound_us
     planning = PlanningRules(
         out_of_orderness_us=bound_us,
-        max_drift_us=drift_us,
+        max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None,
         drains_past_caught_up=options.watermark_rows,
         perfect=options.lateness == "none",
         bounded=bounded,

@@ -18,6 +18,7 @@ from streaming_source.coordinator import (
     SourceState,
     assign_ranges,
     monotonic_us,
+    processing_time_us,
 )
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.channel import PlannerChannel, local_folder
@@ -51,7 +52,7 @@ class StreamPlanning:
         self._codec = OffsetCodec(source)
         self._turn = threading.RLock()
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(
-            source, rules, schema, monotonic_us, readers=readers, meeting=_meeting(rules)
+            source, rules, schema, processing_time_us, readers=readers, meeting=_meeting(rules)
         )
         self._has_events = source.source_event_serializer is not None
         self._channel: PlannerChannel | None = None

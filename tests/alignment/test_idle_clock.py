@@ -14,7 +14,7 @@ NEVER = np.full(2, MIN_WATERMARK, np.int64)
 
 def restarted() -> IdleClock:
     clock = IdleClock(TIMEOUT_US)
-    clock.begin(np.array([SplitStatus.IDLE, SplitStatus.ACTIVE], np.int8), 5)
+    clock.begin(np.array([SplitStatus.IDLE, SplitStatus.ACTIVE], np.int8), NEVER, 5)
     return clock
 
 

@@ -135,7 +135,8 @@ class Planner:
 
     def give_up_splits(self) -> None:
         """What a coordinator does before its readers go back."""
-        self.engine.apply(Restored(SplitTable.empty(), np.empty(0, np.int64), self.clock.now_us()))
+        none = np.empty(0, np.int64)
+        self.engine.apply(Restored(SplitTable.empty(), none, none, none, self.clock.now_us()))
         self.context.added.clear()
 
     def _load(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
@@ -246,7 +247,7 @@ class Looking:
         )
 
     def add(self, *split_ids: str) -> None:
-        self.planner.engine.apply(SplitsAssigned(split_ids, (0,) * len(split_ids), 0))
+        self.planner.engine.apply(SplitsAssigned(split_ids, (0,) * len(split_ids), (0,) * len(split_ids), 0))
         self.look_ahead.add_splits([RecordSplit(split_id) for split_id in split_ids])
 
     def seen(self) -> dict[str, int]:

@@ -227,6 +227,29 @@ def last_batch(checkpoint: Path) -> int:
     return max(int(file.name) for file in (checkpoint / "offsets").iterdir() if file.name.isdigit())
 
 
+class PlannerLog:
+    """What planners that are started meanwhile write to their standard error: there Python's warnings go."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self._path = path
+        system = spark._jvm.java.lang.System  # type: ignore[union-attr]
+        self._set, self._before = system.setErr, system.err
+        self._stream = spark._jvm.java.io.PrintStream(str(path))  # type: ignore[union-attr]
+
+    def __enter__(self) -> PlannerLog:
+        self._set(self._stream)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._set(self._before)
+        self._stream.close()
+
+    def lines(self, words: str) -> list[str]:
+        """Those that have these words."""
+        self._stream.flush()
+        return [line for line in self._path.read_text().splitlines() if words in line]
+
+
 @contextmanager
 def fails_with(*words: str) -> Iterator[None]:
     """Spark fails inside, and its message has all these words, whatever its line breaks."""

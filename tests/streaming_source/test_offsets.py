@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignment.planner import SplitTable
+from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.finished import Remembered, Segment
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
@@ -49,13 +51,14 @@ def states(draw: st.DrawFn) -> SourceState[FileSplit, FilesCheckpoint]:
         draw(INT64),
     )
     late = np.array(draw(st.lists(st.integers(0, 2**40), min_size=n, max_size=n)), np.int64)
+    silent = np.array(draw(column), np.int64)
     finished = tuple(draw(st.lists(NAMES, max_size=4)))
     maybe = st.none() | st.integers(0, 2**42)
     segments = tuple(draw(st.lists(SEGMENTS, max_size=3)))
     log = draw(st.none() | st.tuples(NAMES, st.integers(1, 2**40)))
     remembered = Remembered(draw(st.none() | KEYS), segments, log)
     checkpoint = FilesCheckpoint(finished, remembered, draw(maybe), draw(st.none() | INT64))
-    return SourceState(draw(st.integers(0, 2**40)), splits, table, late, draw(st.none() | st.just(checkpoint)))
+    return SourceState(draw(st.integers(0, 2**40)), splits, table, late, silent, draw(st.none() | st.just(checkpoint)))
 
 
 @given(states())
@@ -68,6 +71,7 @@ def test_a_state_comes_back_from_its_offset_as_it_was(state: SourceState[FileSpl
     for column in ("positions", "watermarks", "statuses"):
         assert (getattr(read.table, column) == getattr(state.table, column)).all()
     assert (read.late == state.late).all()
+    assert (read.silent_since_us == state.silent_since_us).all()
     # Equal states, equal texts: Spark compares the text.
     assert json.dumps(CODEC.encode(read)) == text
 
@@ -75,7 +79,17 @@ def test_a_state_comes_back_from_its_offset_as_it_was(state: SourceState[FileSpl
 def offset(**changed: Any) -> dict[str, Any]:
     split = FileSplit("a", 3, "f.parquet", 3)
     table = SplitTable(("a",), np.array([3]), np.array([5]), np.array([0], np.int8), 5)
-    return {**CODEC.encode(SourceState(1, (split,), table, np.zeros(1, np.int64), FilesCheckpoint())), **changed}
+    late, silent = np.zeros(1, np.int64), np.full(1, NO_TIMESTAMP)
+    return {**CODEC.encode(SourceState(1, (split,), table, late, silent, FilesCheckpoint())), **changed}
+
+
+def test_an_offset_says_since_when_a_split_is_silent_and_an_older_one_says_nothing() -> None:
+    state = CODEC.decode(offset())
+    silent = replace(state, silent_since_us=np.array([1_700_000_000_000_000]))
+    entry = CODEC.encode(silent)["splits"][0]
+    assert entry[1:] == [5, "active", 0, 1_700_000_000_000_000]
+    assert CODEC.decode(offset(splits=[entry])).silent_since_us.tolist() == [1_700_000_000_000_000]
+    assert CODEC.decode(offset(splits=[entry[:3]])).silent_since_us.tolist() == [NO_TIMESTAMP]
 
 
 @pytest.mark.parametrize(

@@ -108,15 +108,28 @@ def test_none_turns_idleness_off_and_a_minute_is_the_default() -> None:
     assert strategy_of(ALL.parse({})).idle_timeout_us == 60_000_000
 
 
-def test_drift_is_open_in_exact_mode_and_the_bound_on_lateness_in_plain_mode() -> None:
-    strategy = strategy_of(ALL.parse({"maxOutOfOrderness": "5 seconds"}))
-    drifts = {
-        rows: read_rules(
-            strategy, frame_options(ALL.parse({"watermarkRows": rows})), bounded=False
-        ).planning.max_drift_us
-        for rows in ("true", "false")
-    }
-    assert drifts == {"true": None, "false": 5_000_000}
+@pytest.mark.parametrize(
+    ("options", "exact_us", "plain_us"),
+    [
+        ({}, None, None),
+        ({"maxOutOfOrderness": "5 seconds"}, None, 5_000_000),
+        ({"maxOutOfOrderness": "0 seconds"}, None, 0),
+        ({"maxDrift": "1 minute"}, 60_000_000, 60_000_000),
+        ({"maxDrift": "0 seconds", "maxOutOfOrderness": "5 seconds"}, 0, 0),
+    ],
+)
+def test_nothing_is_held_back_unless_the_user_states_a_bound(
+    options: dict[str, str], exact_us: int | None, plain_us: int | None
+) -> None:
+    drifts = []
+    for rows in ("true", "false"):
+        values = ALL.parse({**options, "watermarkRows": rows})
+        drifts.append(read_rules(strategy_of(values), frame_options(values), bounded=False).planning.max_drift_us)
+    assert drifts == [exact_us, plain_us]
+
+
+def test_watermarks_count_a_bound_that_is_not_given_as_none() -> None:
+    assert strategy_of(ALL.parse({})).out_of_orderness_us == 0
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def state(sequence: int, splits: dict[str, tuple[int, int]], combined: int) -> S
     statuses = np.full(len(ids), SplitStatus.ACTIVE, np.int8)
     table = SplitTable(ids, positions, watermarks, statuses, combined)
     made = tuple(RecordSplit(i, splits[i][0], start=0) for i in ids)
-    return SourceState(sequence, made, table, np.zeros(len(ids), np.int64), None)
+    return SourceState(sequence, made, table, np.zeros(len(ids), np.int64), np.full(len(ids), NO_TIMESTAMP), None)
 
 
 BEFORE = state(1, {"a": (2, 89), "b": (0, MIN_WATERMARK)}, MIN_WATERMARK)
