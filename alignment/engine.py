@@ -34,6 +34,7 @@ from alignment.events import (
     SplitsAssigned,
     SplitsBlocked,
 )
+from alignment.explain import Explanation, explain
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.micro_batch import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
@@ -41,7 +42,7 @@ from alignment.planner import plan_micro_batch
 from alignment.reactive import ReactivePlanner, nearest_us
 from alignment.split_generators import SplitGenerators
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator
+from alignment.watermarks import MAX_WATERMARK, WatermarkGenerator
 
 __all__ = ["Engine"]
 
@@ -77,6 +78,8 @@ class Engine:
         The splits in work, and the announced watermark. Splits that the last plan finished have left.
     late
         `int64[n]`: records of each split that came at or below the announced watermark, so far.
+    idle_clock
+        Since when splits have had nothing to read, and when they were probed.
     last_plan
         The last one that was committed; None before any.
     log
@@ -108,25 +111,20 @@ class Engine:
         self._reactive = reactive
         self._generators = None if create_generator is None else SplitGenerators(create_generator)
         self._time_limit_us = time_limit_us
-        self._idle_clock = IdleClock(idle_timeout_us)
+        self.idle_clock = IdleClock(idle_timeout_us)
         # Of the last committed plan; what a plan is compared with to see whether Spark must hear of it.
         self._announced = SplitTable.empty()
-        # The position of each split before its first record.
-        self._origins: Int64Array = np.empty(0, np.int64)
         # Assigned since the last plan: position, origin, and when.
         self._joining: dict[str, tuple[int, int, int]] = {}
         self._complete: set[str] = set()
         self._abandoned: set[str] = set()
-        self._blocked: set[str] = set()
-        self._probed_all_us: int = MIN_WATERMARK
-        self._probed_us: dict[str, int] = {}
-        self._last_probe_us: int | None = None
         self._horizon_us: int = MAX_WATERMARK
         self._group_limit_us: int = MAX_WATERMARK
         self._no_more_splits = False
         # Since when what is there is all there is (AvailableNow); None as long as more may come.
         self._drains_from_us: int | None = None
         self._changed = False
+        self._planned_us = self._stands_since_us = 0
         self._handlers: dict[type, Callable[[Any], None]] = {
             Restored: self._restore,
             SplitsAssigned: self._assign,
@@ -136,8 +134,8 @@ class Engine:
             SplitAbandoned: self._abandon,
             HorizonMoved: self._move_horizon,
             NoMoreSplits: self._end_assignment,
-            Probed: self._probe,
-            SplitsBlocked: lambda event: self._blocked.update(event.split_ids),
+            Probed: lambda event: self.idle_clock.probe(event.at_us, event.split_ids),
+            SplitsBlocked: lambda event: self.idle_clock.blocked.update(event.split_ids),
             RangesReported: self._take_reports,
             GroupLimitMoved: self._move_group_limit,
             DrainStarted: self._start_drain,
@@ -162,15 +160,14 @@ class Engine:
     def _restore(self, event: Restored) -> None:
         self.index.remove(self.index.split_ids)
         self._joining.clear()
-        self._probed_us.clear()
-        self._blocked.clear()
         self._complete = set(self._abandoned)
         self._no_more_splits = False
         self._horizon_us = MAX_WATERMARK
+        self.last_plan = self._pending = None
+        self._stands_since_us = event.at_us
         self._announced = self.table = event.table
         self.late = event.late
-        self._origins = event.origins
-        self._idle_clock.begin(event.table.statuses, event.silent_since_us, event.at_us)
+        self.idle_clock.begin(event.table.statuses, event.origins, event.silent_since_us, event.at_us)
         if self._reactive is not None:
             self._reactive.rewind(event.table)
         if self._generators is not None:
@@ -207,7 +204,7 @@ class Engine:
             self._found(event.split_id)
 
     def _found(self, split_id: str) -> None:
-        self._probed_us.pop(split_id, None)
+        self.idle_clock.find(split_id)
         self._changed = True
 
     def _complete_split(self, split_id: str) -> None:
@@ -229,15 +226,6 @@ class Engine:
     def _end_assignment(self, _: NoMoreSplits) -> None:
         self._changed |= not self._no_more_splits
         self._no_more_splits = True
-
-    def _probe(self, event: Probed) -> None:
-        self._last_probe_us = max(event.at_us, self._last_probe_us or 0)
-        if event.split_ids is None:
-            self._probed_all_us = max(event.at_us, self._probed_all_us)
-            self._blocked.clear()
-        else:
-            self._probed_us.update(dict.fromkeys(event.split_ids, event.at_us))
-            self._blocked.difference_update(event.split_ids)
 
     def _take_reports(self, event: RangesReported) -> None:
         assert self._reactive is not None, "readers report where there is an index"
@@ -266,7 +254,7 @@ class Engine:
     @property
     def is_due(self) -> bool:
         """Whether a plan may differ from the last one: something changed, or a split may have become idle. O(1)."""
-        return self._changed or self._idle_clock.is_due(self._last_probe_us)
+        return self._changed or self.idle_clock.is_due()
 
     def plan(self, now_us: int, max_rows: int | None = None) -> MicroBatchPlan:
         """The next micro-batch. It counts when it is committed.
@@ -281,26 +269,27 @@ class Engine:
         self._settle()
         self.log.append(Planned(now_us, max_rows))
         self._changed = False
+        generators = self._generators
+        marked = None if generators is None else generators.idle(self.table.split_ids)
         conditions = PlanConditions(
             max_rows=max_rows,
             # A run that only reads what is there (AvailableNow) goes alone.
             group_limit_us=self._group_limit_us if self._drains_from_us is None else MAX_WATERMARK,
             horizon_us=self._horizon_us,
-            idle=self._idle(),
+            idle=self.idle_clock.idle(self.table, self._drains_from_us, marked),
             complete=self._among(self._complete),
             no_more_splits=self._no_more_splits,
             draining=self._drains_from_us is not None,
         )
         ends = self.index.ends()
         if self._reactive is None:
-            generators = self._generators
             before = self.table if generators is None else generators.raised(self.table)
             advance = None if generators is None else generators.advance
             plan = plan_micro_batch(before, self.index, self.rules, conditions, advance)
         else:
             plan = self._reactive.plan(self.table, ends, conditions)
-        self._idle_clock.track(self.table.positions < ends, plan.after.statuses, self._last_probe_us, now_us)
-        self._pending = plan
+        self.idle_clock.track(self.table.positions < ends, plan.after.statuses, now_us)
+        self._pending, self._planned_us = plan, now_us
         return plan
 
     def has_news(self, plan: MicroBatchPlan) -> bool:
@@ -322,6 +311,8 @@ class Engine:
         assert plan is self._pending, "only the last plan can be committed, and once"
         self.log.append(PlanCommitted())
         self.last_plan, self._pending = plan, None
+        if plan.after.combined > self.table.combined:
+            self._stands_since_us = self._planned_us
         self.late = self.late + plan.late
         self.table = plan.after
         finished = self._leave_finished()
@@ -343,15 +334,6 @@ class Engine:
         """Splits among them of which nothing more is there to be read."""
         return frozenset(self._abandoned)
 
-    def probed_us(self, split_id: str) -> int:
-        """When the last probe of a split began that found nothing more; `MIN_WATERMARK` before any. O(1)."""
-        return max(self._probed_us.get(split_id, MIN_WATERMARK), self._probed_all_us)
-
-    @property
-    def last_probe_us(self) -> int | None:
-        """When the last probe began, whatever it found and wherever; None before any."""
-        return self._last_probe_us
-
     def unread(self) -> Int64Array:
         """`int64[n]`: records of each split that are known to be there, and in no committed plan. O(n)."""
         self._settle()
@@ -364,7 +346,7 @@ class Engine:
         """
         after = plan.after
         is_silent = (after.positions == self.index.ends()) & (after.statuses != SplitStatus.FINISHED)
-        return self._idle_clock.silent_since_us(is_silent)
+        return self.idle_clock.silent_since_us(is_silent)
 
     def readable_splits(self) -> int:
         """How many splits have something to read. O(n)."""
@@ -404,14 +386,38 @@ class Engine:
         """Splits of which not all that was planned last is reported; none where there is an index. O(n)."""
         return () if self._reactive is None else self._reactive.unreported()
 
+    def explain(self, now_us: int) -> Explanation:
+        """Why the watermark stands where it does, after the last plan. O(n).
+
+        Parameters
+        ----------
+        now_us
+            Processing time.
+        """
+        plan, table = self.last_plan, self.table
+        if self._pending is not None:
+            plan = self._pending
+            table = plan.after
+        return explain(
+            plan,
+            table,
+            available=self.available(),
+            late=self.late,
+            idle_at_us=self.idle_clock.idle_at_us(),
+            blocked=self.idle_clock.blocked,
+            group_limit_us=self._group_limit_us,
+            stands_since_us=self._stands_since_us,
+            now_us=now_us,
+        )
+
     def validate(self) -> None:
         """Assert what always holds; for tests. O(n log n)."""
         table, n = self.table, len(self.table)
         assert list(table.split_ids) == sorted(set(table.split_ids)), table.split_ids
         assert len(table.positions) == len(table.watermarks) == len(table.statuses) == n, table
-        assert self.late.shape == self._origins.shape == (n,), (self.late, self._origins, n)
+        assert self.late.shape == (n,), (self.late, n)
         assert (self.late >= 0).all(), self.late
-        assert len(self._idle_clock) == n, (len(self._idle_clock), n)
+        assert len(self.idle_clock) == n, (len(self.idle_clock), n)
         assert not (table.statuses == SplitStatus.FINISHED).any(), table
         assert set(self.index.split_ids) == {*table.split_ids, *self._joining}, (self.index.split_ids, table.split_ids)
         assert self._joining.keys().isdisjoint(table.split_ids), (self._joining, table.split_ids)
@@ -429,38 +435,19 @@ class Engine:
         """Let the splits join that were assigned since the last plan. O(n log n)."""
         if not self._joining:
             return
-        ids: npt.NDArray[Any] = np.array([*self.table.split_ids, *self._joining], dtype=object)
-        order = np.argsort(ids, kind="stable")
         positions, origins, times = map(list, zip(*self._joining.values(), strict=True))
-        new = len(positions)
-        self.table = SplitTable(
-            tuple(ids[order]),
-            np.append(self.table.positions, positions)[order],
-            np.append(self.table.watermarks, np.full(new, MIN_WATERMARK))[order],
-            np.append(self.table.statuses, np.full(new, SplitStatus.ACTIVE, np.int8))[order],
-            self.table.combined,
-        )
-        self._origins = np.append(self._origins, np.array(origins, np.int64))[order]
-        self.late = np.append(self.late, np.zeros(new, np.int64))[order]
-        self._idle_clock.add(times, order)
+        self.table, order = self.table.joined(self._joining, positions)
+        self.late = np.append(self.late, np.zeros(len(origins), np.int64))[order]
+        self.idle_clock.add(origins, times, order)
         self._joining.clear()
 
     def _leave_finished(self) -> list[str]:
-        table = self.table
-        gone = table.statuses == SplitStatus.FINISHED
-        if not gone.any():
+        table, keep, finished = self.table.without_finished()
+        if not finished:
             return []
-        keep = np.flatnonzero(~gone)
-        finished = [table.split_ids[slot] for slot in np.flatnonzero(gone)]
-        self.table = SplitTable(
-            tuple(table.split_ids[slot] for slot in keep),
-            table.positions[keep],
-            table.watermarks[keep],
-            table.statuses[keep],
-            table.combined,
-        )
-        self.late, self._origins = self.late[keep], self._origins[keep]
-        self._idle_clock.keep(keep)
+        self.table = table
+        self.late = self.late[keep]
+        self.idle_clock.keep(keep, finished)
         self.index.remove(finished)
         if self._reactive is not None:
             self._reactive.forget(finished)
@@ -468,31 +455,7 @@ class Engine:
             self._generators.forget(finished)
         self._complete.difference_update(finished)
         self._abandoned.difference_update(finished)
-        self._blocked.difference_update(finished)
-        for split_id in finished:
-            self._probed_us.pop(split_id, None)
         return finished
-
-    def _idle(self) -> BoolArray:
-        ids = self.table.split_ids
-        probed = np.full(len(ids), self._probed_all_us, np.int64)
-        if self._probed_us:
-            each = (self._probed_us.get(split_id, MIN_WATERMARK) for split_id in ids)
-            probed = np.maximum(probed, np.fromiter(each, np.int64, len(ids)))
-        if self._drains_from_us is None:
-            idle = self._idle_clock.idle(probed)
-        else:
-            # A snapshot says nothing of the time that passes while it is read. Of a split that never had a record
-            # nobody knows when it will: a run that ends does not wait for it.
-            idle = self._idle_clock.idle(np.minimum(probed, self._drains_from_us))
-            idle |= (self.table.positions == self._origins) & (probed > MIN_WATERMARK)
-            idle |= self.table.statuses == SplitStatus.IDLE
-        if self._generators is not None:
-            # A generator knows what was planned, not whether a split was probed.
-            idle |= self._generators.idle(ids) & (probed > MIN_WATERMARK)
-        if self._blocked:
-            idle &= ~self._among(self._blocked)
-        return idle
 
     def _among(self, split_ids: set[str]) -> BoolArray:
         if not split_ids:

@@ -1,15 +1,17 @@
-"""Since when the splits of a source have had nothing left to read."""
+"""Since when the splits of a source have had nothing left to read, and up to when that is known."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
+from alignment.micro_batch import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
 __all__ = ["IdleClock"]
 
@@ -20,27 +22,48 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 class IdleClock:
     """Measures idleness in processing time, but only up to the last probe: what nobody probed for may be there.
 
-    Since when a split has been silent survives a restart: it is in the state. Arrays have one entry for each split, in
-    the order of the engine's table. Processing time is in microseconds since the epoch.
+    A *probe* is a look at the outside. One that finds nothing more of a split says that it had nothing to read at the
+    moment at which the probe began. Since when a split has been silent survives a restart: it is in the state. Arrays
+    have one entry for each split, in the order of the engine's table. Processing time is in microseconds since the
+    epoch.
 
     Parameters
     ----------
     timeout_us
         After how long without anything to read a split is idle; None for never.
+
+    Attributes
+    ----------
+    blocked
+        Splits with records that cannot be read yet: they are not idle, until a probe finds that it is over.
+    last_probe_us
+        When the last probe began, whatever it found and wherever; None before any.
     """
 
     def __init__(self, timeout_us: int | None) -> None:
         self._timeout_us = timeout_us
         self._caught_up_us = np.empty(0, np.int64)
+        # The position of each split before its first record.
+        self._origins: Int64Array = np.empty(0, np.int64)
         self._deadline_us: int | None = None
+        self._probed_all_us: int = MIN_WATERMARK
+        self._probed_us: dict[str, int] = {}
+        self.blocked: set[str] = set()
+        self.last_probe_us: int | None = None
 
-    def begin(self, statuses: npt.NDArray[np.int8], silent_since_us: Int64Array, now_us: int) -> None:
+    # ---- splits --------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, statuses: npt.NDArray[np.int8], origins: Int64Array, silent_since_us: Int64Array, now_us: int
+    ) -> None:
         """Start with restored splits: those that were idle still are. O(n).
 
         Parameters
         ----------
         statuses
             `int8[n]` of `SplitStatus`.
+        origins
+            `int64[n]`: the position of each split before its first record.
         silent_since_us
             What `silent_since_us` said.
         now_us
@@ -49,41 +72,83 @@ class IdleClock:
         # The wall clock may have been put back since.
         since_us = np.where(silent_since_us == NO_TIMESTAMP, now_us, np.minimum(silent_since_us, now_us))
         self._caught_up_us = np.where(statuses == SplitStatus.IDLE, MIN_WATERMARK, since_us)
+        self._origins = origins
         self._deadline_us = None
+        self._probed_us.clear()
+        self.blocked.clear()
 
-    def silent_since_us(self, is_silent: BoolArray) -> Int64Array:
-        """`int64[n]`: since when those splits have had nothing to read; `NO_TIMESTAMP` of all others. O(n)."""
-        is_known = is_silent & (self._timeout_us is not None)
-        return np.where(is_known, self._caught_up_us, NO_TIMESTAMP)
-
-    def add(self, joined_us: list[int], order: npt.NDArray[np.intp]) -> None:
+    def add(self, origins: Sequence[int], joined_us: Sequence[int], order: npt.NDArray[np.intp]) -> None:
         """New splits came behind the others at these times, and then all were put in this order. O(n)."""
+        self._origins = np.append(self._origins, np.array(origins, np.int64))[order]
         self._caught_up_us = np.append(self._caught_up_us, np.array(joined_us, np.int64))[order]
 
-    def keep(self, slots: npt.NDArray[np.intp]) -> None:
-        """Only these are left. O(n)."""
+    def keep(self, slots: npt.NDArray[np.intp], gone: Collection[str]) -> None:
+        """Only these are left; those of these ids are gone. O(n)."""
+        self._origins = self._origins[slots]
         self._caught_up_us = self._caught_up_us[slots]
+        self.blocked.difference_update(gone)
+        for split_id in gone:
+            self._probed_us.pop(split_id, None)
 
-    def is_due(self, probed_us: int | None) -> bool:
+    # ---- probes --------------------------------------------------------------------------------------------------
+
+    def probe(self, at_us: int, split_ids: Collection[str] | None) -> None:
+        """A probe that began at `at_us` found nothing more of these splits; None for all."""
+        self.last_probe_us = max(at_us, self.last_probe_us or 0)
+        if split_ids is None:
+            self._probed_all_us = max(at_us, self._probed_all_us)
+            self.blocked.clear()
+        else:
+            self._probed_us.update(dict.fromkeys(split_ids, at_us))
+            self.blocked.difference_update(split_ids)
+
+    def find(self, split_id: str) -> None:
+        """More was found of a split: only a later probe says that it has nothing to read."""
+        self._probed_us.pop(split_id, None)
+
+    def probed_us(self, split_id: str) -> int:
+        """When the last probe of a split began that found nothing more; `MIN_WATERMARK` before any. O(1)."""
+        return max(self._probed_us.get(split_id, MIN_WATERMARK), self._probed_all_us)
+
+    # ---- plans ---------------------------------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
         """Whether, as of the last probe, a split may have become idle. O(1)."""
-        return self._deadline_us is not None and probed_us is not None and probed_us >= self._deadline_us
+        return self._deadline_us is not None and (self.last_probe_us or 0) >= self._deadline_us
 
-    def idle(self, probed_us: Int64Array) -> BoolArray:
+    def idle(self, table: SplitTable, drains_from_us: int | None = None, marked: BoolArray | None = None) -> BoolArray:
         """`bool[n]`: splits whose last record was read at least the timeout before they were last probed. O(n).
 
         Parameters
         ----------
-        probed_us
-            `int64[n]`: when the last probe of each split began; `MIN_WATERMARK` before any.
+        table
+            The splits.
+        drains_from_us
+            Since when what is there is all there is (AvailableNow); None as long as more may come. A snapshot says
+            nothing of the time that passes while it is read. Of a split that never had a record nobody knows when it
+            will have one: a run that ends does not wait for it.
+        marked
+            `bool[n]`: splits that the user's own generators marked as idle. They know what was planned, not whether a
+            split was probed.
         """
-        if self._timeout_us is None:
-            return np.zeros(self._caught_up_us.size, np.bool_)
-        since = np.maximum(probed_us, MIN_WATERMARK + self._timeout_us) - self._timeout_us
-        # What was idle before a restart is idle until something is found, probed or not.
-        is_known = (probed_us > MIN_WATERMARK) | (self._caught_up_us == MIN_WATERMARK)
-        return np.asarray((self._caught_up_us <= since) & is_known)
+        probed_us = np.full(len(table), self._probed_all_us, np.int64)
+        if self._probed_us:
+            each = (self._probed_us.get(split_id, MIN_WATERMARK) for split_id in table.split_ids)
+            probed_us = np.maximum(probed_us, np.fromiter(each, np.int64, len(table)))
+        is_probed = probed_us > MIN_WATERMARK
+        if drains_from_us is None:
+            idle = self._is_timed_out(probed_us)
+        else:
+            idle = self._is_timed_out(np.minimum(probed_us, drains_from_us))
+            idle |= (table.positions == self._origins) & is_probed
+            idle |= table.statuses == SplitStatus.IDLE
+        if marked is not None:
+            idle |= marked & is_probed
+        if self.blocked:
+            idle &= ~np.fromiter((split_id in self.blocked for split_id in table.split_ids), np.bool_, len(table))
+        return idle
 
-    def track(self, unread: BoolArray, statuses: npt.NDArray[np.int8], probed_us: int | None, now_us: int) -> None:
+    def track(self, unread: BoolArray, statuses: npt.NDArray[np.int8], now_us: int) -> None:
         """Start anew for every split that has, or just had, something to read. O(n).
 
         Parameters
@@ -92,8 +157,6 @@ class IdleClock:
             `bool[n]`, before the plan.
         statuses
             `int8[n]` of `SplitStatus`, after the plan.
-        probed_us
-            When the last completed probe began.
         now_us
             Processing time.
         """
@@ -105,13 +168,30 @@ class IdleClock:
         waiting = self._caught_up_us[active & ~unread]
         if waiting.size:
             # What was probed and is not idle yet was itself probed too early: it takes another probe.
-            self._deadline_us = max(int(waiting.min()) + self._timeout_us, (probed_us or 0) + 1)
+            self._deadline_us = max(int(waiting.min()) + self._timeout_us, (self.last_probe_us or 0) + 1)
         elif (active & unread).any():
             self._deadline_us = now_us + self._timeout_us
 
-    def deadlines_us(self) -> Int64Array | None:
-        """`int64[n]`: when each split is idle if nothing comes; None if none ever is. O(n)."""
-        return None if self._timeout_us is None else self._caught_up_us + self._timeout_us
+    def silent_since_us(self, is_silent: BoolArray) -> Int64Array:
+        """`int64[n]`: since when those splits have had nothing to read; `NO_TIMESTAMP` of all others. O(n)."""
+        is_known = is_silent & (self._timeout_us is not None)
+        return np.where(is_known, self._caught_up_us, NO_TIMESTAMP)
+
+    def idle_at_us(self) -> Int64Array:
+        """`int64[n]`: when each split is idle if nothing comes; `MAX_WATERMARK` for never. O(n)."""
+        if self._timeout_us is None:
+            return np.full(len(self), MAX_WATERMARK)
+        return self._caught_up_us + self._timeout_us
 
     def __len__(self) -> int:
         return int(self._caught_up_us.size)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _is_timed_out(self, probed_us: Int64Array) -> BoolArray:
+        if self._timeout_us is None:
+            return np.zeros(len(self), np.bool_)
+        since = np.maximum(probed_us, MIN_WATERMARK + self._timeout_us) - self._timeout_us
+        # What was idle before a restart is idle until something is found, probed or not.
+        is_known = (probed_us > MIN_WATERMARK) | (self._caught_up_us == MIN_WATERMARK)
+        return np.asarray((self._caught_up_us <= since) & is_known)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["epoch_micros", "parse_iso8601"]
+__all__ = ["epoch_micros", "format_timestamp", "parse_iso8601"]
 
 _GRAMMAR = (
     r"^\s*(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})"
@@ -129,3 +129,15 @@ def epoch_micros(
 def _to_numpy(array: pa.Array) -> npt.NDArray[np.int64]:
     filled = array.fill_null(0) if array.null_count else array
     return np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def format_timestamp(us: int) -> str:
+    """ISO-8601 text of microseconds since the epoch, in UTC, with no more digits than it takes.
+
+    Examples
+    --------
+    >>> format_timestamp(1_767_225_693_999_999), format_timestamp(0)
+    ('2026-01-01T00:01:33.999999Z', '1970-01-01T00:00:00Z')
+    """
+    text = str(np.datetime64(us, "us"))
+    return f"{text.rstrip('0').rstrip('.')}Z"

@@ -6,9 +6,10 @@ the statuses and the watermark after it follow from the same rules. They are her
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,36 @@ class SplitTable:
     def empty(cls) -> SplitTable:
         """No splits, nothing announced."""
         return cls((), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
+
+    def joined(self, split_ids: Collection[str], positions: Sequence[int]) -> tuple[SplitTable, npt.NDArray[np.intp]]:
+        """The table with new splits, active and without a watermark; and the order: first the old ones, then the new.
+
+        O(n log n).
+        """
+        ids: npt.NDArray[Any] = np.array([*self.split_ids, *split_ids], dtype=object)
+        order = np.argsort(ids, kind="stable")
+        new = len(positions)
+        table = SplitTable(
+            tuple(ids[order]),
+            np.append(self.positions, positions)[order],
+            np.append(self.watermarks, np.full(new, MIN_WATERMARK))[order],
+            np.append(self.statuses, np.full(new, SplitStatus.ACTIVE, np.int8))[order],
+            self.combined,
+        )
+        return table, order
+
+    def without_finished(self) -> tuple[SplitTable, npt.NDArray[np.intp], list[str]]:
+        """The table without its finished splits, the slots of those that stay, the ids of those that leave. O(n)."""
+        gone = self.statuses == SplitStatus.FINISHED
+        keep = np.flatnonzero(~gone)
+        table = SplitTable(
+            tuple(self.split_ids[slot] for slot in keep),
+            self.positions[keep],
+            self.watermarks[keep],
+            self.statuses[keep],
+            self.combined,
+        )
+        return table, keep, [self.split_ids[slot] for slot in np.flatnonzero(gone)]
 
     def slowest_counting(self) -> int | None:
         """The smallest watermark among the splits that count; None if none does. O(n)."""

@@ -216,7 +216,7 @@ def test_only_a_look_that_was_completed_is_one() -> None:
     observed = []
     for _ in range(4):
         planner.calls.run()
-        observed.append(planner.engine.last_probe_us)
+        observed.append(planner.engine.idle_clock.last_probe_us)
         planner.clock.advance("1 second")
     assert observed == [0, 1_000_000, 1_000_000, 1_000_000]
     assert len(seen) == 4
@@ -233,4 +233,4 @@ def test_a_look_that_took_longer_than_a_later_one_does_not_turn_the_time_back() 
 
     planner.context.call_async(long_look, lambda result, error: None)
     planner.calls.run()
-    assert planner.engine.last_probe_us == 11
+    assert planner.engine.idle_clock.last_probe_us == 11

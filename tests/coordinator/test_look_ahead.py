@@ -127,11 +127,11 @@ def test_when_a_split_was_caught_up_with_is_when_the_fetch_began_that_found_noth
     assert not looking.look_ahead.has_looked_at_all()
     looking.run()
     assert looking.look_ahead.has_looked_at_all()
-    assert [looking.planner.engine.probed_us(i) for i in "ab"] == [5, 5]
+    assert [looking.planner.engine.idle_clock.probed_us(i) for i in "ab"] == [5, 5]
     source.clock.advance_to(1_000_000)
     looking.calls.run()
     assert looking.seen() == {"a": 2, "b": 1}
-    assert [looking.planner.engine.probed_us(i) for i in "ba"] == [1_000_000, 1_000_000]
+    assert [looking.planner.engine.idle_clock.probed_us(i) for i in "ba"] == [1_000_000, 1_000_000]
 
 
 @pytest.mark.usefixtures("_impatient")
@@ -147,7 +147,7 @@ def test_a_fetch_that_blocks_is_woken_and_one_that_was_not_patient_enough_proves
     for _ in range(3):
         workers.do("_fetch")
         looking.run()
-        found_nothing.append(looking.planner.engine.probed_us("a") == 1)
+        found_nothing.append(looking.planner.engine.idle_clock.probed_us("a") == 1)
         workers.do("_retry")
     assert found_nothing == [False, False, True], "woken after 10, 20 and 40 ms; 40 ms is the longest"
     assert source.wakes == 3
