@@ -83,7 +83,7 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         Raises
         ------
         OptionError
-            If the source has an index, and is to be read without one.
+            If the source has an index, or records that end its splits, and is to be read by reports.
         """
         strategy = rules.strategy
         calls = AsyncCalls(workers, now_us)
@@ -109,7 +109,12 @@ class HostedSource(Generic[SplitT, CheckpointT]):
                 )
             foresight = OwnIndex(enumerator, context)
         elif rules.reports:
-            foresight = ReportedTimes(enumerator, context, calls, workers, now_us, rules.planning)
+            if source.end_of_stream is not None:
+                raise OptionError(
+                    f"option indexing = 'off': {source.name} has records that end their splits (Source.end_of_stream), "
+                    "which are only found where a split is read in order; leave the option out"
+                )
+            foresight = ReportedTimes(source, enumerator, context, calls, workers, now_us, rules.planning)
         else:
             foresight = LookAhead(source, context, calls, workers, now_us, rules.look_ahead_rows)
 

@@ -22,10 +22,11 @@ from alignment.reactive import ReactivePlanner, nearest_us
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import SourceSplit, SplitEnumerator, SplitRange
+from streaming_source.api import Source, SourceSplit, SplitEnumerator, SplitRange
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.foresight import Foresight
+from streaming_source.coordinator.split_ends import SplitEnds
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import Workers
 from streaming_source.exceptions import SourceError
@@ -46,8 +47,13 @@ _PERIOD_S: Final = 0.2
 class ReportedTimes(Foresight[SplitT]):
     """Knows where the splits end, and what the readers reported.
 
+    A split without a stop is complete when its `SplitReader` finishes it behind its last record, see `SplitEnds`. The
+    offset says so as soon as a plan knows it, and nothing before: after a restart it is looked for again.
+
     Parameters
     ----------
+    source
+        What to read.
     enumerator
         Says where records end.
     context
@@ -60,6 +66,7 @@ class ReportedTimes(Foresight[SplitT]):
 
     def __init__(
         self,
+        source: Source[SplitT, Any],
         enumerator: SplitEnumerator[SplitT, Any],
         context: CoordinatorContext[SplitT],
         calls: AsyncCalls,
@@ -77,6 +84,10 @@ class ReportedTimes(Foresight[SplitT]):
         self._ends: dict[str, int] = {}
         self._observed_us: dict[str, int] = {}
         self._unknown: set[str] = set()
+        self._looks = SplitEnds(source, context, calls, workers, now_us, self._take_look)
+        # Position at which a split has ended; and splits of which a run to the end of what is there must know it.
+        self._ended: dict[str, int] = {}
+        self._unlooked: set[str] = set()
         self._drains_from_us: int | None = None
         self._warned_us: int | None = None
         # Whether all ends will be asked for again: by one call at a time.
@@ -87,7 +98,7 @@ class ReportedTimes(Foresight[SplitT]):
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         """See `Foresight`."""
-        for known in (self._splits, self._ends, self._observed_us, self._unknown):
+        for known in (self._splits, self._ends, self._observed_us, self._unknown, self._unlooked):
             known.clear()
         self._planner.rewind(state.table)
         self.add_splits(state.unfinished())
@@ -108,9 +119,11 @@ class ReportedTimes(Foresight[SplitT]):
 
     def finish_split(self, split_id: str) -> None:
         """See `Foresight`. One that the state to start from had finished was never in work here."""
-        for known in (self._splits, self._ends, self._observed_us):
+        for known in (self._splits, self._ends, self._observed_us, self._ended):
             known.pop(split_id, None)
         self._unknown.discard(split_id)
+        self._unlooked.discard(split_id)
+        self._looks.forget(split_id)
         self._planner.forget([split_id])
 
     def hand_out(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
@@ -175,6 +188,7 @@ class ReportedTimes(Foresight[SplitT]):
         self._drains_from_us = self._now_us()
         if self._started:
             self._unknown.update(self._splits)
+            self._unlooked.clear()
             self._asks_again = True
             self._ask_all()
 
@@ -185,7 +199,7 @@ class ReportedTimes(Foresight[SplitT]):
     @property
     def is_settled(self) -> bool:
         """See `Foresight`. Where a split ends that is gone, nobody will say."""
-        return self._unknown <= self._context.abandoned
+        return self._unknown | self._unlooked <= self._context.abandoned
 
     @property
     def is_at_rest(self) -> bool:
@@ -195,6 +209,7 @@ class ReportedTimes(Foresight[SplitT]):
     def close(self) -> None:
         """See `Foresight`."""
         self._closed = True
+        self._looks.close()
 
     def _ask_all(self) -> None:
         if not self._closed:
@@ -228,7 +243,9 @@ class ReportedTimes(Foresight[SplitT]):
 
     def _take_end(self, split: SplitT, end: int, began_us: int) -> None:
         split_id = split.split_id
-        if self._drains_from_us is None or began_us >= self._drains_from_us:
+        drains = self._drains_from_us is not None and began_us >= self._drains_from_us
+        is_new = drains and split_id in self._unknown
+        if drains or self._drains_from_us is None:
             self._unknown.discard(split_id)
         # Records may go on behind where a split stops.
         end = end if split.stop is None else min(end, split.stop)
@@ -239,5 +256,23 @@ class ReportedTimes(Foresight[SplitT]):
             self._observed_us.pop(split_id, None)
         else:
             self._observed_us[split_id] = began_us
-        if end == split.stop and split_id not in self._context.complete:
-            self._context.complete_split(split_id)
+        if split.stop is None and split_id not in self._ended and (is_new or new <= 0):
+            if is_new:
+                self._unlooked.add(split_id)
+            self._looks.look(split.at(self._ends[split_id]), at_once=is_new)
+        self._complete_if_ended(split)
+
+    def _take_look(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
+        if split.split_id not in self._splits:
+            return
+        if self._drains_from_us is None or began_us >= self._drains_from_us:
+            self._unlooked.discard(split.split_id)
+        if ended_at is not None:
+            self._ended[split.split_id] = ended_at
+        self._complete_if_ended(self._splits[split.split_id])
+
+    def _complete_if_ended(self, split: SplitT) -> None:
+        """After the blocks up to the end were taken: a plan must not finish a split with records that it has not."""
+        stop = self._ended.get(split.split_id) if split.stop is None else split.stop
+        if stop is not None and self._ends[split.split_id] >= stop and split.split_id not in self._context.complete:
+            self._context.complete_split(split.split_id)
