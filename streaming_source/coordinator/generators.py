@@ -59,7 +59,7 @@ class SplitGenerators:
     def __init__(self, strategy: WatermarkStrategy, now_us: Callable[[], int]) -> None:
         self._strategy = strategy
         self._now_us = now_us
-        self._are_own = strategy.generates_watermarks and strategy.out_of_orderness_us is None
+        self._are_own = strategy.generator_supplier is not None
         self._by_split: dict[str, tuple[WatermarkGenerator, LatestWatermark]] = {}
         self._next_us = now_us()
 
