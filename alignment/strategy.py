@@ -14,12 +14,7 @@ import pyarrow as pa
 from alignment.durations import parse_duration_us
 from alignment.exceptions import InvalidArgumentError
 from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner, as_timestamp_assigner
-from alignment.watermarks import (
-    BoundedOutOfOrdernessWatermarks,
-    MonotonousWatermarks,
-    NoWatermarks,
-    WatermarkGenerator,
-)
+from alignment.watermarks import WatermarkGenerator
 
 __all__ = ["AlignmentParameters", "WatermarkStrategy"]
 
@@ -126,7 +121,7 @@ class WatermarkStrategy:
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """Never generate a watermark."""
+        """No watermark ever."""
         return WatermarkStrategy()
 
     @staticmethod
@@ -191,29 +186,18 @@ class WatermarkStrategy:
         )
         return replace(self, alignment=parameters)
 
-    @property
-    def generates_watermarks(self) -> bool:
-        """False for :meth:`no_watermarks`."""
-        return self.out_of_orderness_us is not None or self.generator_supplier is not None
-
     def create_watermark_generator(self) -> WatermarkGenerator:
-        """Make a new generator, without the detection of idleness.
+        """Make a new generator of the user's.
 
         Raises
         ------
         InvalidArgumentError
-            If the user's supplier returns something else.
+            If the strategy has no supplier, or the supplier returns something else.
         """
-        if self.generator_supplier is not None:
-            generator = self.generator_supplier()
-            if not isinstance(generator, WatermarkGenerator):
-                raise InvalidArgumentError(
-                    f"supplier = {self.generator_supplier!r} returned {generator!r}: "
-                    "it must return a new WatermarkGenerator"
-                )
-            return generator
-        if self.out_of_orderness_us is None:
-            return NoWatermarks()
-        if self.out_of_orderness_us == 0:
-            return MonotonousWatermarks()
-        return BoundedOutOfOrdernessWatermarks(self.out_of_orderness_us)
+        generator = None if self.generator_supplier is None else self.generator_supplier()
+        if not isinstance(generator, WatermarkGenerator):
+            raise InvalidArgumentError(
+                f"supplier = {self.generator_supplier!r} returned {generator!r}: "
+                "it must return a new WatermarkGenerator"
+            )
+        return generator

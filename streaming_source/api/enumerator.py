@@ -265,7 +265,7 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
 
         Asked again and again where event times are learnt from the readers' reports (`indexing=off`), on a worker
         thread. What it says is there must stay there, to be read before that position and no further. By default the
-        splits' own stops.
+        splits' own stops. Whether a split without a stop has ended is found out by a `SplitReader` that starts there.
 
         Raises
         ------

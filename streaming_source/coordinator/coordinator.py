@@ -273,10 +273,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             found += self.ranges(before, self.state, self._readers, min_rows)
         return found
 
-    def metrics(self) -> dict[str, float]:
-        """What the enumerator counts."""
-        return self.hosted.context.metric_group.values()
-
     def notify_committed(self, sequence: int) -> None:
         """The micro-batch that leads to the state of this number is committed."""
         if self._started:

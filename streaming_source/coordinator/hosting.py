@@ -86,7 +86,7 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         Raises
         ------
         OptionError
-            If the source has an index, and is to be read without one.
+            If the source has an index, or records that end its splits, and is to be read by reports.
         """
         strategy = rules.strategy
         calls = AsyncCalls(workers, now_us)
@@ -112,7 +112,12 @@ class HostedSource(Generic[SplitT, CheckpointT]):
                 )
             foresight = OwnIndex(enumerator)
         elif rules.reports:
-            foresight = ReportedTimes(enumerator, context, calls, workers, now_us)
+            if source.end_of_stream is not None:
+                raise OptionError(
+                    f"option indexing = 'off': {source.name} has records that end their splits (Source.end_of_stream), "
+                    "which are only found where a split is read in order; leave the option out"
+                )
+            foresight = ReportedTimes(source, enumerator, context, calls, workers, now_us)
         else:
             foresight = LookAhead(source, context, calls, workers, now_us, rules.look_ahead_rows)
 
@@ -120,13 +125,12 @@ class HostedSource(Generic[SplitT, CheckpointT]):
             times, limit_us = foresight.event_times(split_id, start, stop), rules.time_limit_us
             return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
 
-        own_generator = strategy.generates_watermarks and strategy.out_of_orderness_us is None
         engine = Engine(
             rules.planning,
             foresight.new_index(load),
             idle_timeout_us=strategy.idle_timeout_us,
             reactive=ReactivePlanner(rules.planning) if rules.reports else None,
-            create_generator=strategy.create_watermark_generator if own_generator else None,
+            create_generator=None if strategy.generator_supplier is None else strategy.create_watermark_generator,
             time_limit_us=rules.time_limit_us,
         )
         context.take_engine(engine, rules.time_limit_us, probes_records=isinstance(foresight, OwnIndex))

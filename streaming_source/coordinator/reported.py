@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from alignment.events import Probed
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import SourceSplit, SplitEnumerator, SplitRange
+from streaming_source.api import Source, SourceSplit, SplitEnumerator, SplitRange
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.foresight import Foresight
+from streaming_source.coordinator.split_ends import SplitEnds
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import Workers
 from streaming_source.exceptions import SourceError
@@ -42,8 +43,13 @@ _PERIOD_S: Final = 0.2
 class ReportedTimes(Foresight[SplitT]):
     """Knows where the splits end, and what the readers reported.
 
+    A split without a stop is complete when its `SplitReader` finishes it behind its last record, see `SplitEnds`. The
+    offset says so as soon as a plan knows it, and nothing before: after a restart it is looked for again.
+
     Parameters
     ----------
+    source
+        What to read.
     enumerator
         Says where records end.
     context
@@ -54,6 +60,7 @@ class ReportedTimes(Foresight[SplitT]):
 
     def __init__(
         self,
+        source: Source[SplitT, Any],
         enumerator: SplitEnumerator[SplitT, Any],
         context: CoordinatorContext[SplitT],
         calls: AsyncCalls,
@@ -68,6 +75,10 @@ class ReportedTimes(Foresight[SplitT]):
         self._splits: dict[str, SplitT] = {}
         self._ends: dict[str, int] = {}
         self._unknown: set[str] = set()
+        self._looks = SplitEnds(source, context, calls, workers, now_us, self._take_look)
+        # Position at which a split has ended; and splits of which a run to the end of what is there must know it.
+        self._ended: dict[str, int] = {}
+        self._unlooked: set[str] = set()
         self._drains_from_us: int | None = None
         self._warned_us: int | None = None
         # Whether all ends will be asked for again: by one call at a time.
@@ -78,7 +89,7 @@ class ReportedTimes(Foresight[SplitT]):
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         """See `Foresight`."""
-        for known in (self._splits, self._ends, self._unknown):
+        for known in (self._splits, self._ends, self._unknown, self._unlooked):
             known.clear()
         self.add_splits(state.unfinished())
 
@@ -99,9 +110,11 @@ class ReportedTimes(Foresight[SplitT]):
     def finish_splits(self, split_ids: Iterable[str]) -> None:
         """See `Foresight`. One that the state to start from had finished was never in work here."""
         for split_id in split_ids:
-            self._splits.pop(split_id, None)
-            self._ends.pop(split_id, None)
+            for known in (self._splits, self._ends, self._ended):
+                known.pop(split_id, None)
             self._unknown.discard(split_id)
+            self._unlooked.discard(split_id)
+            self._looks.forget(split_id)
 
     def hand_out(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
         """See `Foresight`."""
@@ -140,6 +153,7 @@ class ReportedTimes(Foresight[SplitT]):
         self._drains_from_us = self._now_us()
         if self._started:
             self._unknown.update(self._splits)
+            self._unlooked.clear()
             self._asks_again = True
             self._ask_all()
 
@@ -150,7 +164,7 @@ class ReportedTimes(Foresight[SplitT]):
     @property
     def is_settled(self) -> bool:
         """See `Foresight`. Where a split ends that is gone, nobody will say."""
-        return self._unknown <= self._context.engine.abandoned
+        return self._unknown | self._unlooked <= self._context.engine.abandoned
 
     @property
     def is_at_rest(self) -> bool:
@@ -160,6 +174,7 @@ class ReportedTimes(Foresight[SplitT]):
     def close(self) -> None:
         """See `Foresight`."""
         self._closed = True
+        self._looks.close()
 
     def _ask_all(self) -> None:
         if not self._closed:
@@ -196,7 +211,9 @@ class ReportedTimes(Foresight[SplitT]):
     def _take_end(self, split: SplitT, end: int, began_us: int) -> bool:
         """Take in where a split ends; whether there is more than was known."""
         split_id = split.split_id
-        if self._drains_from_us is None or began_us >= self._drains_from_us:
+        drains = self._drains_from_us is not None and began_us >= self._drains_from_us
+        is_new = drains and split_id in self._unknown
+        if drains or self._drains_from_us is None:
             self._unknown.discard(split_id)
         # Records may go on behind where a split stops.
         end = end if split.stop is None else min(end, split.stop)
@@ -204,6 +221,25 @@ class ReportedTimes(Foresight[SplitT]):
         if new > 0:
             self._context.add_blocks(split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
             self._ends[split_id] = end
-        if end == split.stop and split_id not in self._context.engine.complete:
-            self._context.complete_split(split_id)
+        if split.stop is None and split_id not in self._ended and (is_new or new <= 0):
+            if is_new:
+                self._unlooked.add(split_id)
+            self._looks.look(split.at(self._ends[split_id]), at_once=is_new)
+        self._complete_if_ended(split)
         return new > 0
+
+    def _take_look(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
+        if split.split_id not in self._splits:
+            return
+        if self._drains_from_us is None or began_us >= self._drains_from_us:
+            self._unlooked.discard(split.split_id)
+        if ended_at is not None:
+            self._ended[split.split_id] = ended_at
+        self._complete_if_ended(self._splits[split.split_id])
+
+    def _complete_if_ended(self, split: SplitT) -> None:
+        """After the blocks up to the end were taken: a plan must not finish a split with records that it has not."""
+        split_id = split.split_id
+        stop = self._ended.get(split_id) if split.stop is None else split.stop
+        if stop is not None and self._ends[split_id] >= stop and split_id not in self._context.engine.complete:
+            self._context.complete_split(split_id)

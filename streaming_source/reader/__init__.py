@@ -21,7 +21,6 @@ from streaming_source.reader.managers import (
     SplitFetcherManager,
 )
 from streaming_source.reader.queue import ElementQueue
-from streaming_source.reader.rate import RateLimiter, RecordsPerSecond
 from streaming_source.reader.tasks import SplitFetcherTask
 
 __all__ = [
@@ -29,8 +28,6 @@ __all__ = [
     "ElementQueue",
     "FixedSizeSplitFetcherManager",
     "PerSplitFetcherManager",
-    "RateLimiter",
-    "RecordsPerSecond",
     "SingleThreadFetcherManager",
     "SourceReaderBase",
     "SplitFetcher",

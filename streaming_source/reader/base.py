@@ -20,7 +20,6 @@ from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.handover import Handover
 from streaming_source.reader.held import HeldElements
 from streaming_source.reader.managers import SplitFetcherManager
-from streaming_source.reader.rate import RateLimiter
 from streaming_source.reader.split_output import SplitOutput
 
 __all__ = ["SourceReaderBase"]
@@ -70,8 +69,6 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         Where this runs.
     end_of_stream
         Finds the record that ends a split, for sources that write one; None for none.
-    rate_limiter
-        How fast records may be emitted; None for no limit. Closed with the reader.
     close_timeout_s
         How long `close` waits for threads that are inside a fetch.
     """
@@ -83,14 +80,12 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         context: SourceReaderContext,
         *,
         end_of_stream: RecordEvaluator | None = None,
-        rate_limiter: RateLimiter | None = None,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
         self.context = context
         self._fetchers = fetcher_manager
         self._emitter = record_emitter
         self._end_of_stream = end_of_stream
-        self._rate_limiter = rate_limiter
         self._close_timeout_s = close_timeout_s
         self._output: ReaderOutput | None = None
         self._open: dict[str, _OpenSplit[SplitT]] = {}
@@ -99,7 +94,6 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         self._handover: Handover[ElementT] | None = None
         self._split_id: str | None = None
         self._held: HeldElements[ElementT] = HeldElements()
-        self._permit: Future[None] | None = None
         self._no_more_splits = False
         self._ready: Future[None] = Future()
         self._ready.set_result(None)
@@ -168,16 +162,12 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
 
     def close(self) -> None:
         """See `SourceReader`. Threads that do not end in time are named in a warning."""
-        if self._rate_limiter is not None:
-            self._rate_limiter.close()
         self._fetchers.close(self._close_timeout_s)
 
     # ---- polling -------------------------------------------------------------------------------------------------
 
     def is_available(self) -> Future[None]:
         """See `SourceReader`."""
-        if self._permit is not None and not self._permit.done():
-            return self._permit
         if self._handover is not None or self._held.has_resumed:
             return self._ready
         return self._fetchers.queue.available
@@ -194,10 +184,6 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
             self._output = output
             for opened in self._open.values():
                 self._create_output(opened, output)
-        if self._permit is not None:
-            if not self._permit.done():
-                return InputStatus.NOTHING_AVAILABLE
-            self._permit = None
         taken = self._take()
         if taken is None:
             return self._without_element()
@@ -247,7 +233,6 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     def _emit(self, split_id: str, element: ElementT, handover: Handover[ElementT]) -> None:
         opened = self._open[split_id]
         assert opened.output is not None
-        before = self.context.metrics.records
         self._emitter.emit_record(element, opened.output, opened.state)
         touched = {handover}
         if opened.output.ended or (opened.has_reached_stop and split_id not in handover.finished):
@@ -257,8 +242,6 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         for done in touched - {self._handover}:
             if not done.held:
                 self._recycle(done)
-        if self._rate_limiter is not None:
-            self._permit = self._rate_limiter.acquire(self.context.metrics.records - before)
 
     def _without_element(self) -> InputStatus:
         none_left = self._fetchers.maybe_shutdown_finished_fetchers()

@@ -20,14 +20,19 @@ from alignment.timestamps import (
     RecordTimestampAssigner,
     TimestampAssigner,
 )
-from alignment.watermarks import (
-    BoundedOutOfOrdernessWatermarks,
-    MonotonousWatermarks,
-    NoWatermarks,
-    WatermarkGenerator,
-)
+from alignment.watermarks import WatermarkGenerator, WatermarkOutput
 
 BATCH = pa.record_batch({"x": [None]}, schema=pa.schema({"x": pa.string()}))
+
+
+class Silent(WatermarkGenerator):
+    """Of a user's own."""
+
+    def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
+        """Nothing."""
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Nothing."""
 
 
 class Always42(TimestampAssigner):
@@ -89,22 +94,23 @@ def test_a_call_leaves_the_strategy_it_is_made_on_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "kind", "bound_us", "generates"),
+    ("strategy", "bound_us"),
     [
-        (WatermarkStrategy.no_watermarks(), NoWatermarks, None, False),
-        (WatermarkStrategy.for_monotonous_timestamps(), MonotonousWatermarks, 0, True),
-        (WatermarkStrategy.for_bounded_out_of_orderness("7 us"), BoundedOutOfOrdernessWatermarks, 7, True),
-        (WatermarkStrategy.for_generator(NoWatermarks), NoWatermarks, None, True),
+        (WatermarkStrategy.no_watermarks(), None),
+        (WatermarkStrategy.for_monotonous_timestamps(), 0),
+        (WatermarkStrategy.for_bounded_out_of_orderness("7 us"), 7),
+        (WatermarkStrategy.for_generator(Silent), None),
     ],
 )
-def test_each_split_gets_a_generator_of_its_own(
-    strategy: WatermarkStrategy, kind: type[WatermarkGenerator], bound_us: int | None, generates: bool
-) -> None:
-    first, second = strategy.create_watermark_generator(), strategy.create_watermark_generator()
-    assert type(first) is type(second) is kind
-    assert first is not second
+def test_a_strategy_has_a_bound_or_a_generator_or_neither(strategy: WatermarkStrategy, bound_us: int | None) -> None:
     assert strategy.out_of_orderness_us == bound_us
-    assert strategy.generates_watermarks is generates
+
+
+def test_each_split_gets_a_generator_of_its_own() -> None:
+    strategy = WatermarkStrategy.for_generator(Silent)
+    first, second = strategy.create_watermark_generator(), strategy.create_watermark_generator()
+    assert type(first) is type(second) is Silent
+    assert first is not second
 
 
 def test_a_strategy_survives_pickling() -> None:
@@ -118,12 +124,12 @@ def test_a_strategy_survives_pickling() -> None:
 
 
 def test_a_strategy_with_lambdas_survives_cloudpickle() -> None:
-    strategy = WatermarkStrategy.for_generator(lambda: BoundedOutOfOrdernessWatermarks(3)).with_timestamp_assigner(
+    strategy = WatermarkStrategy.for_generator(lambda: Silent()).with_timestamp_assigner(
         lambda batch, times: [42] * batch.num_rows
     )
     copy = pickle.loads(cloudpickle.dumps(strategy))
     assert copy.timestamp_assigner.extract(BATCH, None).values.tolist() == [42]
-    assert isinstance(copy.create_watermark_generator(), BoundedOutOfOrdernessWatermarks)
+    assert type(copy.create_watermark_generator()).__name__ == "Silent"
 
 
 def test_a_strategy_is_frozen() -> None:
@@ -144,12 +150,12 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("timestamp_assigner", lambda: WatermarkStrategy.no_watermarks().with_timestamp_assigner(5)),  # type: ignore[arg-type]
     ("timestamp_assigner", lambda: WatermarkStrategy.no_watermarks().with_timestamp_assigner(Always42)),
     ("timestamp_assigner", lambda: WatermarkStrategy(timestamp_assigner=always_42)),  # type: ignore[arg-type]
-    ("supplier", lambda: WatermarkStrategy.for_generator(NoWatermarks())),  # type: ignore[arg-type]
+    ("supplier", lambda: WatermarkStrategy.for_generator(Silent())),  # type: ignore[arg-type]
     ("supplier", lambda: WatermarkStrategy.for_generator(lambda: 5).create_watermark_generator()),  # type: ignore
     ("out_of_orderness_us", lambda: WatermarkStrategy(out_of_orderness_us=-1)),
     (
         "out_of_orderness_us",
-        lambda: WatermarkStrategy(out_of_orderness_us=1, generator_supplier=NoWatermarks),
+        lambda: WatermarkStrategy(out_of_orderness_us=1, generator_supplier=Silent),
     ),
     ("idle_timeout_us", lambda: WatermarkStrategy(idle_timeout_us=0)),
     ("max_drift_us", lambda: AlignmentParameters("g", -1)),

@@ -1,11 +1,15 @@
-"""Watermark generators of a user's own: when they are called, and what their words do."""
+"""Watermarks of splits: by a bound on out-of-orderness, and by generators of a user's own."""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 import pytest
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
+from alignment.exceptions import InvalidArgumentError
+from alignment.split_generators import LatestWatermark
 from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 from streaming_source.testing import Pause, SourceHarness, TestingSource
 
@@ -61,6 +65,81 @@ class Made:
     def statuses(self) -> dict[str, SplitStatus]:
         table = self.harness.state.table
         return dict(zip(table.split_ids, map(SplitStatus, table.statuses.tolist()), strict=True))
+
+
+# ---- by a bound ------------------------------------------------------------------------------------------------------
+
+
+def watermark_of(strategy: WatermarkStrategy, *times: int) -> int:
+    """What a query announces of one split with these records."""
+    harness = SourceHarness(TestingSource({"a": times}), strategy)
+    harness.run()
+    harness.close()
+    return harness.watermark
+
+
+def bounded(bound_us: int) -> WatermarkStrategy:
+    return WatermarkStrategy.for_bounded_out_of_orderness(timedelta(microseconds=bound_us))
+
+
+def test_wg_02_ascending_times_give_the_latest_less_one() -> None:
+    assert watermark_of(WatermarkStrategy.for_monotonous_timestamps(), 1337) == 1336
+
+
+def test_wg_04_without_a_record_there_is_no_watermark() -> None:
+    assert watermark_of(bounded(10)) == MIN_WATERMARK
+
+
+def test_wg_06_disorder_within_the_bound_follows_the_maximum() -> None:
+    assert watermark_of(bounded(10), 12345, 12300, 12340, 12280) == 12334
+
+
+def test_wg_08_a_negative_bound_is_refused_and_zero_is_not() -> None:
+    with pytest.raises(InvalidArgumentError, match="must be at least 0"):
+        bounded(-1)
+    assert watermark_of(bounded(0), 7) == 6
+
+
+def test_wg_10_no_watermarks_never_announces_any() -> None:
+    assert watermark_of(WatermarkStrategy.no_watermarks(), 1, 2, 3, 4) == MIN_WATERMARK
+
+
+# ---- what a generator says -------------------------------------------------------------------------------------------
+
+
+def test_ot_04_a_watermark_that_was_emitted_only_goes_forward() -> None:
+    said, seen = LatestWatermark(), []
+    for watermark in (12, 17, 10, 18, 17, 18):
+        said.emit_watermark(watermark)
+        seen.append(said.watermark)
+    assert seen == [12, 17, 17, 18, 18, 18]
+
+
+def test_ot_08_event_times_out_of_order_give_a_rising_watermark() -> None:
+    class PerEvent(WatermarkGenerator):
+        def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
+            output.emit_watermark(timestamp)
+
+        def on_periodic_emit(self, output: WatermarkOutput) -> None:
+            """Nothing."""
+
+    source = TestingSource({"a": [100, 120, 110]})
+    harness = SourceHarness(source, WatermarkStrategy.for_generator(PerEvent), max_rows=1)
+    harness.run()
+    assert [batch.watermark for batch in harness.batches] == [100, 120, 120]
+    harness.close()
+
+
+def test_a_watermark_that_does_not_advance_still_ends_idleness() -> None:
+    said = LatestWatermark()
+    said.emit_watermark(50)
+    said.mark_idle()
+    assert said.is_idle
+    said.emit_watermark(45)
+    assert (said.watermark, said.is_idle) == (50, False)
+
+
+# ---- when it is called -----------------------------------------------------------------------------------------------
 
 
 def test_a_generator_is_called_every_200_ms_although_no_record_comes() -> None:

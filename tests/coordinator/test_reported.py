@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,9 +15,9 @@ from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
 from alignment.reports import RangeReport
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.api import RecordSplit
-from streaming_source.exceptions import SourceError, UnsupportedOperationError
-from streaming_source.testing import Gap, SourceHarness, TestingSource
+from streaming_source.api import RecordSplit, SourceReaderContext, SplitReader
+from streaming_source.exceptions import OptionError, SourceError, UnsupportedOperationError
+from streaming_source.testing import EOF, Gap, Pause, SourceHarness, TestingSource
 from streaming_source.testing.script import Element
 
 BOUND = 5
@@ -140,6 +140,103 @@ def test_a_bounded_source_goes_on_from_a_state_with_a_finished_split(step: str) 
         source.clock.advance("1 second")
     assert harness.records() == source.expected()
     assert harness.watermark == MAX_WATERMARK
+    harness.close()
+
+
+def test_a_bounded_source_whose_reader_alone_knows_its_ends_is_read_to_the_end() -> None:
+    source = TestingSource({"short": [0, 1], "long": list(range(0, 600, 10))}, bounded=True)
+    harness = reading(source, strategy(drift_us=50))
+    settle(harness, source)
+    assert harness.records() == source.expected()
+    assert harness.watermark == MAX_WATERMARK
+    harness.close()
+
+
+def test_a_split_that_has_ended_holds_nobody_in_a_source_that_goes_on() -> None:
+    source = TestingSource({"ends": [0, 1, Pause("5 seconds"), EOF], "goes-on": list(range(0, 600, 10))})
+    harness = reading(source, strategy(drift_us=50), max_rows=10)
+    settle(harness, source, 4)
+    assert harness.watermark == 1 - BOUND - 1
+    settle(harness, source, 20)
+    assert harness.records() == source.expected()
+    assert harness.state.table.split_ids == ("goes-on",)
+    assert harness.watermark == 590 - BOUND - 1
+    harness.close()
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_run_to_the_end_of_what_is_there_knows_which_splits_have_ended(bounded: bool) -> None:
+    source = TestingSource({"ends": [0, 1, EOF], "goes-on": [500]}, bounded=bounded)
+    harness = reading(source, strategy(), available_now=True)
+    harness.run()
+    assert harness.records() == source.expected()
+    assert harness.watermark == (MAX_WATERMARK if bounded else 500 - BOUND - 1)
+    harness.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from(STEPS), max_size=14),
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+    pauses=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_whatever_happens_each_split_ends_once_and_with_all_its_records(
+    steps: list[str], lengths: list[int], pauses: bool, seed: int
+) -> None:
+    late_end: list[Element] = [Pause("2 seconds")] if pauses else []
+    source = TestingSource({f"s{i}": [*range(n), *late_end, EOF] for i, n in enumerate(lengths)}, bounded=True)
+    chance = random.Random(seed)
+    harness = reading(
+        source, strategy(drift_us=2), max_rows=3, reports=lambda reports: [r for r in reports if chance.random() < 0.5]
+    )
+    for step in steps:
+        if step in ("batch", "plan") and (harness.is_planned or harness.plan()) and step == "batch":
+            harness.commit(harness.read())
+        elif step == "second":
+            source.clock.advance("1 second")
+        elif step == "rewind" and harness.is_planned:
+            harness.rewind()
+        elif step in ("restart", "lose"):
+            harness.restart(loses_plan=step == "lose")
+    settle(harness, source, 30)
+    read = harness.records()
+    assert {split_id: read.get(split_id, []) for split_id in source.scripts} == source.expected()
+    assert harness.watermark == MAX_WATERMARK
+
+
+class _EndsByRecord(TestingSource):
+    end_of_stream = cast("Any", object())
+
+
+def test_splits_that_end_with_a_record_are_refused() -> None:
+    with pytest.raises(OptionError, match="indexing = 'off': testing has records that end their splits"):
+        reading(_EndsByRecord({"a": [1]})).plan()
+
+
+class _CannotBeLookedAt(TestingSource):
+    """Its reader works for the tasks alone, which are given a stop."""
+
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader[RecordSplit]:
+        reader = super().create_split_reader(context)
+        take = reader.handle_splits_changes
+
+        def refuse(change: Any) -> None:
+            if any(split.stop is None for split in change.splits):
+                raise ConnectionError("no way from here")
+            take(change)
+
+        reader.handle_splits_changes = refuse  # type: ignore[method-assign]
+        return reader
+
+
+def test_a_split_that_cannot_be_looked_at_is_read_on_and_said_to_be_so(caplog: pytest.LogCaptureFixture) -> None:
+    source = _CannotBeLookedAt({"a": [10, 20, EOF], "b": [10, 30]})
+    harness = reading(source, strategy(idle="10 seconds"), available_now=True)
+    harness.run()
+    assert harness.records() == source.expected()
+    assert "whether split 'a' has ended could not be found out" in caplog.text
+    assert "no way from here" in caplog.text
     harness.close()
 
 

@@ -33,7 +33,6 @@ from streaming_source.reader import (
     AdaptiveFetcherManager,
     FixedSizeSplitFetcherManager,
     PerSplitFetcherManager,
-    RateLimiter,
     SingleThreadFetcherManager,
     SourceReaderBase,
     SplitFetcherManager,
@@ -169,22 +168,6 @@ class EndsAt(RecordEvaluator):
         return self._number - first if first <= self._number < first + batch.num_rows else None
 
 
-class Permits(RateLimiter):
-    """Makes the reader wait now and then."""
-
-    def __init__(self, seed: int, board: Switchboard) -> None:
-        self._chance = random.Random(seed)
-        self._board = board
-
-    def acquire(self, records: int) -> Future[None]:
-        permit: Future[None] = Future()
-        if self._chance.random() < 0.2:
-            self._board.block(lambda: permit.set_result(None))
-        else:
-            permit.set_result(None)
-        return permit
-
-
 class ChaoticReader(SourceReaderBase[Split, RecordBlock]):
     """Notes how its splits ended."""
 
@@ -224,7 +207,6 @@ class Run:
             BlockEmitter(),
             SourceReaderContext(SCHEMA, pauses_splits=True),
             end_of_stream=end,
-            rate_limiter=Permits(seed, self.board) if chance.random() < 0.1 else None,
             close_timeout_s=DEADLOCK_S,
         )
 

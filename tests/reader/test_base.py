@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +25,6 @@ from streaming_source.api import (
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader import (
     PerSplitFetcherManager,
-    RateLimiter,
-    RecordsPerSecond,
     SingleThreadFetcherManager,
     SourceReaderBase,
 )
@@ -394,69 +391,6 @@ def test_a_reader_is_available_while_it_has_a_batch_in_hand_and_when_one_comes()
     reader.poll_next(output)
     assert reader.is_available().done()
     reader.close()
-
-
-class Permits(RateLimiter):
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.given: list[Future[None]] = []
-        self.closed = False
-
-    def acquire(self, records: int) -> Future[None]:
-        self.asked.append(records)
-        self.given.append(Future())
-        return self.given[-1]
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_a_rate_limiter_holds_the_reader_back_until_its_permit_and_is_waited_for() -> None:
-    limiter = Permits()
-    reader, output = base_reader(Readers(lambda: NumberSplitReader(per_fetch=3)), rate_limiter=limiter), Output()
-    reader.add_splits([Split("a")])
-    poll_until_emitted(reader, output, 3)
-    for done in range(1, 4):
-        assert limiter.asked == [3] * done
-        assert reader.poll_next(output) is InputStatus.NOTHING_AVAILABLE
-        waiting = reader.is_available()
-        assert not waiting.done()
-        limiter.given[-1].set_result(None)
-        assert waiting.done()
-        poll_until_emitted(reader, output, 3 * (done + 1))
-    reader.close()
-    assert limiter.closed
-
-
-def test_records_per_second_are_kept_on_average_and_what_is_not_used_is_not_saved() -> None:
-    now = [100.0]
-    scheduled: list[float] = []
-
-    def schedule(seconds: float, call: Any) -> Any:
-        scheduled.append(seconds)
-        now[0] += seconds
-        call()
-
-    limiter = RecordsPerSecond(50, clock=lambda: now[0], schedule=schedule)
-    assert limiter.acquire(10).done()
-    assert limiter.acquire(100).done()
-    assert scheduled == pytest.approx([0.2, 2.0])
-    now[0] += 3600
-    assert limiter.acquire(10).done()
-    assert limiter.acquire(10).done()
-    assert scheduled == pytest.approx([0.2, 2.0, 0.2])
-
-
-def test_records_per_second_wait_on_a_timer_that_closing_cancels() -> None:
-    quick = RecordsPerSecond(1e5)
-    quick.acquire(1_000).result(WAIT_S)
-    slow = RecordsPerSecond(1e-3)
-    permit = slow.acquire(10)
-    slow.close()
-    slow._timer.join(WAIT_S)
-    assert not permit.done()
-    with pytest.raises(ValueError, match="rate = 0"):
-        RecordsPerSecond(0)
 
 
 # ---- what a reader tells its coordinator, and hears from it --------------------------------------------------------

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 
 import streaming_source
 from alignment import WatermarkStrategy
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source.exceptions import OptionError
-from tests.spark import reports
+from tests.spark import reports, unindexed
 from tests.spark.reports import BOUND, DRIFT, announced, reported, skewed, strategy
 from tests.spark.support import (
     SECOND,
@@ -26,7 +27,7 @@ from tests.spark.support import (
     naive_windows,
     windows,
 )
-from tests.spark.unindexed import AskingLogs, IdlingLogs, UnindexedLogs, append_log
+from tests.spark.unindexed import AskingLogs, EndingLogs, IdlingLogs, UnindexedLogs, append_log
 
 pytestmark = pytest.mark.spark
 
@@ -35,6 +36,20 @@ SMALL = skewed(3, 600, (SECOND, 2 * SECOND, 10 * SECOND), (0, 30, 0))
 
 def test_windows_are_those_of_the_batch_and_drift_is_bounded(spark: SparkSession, tmp_path: Path) -> None:
     reports.check_that_windows_are_those_of_the_batch_and_drift_is_bounded(spark, tmp_path)
+
+
+def test_splits_that_their_reader_alone_knows_the_end_of_are_read_to_the_end_and_hold_nobody(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    logs = {"short": SMALL["split-0"][:10], "long": SMALL["split-2"][:591]}
+    unindexed.write_logs(tmp_path / "logs", logs)
+    for trigger, value in (("availableNow", True), ("processingTime", "0 seconds")):
+        source = EndingLogs(str(tmp_path / "logs"), bounded=True)
+        frame = streaming_source.from_source(spark, source, strategy(), trigger, indexing="off", maxRowsPerTrigger=200)
+        run = Run(spark, windows(frame), tmp_path / trigger, trigger={trigger: value})
+        eventually(lambda run=run: announced(run) == MAX_WATERMARK, "the end", run.query, 90)
+        run = run.finished() if trigger == "availableNow" else run.caught_up()
+        assert run.rows == naive_windows(logs)
 
 
 def test_what_is_appended_between_runs_to_the_end_is_read_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class _LogReader(SplitReader[RecordSplit]):
         self._folder = folder
         self._schema = context.schema
         self._splits: dict[str, RecordSplit] = {}
+        self._seen_end: dict[str, int] = {}
 
     def handle_splits_changes(self, change: SplitsChange[RecordSplit]) -> None:
         for split in change.splits:
@@ -126,6 +127,36 @@ class _LogReader(SplitReader[RecordSplit]):
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+class EndingLogs(UnindexedLogs):
+    """The same, but a split is not told where to stop: its `SplitReader` finishes it where its file ends."""
+
+    name = "ending_logs"
+
+    def discover(self) -> list[RecordSplit]:
+        return [RecordSplit(split.split_id) for split in super().discover()]
+
+    def end_positions(self, splits: Sequence[RecordSplit]) -> Sequence[int]:
+        return [self._end(split.split_id) for split in splits]
+
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader[RecordSplit]:
+        return _EndingLogReader(Path(self.path), context)
+
+
+class _EndingLogReader(_LogReader):
+    def fetch(self) -> RecordsBySplits[RecordBlock]:
+        name = next(iter(self._splits))
+        records = super().fetch()
+        split = self._splits.get(name)
+        if split is None or split.position < (self._folder / name).stat().st_size // 8:
+            return records
+        # By a fetch of its own, as one that has to come to the end to see it.
+        if split.position == self._seen_end.get(name):
+            del self._splits[name]
+            return RecordsBySplits(finished_splits=[name])
+        self._seen_end[name] = split.position
+        return records
 
 
 class IdlingLogs(UnindexedLogs):
