@@ -36,8 +36,8 @@ STRATEGY_OPTIONS: Final = OptionSet(
         Option(
             "maxOutOfOrderness",
             duration(),
-            "How far a record may be behind the latest one of its split and still be on time. With plain `withWatermark` "
-            "splits are aligned only where this or `maxDrift` is given.",
+            "How far a record may be behind the latest one of its split and still be on time. With plain "
+            "`withWatermark` splits are aligned only where this or `maxDrift` is given.",
             None,
             "0 seconds",
         ),
