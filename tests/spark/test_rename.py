@@ -47,6 +47,19 @@ def test_the_default_trigger_reads_20_of_20_rows_beside_an_empty_directory(
     assert len(run.rows) == 20
 
 
+def test_process_all_available_covers_the_12_files_that_were_written_before_it(
+    spark: SparkSession, stream: Loader, tmp_path: Path
+) -> None:
+    write_file(tmp_path / "in" / "a" / "part-00.parquet", T0 + TEN)
+    run = Run(spark, plain(stream(tmp_path / "in", discoveryInterval="1 hour")), tmp_path / "cp")
+    counts = []
+    for number in range(1, 13):
+        write_file(tmp_path / "in" / "ab"[number % 2] / f"part-{number:02d}.parquet", T0 + TEN)
+        run.query.processAllAvailable()
+        counts.append(len(run.rows))
+    assert counts == [10 * (number + 1) for number in range(1, 13)]
+
+
 def test_a_nightly_run_reads_what_yesterdays_run_left_and_each_says_what_it_leaves(
     spark: SparkSession, stream: Loader, tmp_path: Path
 ) -> None:
