@@ -119,12 +119,18 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         *,
         initial_delay_seconds: float = 0.0,
         period_seconds: float | None = None,
+        at_each_trigger: bool = False,
     ) -> None:
         """Run `call` on a worker thread and hand its result, or its error, to `handler` on the coordinator's thread.
 
         With a period, again and again: each call begins a period after the one before has ended. The first result of
         every call without a delay is waited for before the first micro-batch is planned. An error raised by `handler`
-        fails the query. `call` must not touch what the enumerator's methods use.
+        fails the query. `call` must not touch what the enumerator's methods use. It is never made twice at once.
+
+        With `at_each_trigger` it is also made, and waited for up to a second, whenever a micro-batch would be planned
+        and there is nothing to read: so a trigger that finds nothing has looked, and `processAllAvailable` covers what
+        was written before. For calls that cost nothing but their time; one that eight times in a row took more than
+        50 ms is left to its period.
         """
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -15,6 +16,10 @@ __all__ = ["AsyncCalls", "TimedHandler", "monotonic_us", "processing_time_us"]
 
 TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]
 """`(result, error, processing time in microseconds at which the call began)`."""
+
+_DEAR_S: Final = 0.05
+_DEAR_IN_A_ROW: Final = 8
+"""A call that so many times in a row took longer than that is left to its period."""
 
 
 def monotonic_us() -> int:
@@ -52,38 +57,41 @@ class AsyncCalls:
         self._arrived: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # Not its number: that of a gateway's thread that has ended may be a worker's by now.
         self._thread = threading.current_thread()
-        self._awaited: set[_Progress] = set()
+        self._awaited: set[_Call] = set()
+        self._refreshed: list[_Call] = []
         self._ended = False
         self._closed = False
 
     # ---- from any thread -----------------------------------------------------------------------------------------
 
     def call(
-        self, call: Callable[[], Any], handler: TimedHandler, *, delay_s: float = 0.0, period_s: float | None = None
+        self,
+        call: Callable[[], Any],
+        handler: TimedHandler,
+        *,
+        delay_s: float = 0.0,
+        period_s: float | None = None,
+        at_each_trigger: bool = False,
     ) -> None:
         """Make a call on a worker, once or a period after it has ended again; each time its handler runs here.
 
         While its results wait, because the coordinator's thread does not run, each further call is put off for twice
-        as many periods as the one before: nobody may look for hours.
+        as many periods as the one before: nobody may look for hours. With `at_each_trigger` it is also made by
+        `refresh`.
         """
         if self._ended:
             return
-        progress = _Progress()
+        made = _Call(call, handler)
         if not delay_s:
-            self._awaited.add(progress)
+            self._awaited.add(made)
+        if at_each_trigger:
+            self._refreshed.append(made)
 
         def work() -> None:
             if self._ended:
                 return
-            if progress.is_due():
-                began_us = self.now_us()
-                result, raised = None, None
-                try:
-                    result = call()
-                except BaseException as error:  # whatever it is, it is the handler's to judge
-                    raised = error
-                progress.made += 1
-                self._arrived.put(partial(self._handle, progress, handler, result, raised, began_us))
+            if made.is_due():
+                self._make(made)
             if period_s is not None:
                 self._workers.submit(work, period_s)
 
@@ -138,6 +146,23 @@ class AsyncCalls:
             elif not self._workers.do_one(due=True):
                 return
 
+    def refresh(self, timeout_s: float) -> None:
+        """Make the calls now that are made at each trigger, and handle what they bring, as long as they are not dear.
+
+        One that has not come back in time is not waited for again before it has.
+        """
+        cheap = [call for call in self._refreshed if not (call.is_dear or call.is_refreshing)]
+        for call in cheap:
+            call.is_refreshing = True
+            self._workers.submit(partial(self._make, call, refreshes=True))
+        self.run()
+        until = time.monotonic() + timeout_s
+        while any(call.is_refreshing for call in cheap) and not self._ended:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return
+            self.wait(left_s)
+
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until something arrives, and do it; or until the time is over."""
         self._thread = threading.current_thread()
@@ -160,27 +185,59 @@ class AsyncCalls:
         self.end()
         self._closed = True
 
-    def _handle(
-        self, progress: _Progress, handler: TimedHandler, result: Any, error: BaseException | None, began_us: int
-    ) -> None:
-        progress.handled += 1
-        self._awaited.discard(progress)
+    def _make(self, call: _Call, *, refreshes: bool = False) -> None:
+        """On a worker."""
+        with call.lock:
+            began_us = self.now_us()
+            result, raised = None, None
+            try:
+                result = call.call()
+            except BaseException as error:  # whatever it is, it is the handler's to judge
+                raised = error
+            call.note(self.now_us() - began_us)
+            # In the order in which they were made.
+            self._arrived.put(partial(self._handle, call, result, raised, began_us, refreshes=refreshes))
+
+    def _handle(self, call: _Call, result: Any, error: BaseException | None, began_us: int, *, refreshes: bool) -> None:
+        call.handled += 1
+        call.is_refreshing = call.is_refreshing and not refreshes
+        self._awaited.discard(call)
         if not self._ended:
-            handler(result, error, began_us)
+            call.handler(result, error, began_us)
 
 
 def _raise(error: BaseException) -> None:
     raise error
 
 
-class _Progress:
-    """How often a call was made, and its result handled. Each number is changed by one thread alone."""
+class _Call:
+    """A call, how often it was made, and its result handled.
 
-    __slots__ = ("_skipped", "handled", "made")
+    `made` is changed under the lock, which is held while it is made; `handled` and `is_refreshing` on the coordinator's
+    thread.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_skipped", "_took_us", "call", "handled", "handler", "is_refreshing", "lock", "made")
+
+    def __init__(self, call: Callable[[], Any], handler: TimedHandler) -> None:
+        self.call = call
+        self.handler = handler
+        self.lock = threading.Lock()
         self.made = self.handled = 0
+        self.is_refreshing = False
         self._skipped = 0
+        self._took_us: deque[int] = deque(maxlen=_DEAR_IN_A_ROW)
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether it takes too long to be made whenever a micro-batch could be planned."""
+        took_us = self._took_us.copy()
+        return len(took_us) == _DEAR_IN_A_ROW and min(took_us) > _DEAR_S * 1e6
+
+    def note(self, took_us: int) -> None:
+        """It was made."""
+        self.made += 1
+        self._took_us.append(took_us)
 
     def is_due(self) -> bool:
         """Whether to make the call, a period after it was made or this was asked."""

@@ -173,6 +173,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         *,
         initial_delay_seconds: float = 0.0,
         period_seconds: float | None = None,
+        at_each_trigger: bool = False,
     ) -> None:
         """See `SplitEnumeratorContext`."""
 
@@ -181,7 +182,13 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
             if error is None:
                 self.engine.apply(Probed(began_us, None if self._probes_records else ()))
 
-        self._calls.call(call, handle, delay_s=initial_delay_seconds, period_s=period_seconds)
+        self._calls.call(
+            call,
+            handle,
+            delay_s=initial_delay_seconds,
+            period_s=period_seconds,
+            at_each_trigger=at_each_trigger,
+        )
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
         """See `SplitEnumeratorContext`."""

@@ -32,6 +32,8 @@ __all__ = ["SourceCoordinator"]
 _log = logging.getLogger(__name__)
 
 _FIRST_LOOKS_S: Final = 2.0
+_LOOK_S: Final = 1.0
+"""How long a trigger that finds nothing waits for another look."""
 _NAMED: Final = 10
 """Splits that a message names at most."""
 
@@ -190,14 +192,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def advance(self, max_rows: int | None = None) -> SourceState[SplitT, CheckpointT]:
         """Plan the next micro-batch and return the state after it; the same object when there is nothing to do.
 
-        Costs a few microseconds when nothing has changed since the last call. A source without an index that is being
-        drained is waited for: what has not been seen of it may be there.
+        Where looking is cheap, it is looked for in this very call whether there is something to do. A source without an
+        index that is being drained is waited for: what has not been seen of it may be there.
 
         Parameters
         ----------
         max_rows
             Read limit, at least 1; None for none.
         """
+        has_looked = not self._started
         if not self._started:
             self.start()
         at_work = self.hosted
@@ -212,7 +215,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             if is_due and (not self.is_draining or at_work.foresight.is_settled) and self._plan(max_rows):
                 return self.state
             if not self.is_draining:
-                return self.state
+                if has_looked:
+                    return self.state
+                at_work.calls.refresh(_LOOK_S)
+                has_looked = True
+                continue
             if at_work.foresight.is_at_rest:
                 self._warn_of_unread()
                 return self.state

@@ -147,6 +147,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         *,
         initial_delay_seconds: float = 0.0,
         period_seconds: float | None = None,
+        at_each_trigger: bool = False,
     ) -> None:
         """See `SplitEnumeratorContext`. Made by `run_calls`."""
         self.calls.append((call, handler, period_seconds is not None))

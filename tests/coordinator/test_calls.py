@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -146,6 +147,85 @@ def test_results_that_nobody_takes_do_not_pile_up_and_the_period_is_kept_again_o
         timed.clock.advance("1 second")
         timed.calls.run()
     assert len(timed.handled) == 22
+
+
+# ---- at each trigger -------------------------------------------------------------------------------------------------
+
+
+def test_a_refresh_makes_the_calls_that_are_made_at_each_trigger_and_no_others() -> None:
+    timed = Timed()
+    timed.calls.call(timed.call, timed.handle, period_s=1.0, at_each_trigger=True)
+    timed.calls.call(lambda: 0, lambda *_: pytest.fail("made before its time"), delay_s=5.0, period_s=1.0)
+    timed.calls.run()
+    timed.clock.advance("10 ms")
+    timed.calls.refresh(WAIT_S)
+    assert timed.handled == [(1, None, 0), (2, None, 10_000)]
+    timed.clock.advance("990 ms")
+    timed.calls.run()
+    assert timed.made_at_us == [0, 10_000, 1_000_000], "the period goes on"
+
+
+def test_a_refresh_is_not_content_with_a_call_that_began_before_it() -> None:
+    pool = WorkerPool(4)
+    began, goes_on = threading.Semaphore(0), threading.Semaphore(0)
+    written, seen = [0], []
+
+    def look() -> int:
+        found = written[0]
+        began.release()
+        assert goes_on.acquire(timeout=WAIT_S)
+        return found
+
+    calls = AsyncCalls(pool, lambda: 0)
+    calls.call(look, lambda result, error, began_us: seen.append(result), period_s=100.0, at_each_trigger=True)
+    assert began.acquire(timeout=WAIT_S)
+    written[0] = 12
+    goes_on.release(2)
+    calls.refresh(WAIT_S)
+    assert seen == [0, 12], "one after the other, and never at once"
+    calls.close()
+    pool.close()
+
+
+def test_a_call_that_hangs_is_waited_for_once() -> None:
+    pool = WorkerPool(4)
+    hangs = threading.Event()
+    seen: list[int] = []
+    calls = AsyncCalls(pool, lambda: 0)
+    calls.call(lambda: hangs.wait(WAIT_S), lambda *_: seen.append(1), delay_s=100.0, at_each_trigger=True)
+    calls.refresh(0.001)
+    began = time.monotonic()
+    calls.refresh(WAIT_S)
+    assert time.monotonic() - began < WAIT_S / 2
+    hangs.set()
+    while not seen:
+        calls.wait(WAIT_S)
+    calls.refresh(WAIT_S)
+    assert len(seen) == 2
+    calls.close()
+    pool.close()
+
+
+def test_a_call_that_is_always_dear_is_left_to_its_period_until_it_is_cheap_again() -> None:
+    timed = Timed()
+    takes = ["51 ms"]
+
+    def slow() -> int:
+        timed.call()
+        timed.clock.advance(takes[0])
+        return 0
+
+    timed.calls.call(slow, timed.handle, period_s=1.0, at_each_trigger=True)
+    timed.calls.run()
+    for _ in range(20):
+        timed.calls.refresh(WAIT_S)
+    assert len(timed.made_at_us) == 8, "one that is dear now and then is none"
+    takes[0] = "50 ms"
+    timed.clock.advance("1 second")
+    timed.calls.run()
+    for _ in range(3):
+        timed.calls.refresh(WAIT_S)
+    assert len(timed.made_at_us) == 12
 
 
 # ---- where handlers run ----------------------------------------------------------------------------------------------

@@ -50,6 +50,8 @@ class ManyFiles(fs.FileSystemHandler):  # type: ignore[misc]
         relative = posixpath.relpath(path, ROOT)
         if relative == ".":
             return fs.FileInfo(path, fs.FileType.Directory)
+        if relative.startswith("_"):
+            return fs.FileInfo(path, fs.FileType.NotFound)
         if not relative.endswith(".parquet"):
             return fs.FileInfo(path, fs.FileType.Directory)
         return self._file(number_of(path))

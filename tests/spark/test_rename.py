@@ -47,6 +47,19 @@ def test_the_default_trigger_reads_20_of_20_rows_beside_an_empty_directory(
     assert len(run.rows) == 20
 
 
+def test_process_all_available_covers_the_12_files_that_were_written_before_it(
+    spark: SparkSession, stream: Loader, tmp_path: Path
+) -> None:
+    write_file(tmp_path / "in" / "a" / "part-00.parquet", T0 + TEN)
+    run = Run(spark, plain(stream(tmp_path / "in", discoveryInterval="1 hour")), tmp_path / "cp")
+    counts = []
+    for number in range(1, 13):
+        write_file(tmp_path / "in" / "ab"[number % 2] / f"part-{number:02d}.parquet", T0 + TEN)
+        run.query.processAllAvailable()
+        counts.append(len(run.rows))
+    assert counts == [10 * (number + 1) for number in range(1, 13)]
+
+
 def test_a_nightly_run_reads_what_yesterdays_run_left_and_each_says_what_it_leaves(
     spark: SparkSession, stream: Loader, tmp_path: Path
 ) -> None:
@@ -81,3 +94,41 @@ def make_yesterday_of_the_last_run(checkpoint: Path) -> None:
         entry[4] -= 24 * 60 * MINUTE
     file.write_text("\n".join([*head, json.dumps(offset)]))
     (file.parent / f".{file.name}.crc").unlink()
+
+
+def test_the_output_of_another_query_is_read_by_its_log(
+    spark: SparkSession, stream: Loader, batch: Loader, tmp_path: Path
+) -> None:
+    write_file(tmp_path / "in" / "part-0.parquet", T0 + TEN, "a")
+    rows = spark.readStream.schema(batch(tmp_path / "in").drop("event_time").schema).parquet(str(tmp_path / "in"))
+    sink = rows.writeStream.partitionBy("s").option("checkpointLocation", str(tmp_path / "cp"))
+    assert sink.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination(60)
+    write_file(tmp_path / "out" / "s=a" / "part-00000-of-a-micro-batch-that-failed.parquet", T0 + TEN)
+    assert (
+        len(
+            Run(spark, spark.readStream.schema(rows.schema).parquet(str(tmp_path / "out")), tmp_path / "cp-1")
+            .caught_up()
+            .rows
+        )
+        == 10
+    )
+    assert batch(tmp_path / "out").count() == 10
+    for split_by in ("directory", "file"):
+        frame = plain(stream(tmp_path / "out", splitBy=split_by))
+        assert len(available_now(spark, frame, tmp_path / f"cp-{split_by}").rows) == 10
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_a_bounded_query_that_is_started_again_says_which_files_are_not_part_of_it(
+    spark: SparkSession, stream: Loader, tmp_path: Path, split_by: str
+) -> None:
+    write_file(tmp_path / "in" / "a" / "part-0.parquet", T0 + TEN)
+    frame = plain(stream(tmp_path / "in", bounded="true", splitBy=split_by))
+    available_now(spark, frame, tmp_path / "cp", files=tmp_path / "out")
+    for number in range(1, 13):
+        write_file(tmp_path / "in" / "a" / f"part-{number:02d}.parquet", T0 + TEN)
+    with PlannerLog(spark, tmp_path / "log") as log:
+        assert len(available_now(spark, frame, tmp_path / "cp", files=tmp_path / "out").rows) == 10
+        (line,) = log.lines("not part of this query")
+    assert line.startswith("12 files")
+    assert "a/part-10.parquet and 2 more" in line

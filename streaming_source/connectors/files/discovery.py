@@ -75,7 +75,7 @@ class DirectoryDiscovery:
     _last: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._lister = Lister(self.selection)
+        self._lister = Lister(self.selection, self.until_ms)
 
     def look(self) -> Found:
         """List, and describe what is new. Called by one thread at a time; remembers what it has told."""
@@ -93,7 +93,7 @@ class DirectoryDiscovery:
         for directory in self._lister.look():
             if directory.is_empty and directory.path:
                 empty.append(directory.path)
-            new += [file for file in sorted(directory.files) if self._is_there(file) and self._is_new(file)]
+            new += [file for file in sorted(directory.files) if self._is_new(file)]
         new.sort()
         root = self.selection.open()[1]
         blocks = self.map_files(self.describe, [posixpath.join(root, file.relative_path) for file in new])
@@ -102,9 +102,6 @@ class DirectoryDiscovery:
             self._remember(file)
         self._check_skipped()
         return Found(found, self._new_empty_splits(empty))
-
-    def _is_there(self, file: ListedFile) -> bool:
-        return self.until_ms is None or file.modified_ms <= self.until_ms
 
     def _is_new(self, file: ListedFile) -> bool:
         split_id = _split_of(file)

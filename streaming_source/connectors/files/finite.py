@@ -118,7 +118,9 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._until_ms,
         )
         period = None if self._source.bounded else self._source.discovery_interval_us / 1e6
-        self._context.call_async(discovery.look, self._on_found, period_seconds=period)
+        self._context.call_async(
+            discovery.look, self._on_found, period_seconds=period, at_each_trigger=period is not None
+        )
 
     def _on_begun(self, found: list[FileBlocks] | None, error: BaseException | None) -> None:
         if error is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from streaming_source.connectors.files.backlog import FileOrder, WaitingFile
 from streaming_source.connectors.files.finished import FinishedFiles, OrderKey
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.listing import ListedFile, Lister
+from streaming_source.connectors.files.listing import ListedFile, Lister, name_ten
 from streaming_source.connectors.files.marks import Known, Marks, MarkSet, marks_of
 from streaming_source.connectors.files.selection import Selection
 
@@ -90,7 +90,7 @@ class FileDiscovery:
     _lister: Lister = field(init=False)
 
     def __post_init__(self) -> None:
-        self._lister = Lister(self.selection)
+        self._lister = Lister(self.selection, self.until_ms)
 
     def look(self) -> FoundFiles:
         """List, and look into what is new. Called by one thread at a time; remembers what it has told."""
@@ -133,9 +133,8 @@ class FileDiscovery:
         portion: list[ListedFile] = []
         for directory in self._lister.look():
             for file in directory.files:
-                if self.until_ms is None or file.modified_ms <= self.until_ms:
-                    found.newest_ms = max(found.newest_ms, file.modified_ms)
-                    portion.append(file)
+                found.newest_ms = max(found.newest_ms, file.modified_ms)
+                portion.append(file)
                 if len(portion) == _AT_ONCE:
                     yield portion
                     portion = []
@@ -168,6 +167,6 @@ def warn_ignored(paths: list[str], order: FileOrder) -> None:
     """Say that files came too late."""
     _log.warning(
         "ignored: %s, %s, so not to be told from what was read and forgotten",
-        ", ".join(paths[:10]) + (f" and {len(paths) - 10} more" if len(paths) > 10 else ""),
+        name_ten(paths),
         _TOO_LATE[order],
     )

@@ -7,18 +7,21 @@ import os
 import posixpath
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from pyarrow import fs
 
 from streaming_source.connectors.files.selection import Selected, Selection
+from streaming_source.connectors.files.sink_log import SinkLog
 
-__all__ = ["ListedDirectory", "ListedFile", "Lister", "is_hidden", "list_files", "names_in"]
+__all__ = ["ListedDirectory", "ListedFile", "Lister", "is_hidden", "list_files", "name_ten", "names_in"]
 
 _log = logging.getLogger(__name__)
 
 _LOOKS_BETWEEN_FULL: Final = 60
+_NAMED: Final = 10
+"""Files that a message names at most."""
 _SETTLED_NS: Final = 3_000_000_000
 """A directory that changed this long before it was listed cannot have changed again at the same time as told."""
 
@@ -72,15 +75,21 @@ class Lister:
     A directory of a local file system is listed again when the time at which it changed is another, and now and then in
     any case: a file that is written anew in place does not change its directory. On other file systems every directory
     is. Names that begin with `_` or `.` are hidden, and all below them. A link to a directory above it is not followed.
+    Of what Spark's file sink has written there are those files alone that are in its log.
 
     Parameters
     ----------
     selection
         What to list.
+    until_ms
+        Files modified after this are left out, and named once; None for no such limit.
     """
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, until_ms: int | None = None) -> None:
         self._selection = selection
+        self._until_ms = until_ms
+        self._has_named_later = False
+        self._sink_log: SinkLog | None = None
         # Of directories that have settled: when they changed, and their directories.
         self._settled: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._looks = 0
@@ -92,12 +101,21 @@ class Lister:
         ------
         PathNotFoundError
             If a path is missing or not a directory.
+        MalformedDataError
+            If Spark's file sink has written here, and its log cannot be read.
         """
         selected = self._selection.select()
-        if self._looks % _LOOKS_BETWEEN_FULL == 0:
+        if self._sink_log is None:
+            self._sink_log = SinkLog.of(self._selection)
+        has_more = self._sink_log is not None and self._sink_log.refresh()
+        # Files are there before they are in the log.
+        if has_more or self._looks % _LOOKS_BETWEEN_FULL == 0:
             self._settled.clear()
         self._looks += 1
-        return self._look(selected)
+        listed = self._look(selected)
+        if self._sink_log is not None:
+            listed = self._in_log(listed, self._sink_log.paths, is_complete=has_more)
+        return listed if self._until_ms is None else self._until(listed, self._until_ms)
 
     def forget(self) -> None:
         """Look at everything again the next time."""
@@ -114,6 +132,38 @@ class Lister:
                 found = self._list_all(filesystem, root, directory, seen)
             yield from found
         yield from self._single(selected.files, root, seen)
+
+    def _in_log(
+        self, listed: Iterator[ListedDirectory], paths: set[str], *, is_complete: bool
+    ) -> Iterator[ListedDirectory]:
+        """What the log of a file sink has; directories without any of that are none."""
+        there: set[str] = set()
+        for directory in listed:
+            files = [file for file in directory.files if file.relative_path in paths]
+            there.update(file.relative_path for file in files)
+            if files:
+                yield replace(directory, files=files)
+        gone = {path for path in paths - there if self._selection.takes(posixpath.basename(path))}
+        if is_complete and gone:
+            _log.warning(
+                "%d files are in the log of Spark's file sink and not there; they are read no more: %s",
+                len(gone),
+                name_ten(gone),
+            )
+
+    def _until(self, listed: Iterator[ListedDirectory], until_ms: int) -> Iterator[ListedDirectory]:
+        later: list[str] = []
+        for directory in listed:
+            later += [file.relative_path for file in directory.files if file.modified_ms > until_ms]
+            yield replace(directory, files=[file for file in directory.files if file.modified_ms <= until_ms])
+        if later and not self._has_named_later:
+            self._has_named_later = True
+            _log.warning(
+                "%d files are not part of this query: %s. With bounded = true it ends with the files that were there "
+                "when it was first started; to read later ones use a new checkpointLocation, with or without bounded",
+                len(later),
+                name_ten(later),
+            )
 
     def _walk(self, filesystem: fs.FileSystem, root: str, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
         settles = filesystem.type_name == "local"
@@ -182,6 +232,12 @@ class Lister:
             yield ListedDirectory(directory, sorted({*files}), False)
 
 
+def name_ten(paths: Iterable[str]) -> str:
+    """Paths for a message: the first ones, and how many more there are."""
+    names = sorted(paths)
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
 def list_files(selection: Selection) -> Iterator[ListedFile]:
     """All files that are selected, in no order; see `Lister`."""
     return (file for directory in Lister(selection).look() for file in directory.files)
@@ -195,6 +251,10 @@ def names_in(selection: Selection, directory: str) -> list[str]:
     if any(not start or f"{directory}/".startswith(f"{start}/") for start in selected.directories):
         infos += filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     found = {info.base_name for info in infos if info.type is fs.FileType.File and not is_hidden(info.base_name)}
+    log = SinkLog.of(selection)
+    if log is not None:
+        log.refresh()
+        found = {name for name in found if posixpath.normpath(posixpath.join(directory, name)) in log.paths}
     return sorted(filter(selection.takes, found))
 
 

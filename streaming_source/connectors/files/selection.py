@@ -77,6 +77,12 @@ class Selection:
         places = [path for _, path, _ in self._parsed()]
         return filesystem, fixed if len(places) == 1 else posixpath.commonpath(places)
 
+    def single_directory(self) -> tuple[fs.FileSystem, str] | None:
+        """The file system and the path, if one directory is selected and no pattern."""
+        parsed = self._parsed()
+        filesystem, path, pattern = parsed[0]
+        return (filesystem, path) if len(parsed) == 1 and not pattern else None
+
     def patterns(self) -> tuple[str, ...]:
         """The paths without the file system that they are in, sorted: what tells this selection from others."""
         return tuple(sorted(posixpath.join(fixed, *pattern) for _, fixed, pattern in self._parsed()))

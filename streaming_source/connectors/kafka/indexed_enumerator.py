@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
@@ -54,14 +56,14 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         self._index = index
         self._scanner = scanner
         self._look_s = _LOOK_S if period_seconds is None else min(_LOOK_S, period_seconds)
-        # Looks until the next one for partitions; None for never again. Used by looks alone.
-        self._until_discovery: int | None = 0
+        # When the next look is one for partitions as well, by `time.monotonic`. Used by looks alone.
+        self._discovers_at = -math.inf
 
     # ---- SplitEnumerator -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
-        self._context.call_async(self._look, self._on_looked, period_seconds=self._look_s)
+        self._context.call_async(self._look, self._on_looked, period_seconds=self._look_s, at_each_trigger=True)
 
     def close(self) -> None:
         """See `SplitEnumerator`."""
@@ -109,12 +111,10 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
 
     def _look(self) -> tuple[Found | None, Looked]:
         found = None
-        if self._until_discovery == 0:
+        if time.monotonic() >= self._discovers_at:
             found = self._discovery.look()
-            looks = None if self._period_seconds is None else max(round(self._period_seconds / self._look_s), 1)
-            self._until_discovery = looks
-        if self._until_discovery is not None:
-            self._until_discovery -= 1
+            period_s = math.inf if self._period_seconds is None else self._period_seconds
+            self._discovers_at = time.monotonic() + period_s
         return found, self._index.look(found.splits if found else (), found.gone if found else ())
 
     def _on_looked(self, result: tuple[Found | None, Looked] | None, error: BaseException | None) -> None:
