@@ -22,6 +22,7 @@ from alignment.iso8601 import parse_iso8601
 __all__ = [
     "EPOCH_UNITS",
     "check_time_type",
+    "integers_to_microseconds",
     "is_order_preserving",
     "scalar_to_microseconds",
     "to_microseconds",
@@ -113,17 +114,45 @@ def to_microseconds(array: pa.Array, unit: str | None) -> _Micros:
         return parse_iso8601(array)
     valid = array.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_timestamp(data_type):
-        return _from_integers(_to_numpy(array.cast(pa.int64())), valid, data_type.unit)
+        return integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, data_type.unit)
     if pa.types.is_date32(data_type):
         days = _to_numpy(array.cast(pa.int32())).astype(np.int64)
         return _scale(days, valid, _US_PER_DAY)
     if pa.types.is_date64(data_type):
-        return _from_integers(_to_numpy(array.cast(pa.int64())), valid, "ms")
+        return integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, "ms")
     if pa.types.is_floating(data_type):
         return _from_seconds(_to_numpy(array).astype(np.float64), valid)
     if unit is None:
         raise InvalidArgumentError(f"unit = None: whole numbers need one of {', '.join(EPOCH_UNITS)}")
-    return _from_integers(_to_numpy(array), valid, unit)
+    return integers_to_microseconds(_to_numpy(array), valid, unit)
+
+
+def integers_to_microseconds(
+    values: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_], unit: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Scale numbers since the epoch: the one place in which event times are. O(n).
+
+    Parameters
+    ----------
+    values : integer[n]
+        Of any width.
+    valid : bool[n]
+        Which of them mean anything.
+    unit : {"s", "ms", "us", "ns"}
+        What one step means.
+
+    Returns
+    -------
+    values : int64[n]
+        Epoch microseconds; without meaning where not valid.
+    valid : bool[n]
+        False as well for times beyond int64 microseconds.
+    """
+    # uint64 stays as it is: in nanoseconds all of it fits, once divided.
+    wide = values if values.dtype in (np.int64, np.uint64) else values.astype(np.int64)
+    if unit == "ns":
+        return (wide // 1_000).astype(np.int64), valid
+    return _scale(wide, valid, _US_PER_UNIT[unit])
 
 
 def scalar_to_microseconds(data_type: pa.DataType, value: object, unit: str | None) -> int | None:
@@ -158,14 +187,6 @@ def _from_dictionary(array: pa.DictionaryArray, unit: str | None) -> _Micros:
         return np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
     indices = _to_numpy(array.indices)
     return values[indices], valid[indices] & array.indices.is_valid().to_numpy(zero_copy_only=False)
-
-
-def _from_integers(values: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_], unit: str) -> _Micros:
-    # uint64 stays as it is: in nanoseconds all of it fits, once divided.
-    wide = values if values.dtype in (np.int64, np.uint64) else values.astype(np.int64)
-    if unit == "ns":
-        return (wide // 1_000).astype(np.int64), valid
-    return _scale(wide, valid, _US_PER_UNIT[unit])
 
 
 def _scale(values: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_], us_per_step: int) -> _Micros:

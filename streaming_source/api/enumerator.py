@@ -287,6 +287,20 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """
         return ()
 
+    def lost_splits(self) -> Collection[str]:
+        """Ids of splits whose records are not there any more: nothing of them is read. By default there are none.
+
+        Called before a micro-batch is read that was planned a while ago: one that is read again after a restart, then
+        also before `start`, and each one of a run to the end of what is there (AvailableNow). An enumerator that has
+        started may abandon and assign splits here.
+
+        Raises
+        ------
+        DataLossError
+            If the user does not want to go on without them.
+        """
+        return ()
+
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> CheckpointT:
         """What must survive a restart beside the splits in work; all that was assigned is in work.

@@ -265,7 +265,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if end.sequence == self.state.sequence:
             # The micro-batch that is read now announces the watermark of `end`.
             self._announce_again = False
-        return self.hosted.ranges(start, end, readers, min_rows)
+        # In all other cases discovery looks in the background.
+        lost = () if self._started and not self._draining else self.host.enumerator.lost_splits()
+        ranges = self.hosted.ranges(start, end, readers, min_rows)
+        return [part for part in ranges if part.split.split_id not in lost]
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
         """What to read of a fresh source in one go, for a batch read: all there is now. Call `restore` and this only.

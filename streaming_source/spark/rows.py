@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.columns import raw_field
+from alignment.epoch import to_microseconds
 from alignment.exceptions import InvalidTimestampError
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, TimestampAssigner
 from alignment.watermarks import MIN_WATERMARK
@@ -145,7 +146,7 @@ class RowShaper:
             return pa.array(times.values, mask=~times.valid).cast(field.type)
         place = batch.schema.get_field_index(field.name)
         if place >= 0:
-            return _as_type(batch.column(place), field)
+            return _as_type(batch.column(place), field, is_event_time=field.name in (self.assigner.columns or ()))
         if field.name == "_split":
             return pa.repeat(pa.scalar(split_id, field.type), batch.num_rows)
         if field.name == "_position":
@@ -209,11 +210,20 @@ def _printed(value: pa.Scalar) -> str:
         return f"{value.value} as {value.type}"
 
 
-def _as_type(column: pa.Array, field: pa.Field) -> pa.Array:
+def _as_type(column: pa.Array, field: pa.Field, *, is_event_time: bool) -> pa.Array:
     if column.type == field.type:
         return column
-    # Nanoseconds lose what Spark cannot hold, as in Spark's own readers; nothing else may lose anything.
+    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
+        # Not by a cast: an unsafe one wraps what has no place in microseconds, a safe one keeps no nanoseconds.
+        micros, fits = to_microseconds(column, None)
+        if is_event_time or fits.sum() == len(column) - column.null_count:
+            return pa.array(micros, pa.int64(), mask=~fits).cast(field.type)
+        first = int(np.argmin(fits | column.is_null().to_numpy(zero_copy_only=False)))
+        raise SchemaError(
+            f"column {field.name!r} of type {column.type} does not fit {field.type}: {column[first].value} lies beyond "
+            "the times that Spark has"
+        )
     try:
-        return column.cast(field.type, safe=not pa.types.is_timestamp(field.type))
+        return column.cast(field.type)
     except pa.ArrowInvalid as error:
         raise SchemaError(f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}") from None

@@ -175,6 +175,72 @@ def test_what_was_known_of_a_topic_is_not_read_of_the_one_that_was_created_after
     assert read == list(range(count + 50))
 
 
+def plan_and_lose(begun: Reading, topic: Topic, left: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Plan a micro-batch of offsets 10 to 14; then the topic is created again with so many records, or deleted."""
+    topic.create().write(numbered(10))
+    step_until(begun, lambda: begun.offset["splits"] and begun.offset["splits"][0][0][2] == 10)
+    start = begun.offset
+    topic.write(numbered(5, 10))
+    begun.await_unread(5)
+    end = begun.reader.latestOffset(start, begun.reader.getDefaultReadLimit())
+    assert end["splits"][0][0][2] == 15
+    topic.delete()
+    if left is not None:
+        topic.create()
+        topic.write(numbered(left, 100))
+    return start, end
+
+
+@pytest.mark.parametrize("left", [12, 30, 0, None], ids=["shorter", "longer", "empty", "deleted"])
+def test_a_query_restarted_after_its_topic_was_created_again_under_a_planned_micro_batch(
+    topic: Topic, left: int | None
+) -> None:
+    with reading(topic, watermarkRows="true") as begun:
+        start, end = plan_and_lose(begun, topic, left)
+    began = time.monotonic()
+    with reading(topic) as begun, pytest.raises(DataLossError, match=f"{topic.name}.*created again.*failOnDataLoss"):
+        begun.between(start, end)
+    with reading(topic, failOnDataLoss="false", watermarkRows="true") as begun:
+        # Nothing of the topic that is there now: all of it is read by the next micro-batches.
+        assert offsets([begun.between(start, end)]) == []
+        begun.offset = end
+        assert offsets(to_end(begun)) == list(range(left or 0))
+    assert time.monotonic() - began < 30  # not the 120 s for which a reader waits for records
+
+
+@pytest.mark.parametrize(
+    ("left", "read", "what"),
+    [
+        (12, [10, 11], "offset 12 is not there, the partition has 0 to 12"),
+        (3, [], "offset 10 is not there, the partition has 0 to 3"),
+        (None, [], "the brokers know no partition"),
+    ],
+    ids=["shorter", "much-shorter", "deleted"],
+)
+def test_a_log_that_ends_before_a_range_that_was_planned(
+    topic: Topic, left: int | None, read: list[int], what: str
+) -> None:
+    began = time.monotonic()
+    with reading(topic, failOnDataLoss="false", discoveryInterval="1 hour", watermarkRows="true") as begun:
+        start, end = plan_and_lose(begun, topic, left)
+        (task,) = begun.reader.partitions(start, end)
+        assert offsets([pa.Table.from_batches(begun.reader.read(task))]) == read
+    with reading(topic) as strict, pytest.raises(DataLossError, match=f"{topic.name}-0.*{what}"):
+        list(strict.reader.read(task))
+    assert time.monotonic() - began < 30
+
+
+def test_an_available_now_run_reads_a_topic_that_is_created_again_meanwhile(topic: Topic) -> None:
+    topic.create().write(numbered(10))
+    with reading(topic, maxRowsPerTrigger=4, failOnDataLoss="false", watermarkRows="true") as begun:
+        begun.reader.prepareForTriggerAvailableNow()
+        first = begun.next()
+        topic.delete()
+        topic.create().write(numbered(12, 100))
+        read = [record.value for table in (first, *to_end(begun)) for record in records(table)]
+    assert read == [b"%d" % i for i in (*range(4), *range(100, 112))]
+
+
 # ---- unreachable -----------------------------------------------------------------------------------------------------
 
 

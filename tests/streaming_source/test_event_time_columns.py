@@ -105,7 +105,11 @@ BROKEN: dict[str, tuple[pa.Array, str]] = {
     "null": (pa.array([T0, None], pa.timestamp("us")), "t = None"),
     "text": (pa.array([ISO[0], "yesterday"]), "t = 'yesterday'"),
     "nan": (pa.array([T0 / SECOND, float("nan")]), "t = nan"),
+    # Nanoseconds that were written as milliseconds.
+    "ms": (pa.array([T0 // 1000, T0 * 1000], pa.timestamp("ms")), f"t = {T0 * 1000} as timestamp.ms."),
+    "int-ms": (pa.array([T0 // 1000, T0 * 1000]), f"t = {T0 * 1000}"),
 }
+UNITS = {"nan": "s", "int-ms": "ms"}
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -113,8 +117,8 @@ def test_a_record_without_a_valid_event_time_fails_is_kept_or_is_dropped(tmp_pat
     column, told = BROKEN[kind]
     put(tmp_path / "a" / "f.parquet", {"k": [1, 2], "t": column})
     options: dict[str, Any] = {"eventTimeColumn": "t"}
-    if kind == "nan":
-        options["timestampUnit"] = "s"
+    if kind in UNITS:
+        options["timestampUnit"] = UNITS[kind]
     with pytest.raises(InvalidTimestampError, match=f"split 'a', position 1: no valid event time in {told};.*= null"):
         read_all(tmp_path, **options)
     kept = read_all(tmp_path, invalidTimestamp="null", includeMetadata="true", **options)
@@ -123,6 +127,15 @@ def test_a_record_without_a_valid_event_time_fails_is_kept_or_is_dropped(tmp_pat
     dropped = read_all(tmp_path, invalidTimestamp="drop", includeMetadata="true", **options)
     assert dropped.column("k").to_pylist() == [1]
     assert dropped.column("_position").to_pylist() == [0]
+
+
+def test_a_timestamp_that_spark_cannot_hold_is_null_as_event_time_and_an_error_elsewhere(tmp_path: Path) -> None:
+    nanos_as_millis = pa.array([T0 // 1000, T0 * 1000], pa.timestamp("ms"))
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0, 1), "u": nanos_as_millis})
+    kept = read_all(tmp_path, eventTimeColumn="u", invalidTimestamp="null")
+    assert micros(kept, "u") == [T0, None]
+    with pytest.raises(SchemaError, match=f"column 'u' of type timestamp.ms. does not fit .*: {T0 * 1000} lies beyond"):
+        read_all(tmp_path, eventTimeColumn="t")
 
 
 def test_a_time_beyond_what_python_can_print_is_told_all_the_same(tmp_path: Path) -> None:

@@ -54,6 +54,12 @@ def test_a_record_without_a_timestamp_has_none() -> None:
     assert made.batch.column("timestampType").to_pylist() == [-1, 0]
 
 
+def test_nanoseconds_that_were_written_as_milliseconds_are_no_event_time() -> None:
+    made = block([message(time_ms=1_700_000_000_000_000_000), message(1), message(2, time_ms=-(2**62))])
+    assert made.source_timestamps.tolist() == [NO_TIMESTAMP, 1_000_000, NO_TIMESTAMP]
+    assert made.batch.column("timestamp").is_null().to_pylist() == [True, False, True]
+
+
 def test_positions_are_offsets_with_their_gaps() -> None:
     assert block([message(offset) for offset in (5, 6, 7)]).positions == 5
     with_gaps = block([message(offset) for offset in (5, 7, 8)])

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from streaming_source.connectors.kafka.config import ClientConfig, client_error
+from streaming_source.connectors.kafka.config import GONE, ClientConfig, client_error
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, MAX_TIMESTAMP
 from streaming_source.connectors.kafka.subscription import Partition, Subscription
 from streaming_source.exceptions import SourceError
@@ -41,8 +41,6 @@ _HOPELESS: Final = frozenset(
     }
 )
 """Errors that no patience mends."""
-
-_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
 class Patience:
@@ -223,7 +221,7 @@ class KafkaAdmin:
             try:
                 topic = futures[name].result()
             except KafkaException as error:
-                if _code(error) not in _GONE:
+                if _code(error) not in GONE:
                     raise
                 continue
             topic_id = "" if str(topic.topic_id) == _NO_ID else str(topic.topic_id)
@@ -241,7 +239,7 @@ class KafkaAdmin:
             for part, error in failed.items():
                 numbers = there.get(part.topic)
                 # One that is there, and that its broker does not know yet, is asked for again.
-                is_gone = _code(error) in _GONE if numbers is None else part.number not in numbers
+                is_gone = _code(error) in GONE if numbers is None else part.number not in numbers
                 if not is_gone:
                     raise error
         return found
@@ -277,7 +275,7 @@ class KafkaAdmin:
             try:
                 there[name] = tuple(part.id for part in future.result().partitions)
             except KafkaException as error:
-                if _code(error) in _GONE:
+                if _code(error) in GONE:
                     there[name] = ()
         return there
 

@@ -11,7 +11,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["ClientConfig", "client_error"]
+__all__ = ["GONE", "ClientConfig", "client_error"]
+
+GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+"""Codes of errors that say that there is no such topic or partition."""
 
 _QUIET: Final = {
     # On standard error it says twenty times a second that a broker is down. What matters is raised, or logged, here.

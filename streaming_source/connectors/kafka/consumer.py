@@ -7,12 +7,13 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from streaming_source.api import KeptClients
-from streaming_source.connectors.kafka.config import ClientConfig, client_error
+from streaming_source.connectors.kafka.config import GONE, ClientConfig, client_error
 from streaming_source.connectors.kafka.subscription import Partition
 
 __all__ = ["PartitionConsumer"]
 
 _ASK_S: Final = 10.0
+_LOOK_S: Final = 2.0
 
 
 class PartitionConsumer:
@@ -56,21 +57,40 @@ class PartitionConsumer:
         messages: list[Message] = self._taken().consume(count, wait_s)
         return messages
 
-    def offset_at(self, part: Partition, at: int) -> int:
-        """The offset of a partition at `starting.EARLIEST` or `starting.LATEST`, which the brokers are asked for.
+    def offset_at(self, part: Partition, at: int) -> int | None:
+        """The offset of a partition at `starting.EARLIEST` or `starting.LATEST`; None if there is no such partition.
 
         Raises
         ------
         SourceError
-            If they do not say.
+            If the brokers do not say.
         """
         # Not get_watermark_offsets: it can take an error for an empty partition.
+        where = [TopicPartition(*part, at)]
         try:
-            answers = self._taken().offsets_for_times([TopicPartition(*part, at)], timeout=_ASK_S)
+            try:
+                answers = self._taken().offsets_for_times(where, timeout=_ASK_S)
+            except KafkaException as error:
+                if error.args[0].code() not in GONE:
+                    raise
+                # The client says so by what it knew last, too.
+                if part.number not in (self.partitions(part.topic) or ()):
+                    return None
+                answers = self._taken().offsets_for_times(where, timeout=_ASK_S)
         except KafkaException as error:
             failed = client_error(self._config, f"asking for the offsets of partition {part}", error)
             raise failed from None
         return int(answers[0].offset)
+
+    def partitions(self, topic: str) -> frozenset[int] | None:
+        """The partitions that a topic has now, none if there is no such topic; None if the brokers do not say."""
+        try:
+            found = self._taken().list_topics(topic, timeout=_LOOK_S).topics[topic]
+        except KafkaException:
+            return None
+        if found.error is not None and found.error.code() not in GONE:
+            return None
+        return frozenset(found.partitions)
 
     def close(self) -> None:
         """Give it back; it reads nothing any more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -108,7 +108,7 @@ class PartitionDiscovery:
         known = self._known or {}
         if self._known is None:
             self._check_there(topics.keys())
-        gone = [topic for topic in known.values() if topic.partitions and _is_lost(topic, topics.get(topic.name))]
+        gone = self._lost(known, topics)
         self._check_still_there(gone)
         now = dict(known)
         # Not forgotten: one of its name that comes later is another one.
@@ -131,6 +131,24 @@ class PartitionDiscovery:
         self._known = now
         lost = tuple(split.split_id for topic in gone for split in topic.splits())
         return Found(splits, lost, KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._end is not None))
+
+    def lost_splits(self) -> frozenset[str]:
+        """Ids of the splits of which the topic is not there any more. One call; what is found is not remembered.
+
+        Raises
+        ------
+        DataLossError
+            If a topic is gone, or was created again, and that is an error.
+        """
+        if not self._known:
+            return frozenset()
+        lost = self._lost(self._known, {topic.name: topic for topic in self._brokers.topics(self._subscription)})
+        self._check_still_there(lost)
+        return frozenset(split.split_id for topic in lost for split in topic.splits())
+
+    @staticmethod
+    def _lost(known: Mapping[str, KnownTopic], found: Mapping[str, FoundTopic]) -> list[KnownTopic]:
+        return [topic for topic in known.values() if topic.partitions and _is_lost(topic, found.get(topic.name))]
 
     def _splits(self, new: Sequence[tuple[Partition, str]], *, is_fresh: bool) -> tuple[KafkaSplit, ...]:
         if not new:

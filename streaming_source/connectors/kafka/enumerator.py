@@ -49,13 +49,14 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self._ends = ends
         self._period_seconds = period_seconds
         self._checkpoint = checkpoint or KafkaCheckpoint(bounded=period_seconds is None)
-        self._is_complete = False
+        self._is_complete = self._has_started = False
         self._taken_back: list[KafkaSplit] = []
         # Replaced on a worker, never changed.
         self._held_back: set[str] = set()
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
+        self._has_started = True
         # After a restart, too, where no partition is added: what was read may have been deleted, or created again.
         self._context.call_async(self._discovery.look, self._on_found, period_seconds=self._period_seconds)
 
@@ -96,9 +97,25 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         """See `SplitEnumerator`: those in which a transaction is open."""
         return self._held_back
 
+    def lost_splits(self) -> Collection[str]:
+        """See `SplitEnumerator`: those of topics that are gone or were created again. O(topics), one call.
+
+        Raises
+        ------
+        DataLossError
+            Unless `failOnDataLoss` is false. Then what is there now is read from its first record on.
+        """
+        lost = self._discovery.lost_splits()
+        if lost and self._has_started:
+            self._look_now()
+        return lost
+
     def close(self) -> None:
         """See `SplitEnumerator`."""
         self._patience.end()
+
+    def _look_now(self) -> None:
+        self._on_found(self._discovery.look(), None)
 
     def _on_found(self, found: Found | None, error: BaseException | None) -> None:
         if error is not None:

@@ -63,6 +63,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
+        self._has_started = True
         self._context.call_async(self._look, self._on_looked, period_seconds=self._look_s, at_each_trigger=True)
 
     def close(self) -> None:
@@ -108,6 +109,10 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         self._index.remove(split_id)
 
     # ---- looks ---------------------------------------------------------------------------------------------------
+
+    def _look_now(self) -> None:
+        self._until_discovery = 0
+        self._on_looked(self._look(), None)
 
     def _look(self) -> tuple[Found | None, Looked]:
         found = None

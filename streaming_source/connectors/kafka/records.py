@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.epoch import integers_to_microseconds
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.kafka.messages import FIELDS, Run
@@ -69,14 +70,15 @@ class MessageColumns:
         run = Run.joined(runs)
         count, offsets = len(run), run.offsets
         types, times_ms = run.timestamps[:, 0], run.timestamps[:, 1]
-        times = np.where(types == 0, NO_TIMESTAMP, times_ms * 1000)
+        times, valid = integers_to_microseconds(times_ms, types != 0, "ms")
+        times = np.where(valid, times, NO_TIMESTAMP)
         make: dict[str, Callable[[], pa.Array]] = {
             "key": lambda: pa.array(run.fields["key"], pa.binary()),
             "value": lambda: self._value.column(run.fields["value"], part, offsets),
             "topic": lambda: pa.repeat(pa.scalar(part.topic, pa.string()), count),
             "partition": lambda: pa.repeat(pa.scalar(part.number, pa.int32()), count),
             "offset": lambda: pa.array(offsets),
-            "timestamp": lambda: pa.array(times, mask=types == 0).view(_TIME),
+            "timestamp": lambda: pa.array(times, mask=~valid).view(_TIME),
             # As in Spark: -1 for none, 0 for the producer's, 1 for the broker's.
             "timestampType": lambda: pa.array((types - 1).astype(np.int32)),
             "headers": lambda: pa.array(run.fields["headers"], HEADERS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from streaming_source.api import (
     SplitsAddition,
     SplitsChange,
 )
-from streaming_source.connectors.kafka.config import ClientConfig, client_error
+from streaming_source.connectors.kafka.config import GONE, ClientConfig, client_error
 from streaming_source.connectors.kafka.consumer import PartitionConsumer
 from streaming_source.connectors.kafka.ends import LogEnds
 from streaming_source.connectors.kafka.messages import Run, runs_of
@@ -31,6 +32,8 @@ from streaming_source.exceptions import DataLossError, SourceError
 
 __all__ = ["KafkaSplitReader"]
 
+_log = logging.getLogger(__name__)
+
 _BATCH: Final = 5000
 _PORTION: Final = 500
 """Messages that are alive at once: with more of them than `gc.get_threshold()` says (700), looking for cycles among
@@ -39,8 +42,10 @@ them takes as long as fetching them."""
 _WAIT_S: Final = 0.02
 """The tail of what is there comes when this is over: short, and still long enough for a full batch."""
 
+_LOOK_AFTER_S: Final = 1.0
+"""When nothing has come for so long: are the partitions still there? Of one that is gone the client says nothing."""
+
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _PASSING: Final = frozenset(
     {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
 )
@@ -139,7 +144,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         SourceError
             If the brokers refuse, or are silent for too long.
         """
-        until = self._clock() + self._poll_timeout_s
+        began = self._clock()
+        until, look_at = began + self._poll_timeout_s, began + _LOOK_AFTER_S
         gone = self._look_at_ends()
         if gone:
             return RecordsBySplits(finished_splits=gone)
@@ -152,7 +158,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if self._woken.is_set() or not waits:
                 self._woken.clear()
                 return RecordsBySplits()
-            if self._clock() > until:
+            now = self._clock()
+            if now >= look_at:
+                look_at = now + _LOOK_AFTER_S
+                self._look_for_partitions(waits)
+            elif now > until:
                 raise SourceError(
                     f"partition {waits[0].split.of}: nothing came from {self._config.brokers} at offset "
                     f"{waits[0].position} for {self._poll_timeout_s:g} s; are the brokers up? "
@@ -235,6 +245,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 self._assign(reading)
         return gone
 
+    def _look_for_partitions(self, readings: Sequence[_Reading]) -> None:
+        for topic in {reading.split.topic for reading in readings}:
+            numbers = self._consumer.partitions(topic)
+            for reading in readings:
+                part = reading.split.of
+                if numbers is not None and part.topic == topic and part.number not in numbers:
+                    self._lose_all(reading)
+
     # ---- what came -----------------------------------------------------------------------------------------------
 
     def _take_records(self) -> dict[str, list[RecordBlock]]:
@@ -289,12 +307,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if code == KafkaError._PARTITION_EOF:
             if reading is not None and message.offset() >= reading.position:
                 reading.position = message.offset()
-                # A range may not end before its stop: what is planned was there, and comes.
                 reading.is_at_end = reading.split.stop is None
+                if not reading.is_at_end and not reading.is_finished:
+                    self._check_end(reading)
         elif code in _LOST:
             if reading is not None:
                 self._lose(reading)
-        elif code in _GONE:
+        elif code in GONE:
             if reading is not None:
                 self._lose_all(reading)
         elif not (code in _PASSING or error.retriable()):
@@ -308,17 +327,23 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     # ---- what is lost --------------------------------------------------------------------------------------------
 
+    def _check_end(self, reading: _Reading) -> None:
+        """The log ends before the stop of a range. What was planned was there: it comes, or was lost."""
+        # Not by the offset at which the client found the end: a new leader may not know yet how far its log is valid.
+        latest = self._consumer.offset_at(reading.split.of, LATEST)
+        if latest is None or latest < (reading.split.stop or 0):
+            self._lose(reading)
+
     def _lose(self, reading: _Reading) -> None:
         """The brokers do not have the next offset: go on behind what is gone, or fail."""
         part, position = reading.split.of, reading.position
         earliest, latest = (self._consumer.offset_at(part, at) for at in (EARLIEST, LATEST))
-        if self._fail_on_data_loss:
-            why = "its first records were deleted" if position < earliest else "its last ones were, or its topic was"
-            raise DataLossError(
-                f"split {reading.split.split_id!r}: offset {position} is not there, the partition has {earliest} to "
-                f"{latest}: {why}. Start with a new checkpointLocation, or set failOnDataLoss = false to go on with "
-                "what is there"
-            )
+        if earliest is None or latest is None:
+            self._lose_all(reading)
+            return
+        why = "its first records were deleted" if position < earliest else "its last ones were, or its topic was"
+        what = f"offset {position} is not there, the partition has {earliest} to {latest}: {why}"
+        self._report_loss(reading, what, "to go on with what is there")
         self._unassign(reading)
         if position < earliest:
             reading.position = earliest
@@ -331,11 +356,16 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _lose_all(self, reading: _Reading) -> None:
         """The partition is gone."""
-        if self._fail_on_data_loss:
-            raise DataLossError(
-                f"split {reading.split.split_id!r}: the brokers know no partition {reading.split.of} any more; start "
-                "with a new checkpointLocation, or set failOnDataLoss = false to go on without it"
-            )
+        what = f"the brokers know no partition {reading.split.of} any more"
+        self._report_loss(reading, what, "to go on without it")
         self._unassign(reading)
         reading.position = max(reading.position, reading.split.stop or 0)
         reading.is_at_end = True
+
+    def _report_loss(self, reading: _Reading, what: str, why_go_on: str) -> None:
+        what = f"split {reading.split.split_id!r}: {what}"
+        if self._fail_on_data_loss:
+            raise DataLossError(
+                f"{what}. Start with a new checkpointLocation, or set failOnDataLoss = false {why_go_on}"
+            )
+        _log.warning("%s; reading goes on, since failOnDataLoss = false", what)
