@@ -8,7 +8,8 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CANDIDATES := python3.13 python3.12 python3.11 python3
 CODE := alignment streaming_source tests docs $(wildcard benchmarks) $(wildcard notebooks)
-JOBS ?= 2
+# One more than two cores: the tests of the broker wait most of their time.
+JOBS ?= 3
 PROFILE ?= quick
 PYTEST = $(PYTHON) -m pytest tests -n $(JOBS) --dist worksteal --durations=20
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
@@ -65,7 +66,7 @@ demo: $(STAMP) java ## run the demo
 	@$(VENV)/bin/streaming-source demo
 
 # What use Spark's session, what start the broker and what need neither are spread by tests/conftest.py.
-test: $(STAMP) java ## run the tests (JOBS=2 at a time, PROFILE=quick, ci or soak: how many random examples)
+test: $(STAMP) java ## run the tests (JOBS=3 at a time, PROFILE=quick, ci or soak: how many random examples)
 	@echo "==> tests: $(JOBS) at a time, with Spark and a Kafka broker; random examples: $(PROFILE); make soak runs the rest"
 	@$(PYTEST) -m "not soak" --hypothesis-profile=$(PROFILE)
 

@@ -34,21 +34,21 @@ _LIMIT_SLOW_S = 900
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test that sets none a time limit, by its markers; put all in an order for two workers."""
+    """Give each test that sets none a time limit, by its markers; put all in an order that workers can share."""
     if config.pluginmanager.hasplugin("timeout"):
         in_soak = config.getoption("--hypothesis-profile") == "soak"
         for item in items:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(0 if in_soak else _limit_s(item)))
     if hasattr(config, "workerinput"):
-        items[:] = _for_two_workers(items)
+        items[:] = _in_shares(items, config.workerinput["workercount"])
 
 
-def _for_two_workers(items: list[pytest.Item]) -> list[pytest.Item]:
-    """What uses the shared Spark session first; what starts a service of its own, or the broker, from the middle on.
+def _in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """First what uses the shared Spark session; as the next share what starts the broker, or a service of its own.
 
-    `--dist worksteal` begins each half on a worker of its own, and lets the one that is done take over the last tests
-    of the other. So each worker starts one JVM, and what needs none is left until the end.
+    `--dist worksteal` begins each share on a worker of its own, and lets those that are done take over the last tests
+    of the others. So one worker starts Spark, one the broker, and what needs neither is left to the end.
     """
     on_spark, on_service, others = [], [], []
     for item in items:
@@ -59,8 +59,8 @@ def _for_two_workers(items: list[pytest.Item]) -> list[pytest.Item]:
         else:
             others.append(item)
     on_spark.sort(key=lambda item: "kafka_jars" in _fixtures(item))
-    middle = max(len(items) // 2 - len(on_spark), 0)
-    return [*on_spark, *others[:middle], *on_service, *others[middle:]]
+    rest = max(len(items) // workers - len(on_spark), 0)
+    return [*on_spark, *others[:rest], *on_service, *others[rest:]]
 
 
 def _fixtures(item: pytest.Item) -> list[str]:
