@@ -151,8 +151,19 @@ FRAME = StructType().add("t", TimestampType()).add("n", LongType()).add("s", Str
 
 
 @every_format
-@pytest.mark.parametrize("split_by", ["directory", "file"])
-@pytest.mark.parametrize(("kind", "max_rows"), [("local", None), ("local", 37), ("s3", 37), ("fsspec", 37)])
+@pytest.mark.parametrize(
+    ("kind", "max_rows", "split_by"),
+    [
+        ("local", None, "directory"),
+        ("local", 37, "file"),
+        ("s3", 37, "directory"),
+        ("fsspec", 37, "file"),
+        pytest.param("local", None, "file", marks=pytest.mark.soak),
+        pytest.param("local", 37, "directory", marks=pytest.mark.soak),
+        pytest.param("s3", 37, "file", marks=pytest.mark.soak),
+        pytest.param("fsspec", 37, "directory", marks=pytest.mark.soak),
+    ],
+)
 def test_micro_batches_have_every_row_once_with_its_position_and_the_naive_watermarks(
     sample: Sample, split_by: str, max_rows: int | None, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
