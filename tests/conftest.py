@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 # No deadline: under load it measures the load. Not derandomized: every run looks at new cases. The number is that of
 # tests that name none; those that do name a share of it, see `tests.examples`.
-for _profile, _examples in {"quick": 30, "ci": 100, "soak": 2_000}.items():
+for _profile, _examples in {"quick": 30, "ci": 100, "soak": 1_000}.items():
     settings.register_profile(_profile, max_examples=_examples, deadline=None, print_blob=True, derandomize=False)
 settings.load_profile("quick")
 
 # Short runs: the second compiler takes more than it gives back, in Spark, Kafka and all that tests start of them.
-os.environ["JAVA_TOOL_OPTIONS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {os.environ.get('JAVA_TOOL_OPTIONS', '')}"
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # Each query starts a planner process, which would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
