@@ -8,13 +8,18 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CANDIDATES := python3.13 python3.12 python3.11 python3
 CODE := alignment streaming_source tests docs $(wildcard benchmarks) $(wildcard notebooks)
-OTHERS_LOG := build/tests.log
+# One more than two cores: the tests of the broker wait most of their time.
+JOBS ?= 3
+PROFILE ?= quick
+PYTEST = $(PYTHON) -m pytest tests -n $(JOBS) --dist worksteal --durations=20
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 # Spark's Python workers must be this environment's python, wherever they are started.
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
+# Tests and Spark start hundreds of Python processes, each of which would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup java demo test soak check lint types format kafka bench bench-quick notebooks clean
 
@@ -60,21 +65,14 @@ demo: $(STAMP) java ## run the demo
 	@echo "==> demo"
 	@$(VENV)/bin/streaming-source demo
 
-# The two halves use a core each: one after the other they take half an hour.
-test: $(STAMP) java ## run the tests
-	@echo "==> tests: with Spark or Kafka here; all others at the same time, into $(OTHERS_LOG), shown at the end"
-	@mkdir -p $(dir $(OTHERS_LOG)); \
-	$(PYTHON) -m pytest tests -m "not soak and not spark and not kafka" > $(OTHERS_LOG) 2>&1 & others=$$!; \
-	$(PYTHON) -m pytest tests -m "not soak and (spark or kafka)"; served=$$?; \
-	wait $$others; alone=$$?; \
-	echo "==> tests without Spark and Kafka"; cat $(OTHERS_LOG); \
-	echo "==> tests: with Spark or Kafka $$(test $$served -eq 0 && echo passed || echo FAILED)," \
-		"others $$(test $$alone -eq 0 && echo passed || echo FAILED)"; \
-	test $$served -eq 0 && test $$alone -eq 0
+# What use Spark's session, what start the broker and what need neither are spread by tests/conftest.py.
+test: $(STAMP) java ## run the tests (JOBS=3 at a time, PROFILE=quick, ci or soak: how many random examples)
+	@echo "==> tests: $(JOBS) at a time, with Spark and a Kafka broker; random examples: $(PROFILE); make soak runs the rest"
+	@$(PYTEST) -m "not soak" --hypothesis-profile=$(PROFILE)
 
-soak: $(STAMP) ## run the random runs that take minutes
-	@echo "==> soak"
-	@$(PYTHON) -m pytest tests -m soak
+soak: $(STAMP) java ## run what make test leaves out, and the random tests with many examples
+	@echo "==> soak: $(JOBS) at a time; this takes long"
+	@$(PYTEST) -m "soak or hypothesis" --hypothesis-profile=soak
 
 check: lint types test ## lint, types and tests: what CI runs
 

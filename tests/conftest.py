@@ -1,4 +1,4 @@
-"""What all tests share: one Spark session a run, the hypothesis profile, a time limit for every test."""
+"""What all tests share: one Spark session a worker, the hypothesis profiles, the order and time limit of every test."""
 
 from __future__ import annotations
 
@@ -17,22 +17,55 @@ from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No deadline: under load it measures the load. Not derandomized: every run looks at new cases.
-settings.register_profile("ci", deadline=None, print_blob=True, derandomize=False)
-settings.load_profile("ci")
+# No deadline: under load it measures the load. Not derandomized: every run looks at new cases. The number is that of
+# tests that name none; those that do name a share of it, see `tests.examples`.
+for _profile, _examples in {"quick": 30, "ci": 100, "soak": 1_000}.items():
+    settings.register_profile(_profile, max_examples=_examples, deadline=None, print_blob=True, derandomize=False)
+settings.load_profile("quick")
+
+# Short runs: the second compiler takes more than it gives back, in Spark, Kafka and all that tests start of them.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Each query starts a planner process, which would compile all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _LIMIT_S = 60
 _LIMIT_WITH_SERVICE_S = 300
 _LIMIT_SLOW_S = 900
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test that sets none a time limit, by its markers."""
-    if not config.pluginmanager.hasplugin("timeout"):
-        return
+    """Give each test that sets none a time limit, by its markers; put all in an order that workers can share."""
+    if config.pluginmanager.hasplugin("timeout"):
+        in_soak = config.getoption("--hypothesis-profile") == "soak"
+        for item in items:
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(0 if in_soak else _limit_s(item)))
+    if hasattr(config, "workerinput"):
+        items[:] = _in_shares(items, config.workerinput["workercount"])
+
+
+def _in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """First what uses the shared Spark session; as the next share what starts the broker, or a service of its own.
+
+    `--dist worksteal` begins each share on a worker of its own, and lets those that are done take over the last tests
+    of the others. So one worker starts Spark, one the broker, and what needs neither is left to the end.
+    """
+    on_spark, on_service, others = [], [], []
     for item in items:
-        if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(_limit_s(item)))
+        if "spark" in _fixtures(item):
+            on_spark.append(item)
+        elif item.get_closest_marker("spark") or "kafka_jars" in _fixtures(item):
+            on_service.append(item)
+        else:
+            others.append(item)
+    on_spark.sort(key=lambda item: "kafka_jars" in _fixtures(item))
+    rest = max(len(items) // workers - len(on_spark), 0)
+    return [*on_spark, *others[:rest], *on_service, *others[rest:]]
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
 
 
 def _limit_s(item: pytest.Item) -> int:
@@ -43,6 +76,19 @@ def _limit_s(item: pytest.Item) -> int:
     if item.get_closest_marker("spark") or item.get_closest_marker("kafka"):
         return _LIMIT_WITH_SERVICE_S
     return _LIMIT_S
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let the run know what this worker missed."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["kafka_missing"] = getattr(session.config, "kafka_missing", {})
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker missed."""
+    missing = getattr(node, "workeroutput", {}).get("kafka_missing", {})
+    node.config.kafka_missing = {**getattr(node.config, "kafka_missing", {}), **missing}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

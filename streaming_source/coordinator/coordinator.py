@@ -266,7 +266,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             # The micro-batch that is read now announces the watermark of `end`.
             self._announce_again = False
         # In all other cases discovery looks in the background.
-        lost = () if self._started and not self._draining else self.host.enumerator.lost_splits()
+        lost = () if self._started and not self.is_draining else self.host.enumerator.lost_splits()
         ranges = self.hosted.ranges(start, end, readers, min_rows)
         return [part for part in ranges if part.split.split_id not in lost]
 

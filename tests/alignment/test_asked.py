@@ -17,6 +17,7 @@ from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.naive_planner import NaivePlan, watermark_of
 from tests.alignment.planned_source import CACHED_TIMES, Block, PlannedSource
 from tests.alignment.test_planner_random import SourceWalk
+from tests.examples import examples
 
 Log = dict[str, list[int]]
 
@@ -71,7 +72,7 @@ def at(*positions: int) -> np.ndarray:
 LOGS = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(0, 20), min_size=1, max_size=12), min_size=1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), times=LOGS, rows=st.integers(1, 12))
 def test_cuts_are_those_of_plain_lists_and_no_question_is_asked_twice(
     data: st.DataObject, times: Log, rows: int
@@ -107,7 +108,7 @@ def test_cuts_are_those_of_plain_lists_and_no_question_is_asked_twice(
     assert index.n_blocks <= told + 2 * len(every)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), times=LOGS, rows=st.integers(1, 12), max_rows=st.integers(1, 30))
 def test_a_limit_on_rows_is_kept_and_something_is_admitted(
     data: st.DataObject, times: Log, rows: int, max_rows: int
@@ -286,4 +287,4 @@ class AskedWalk(SourceWalk):
 
 
 TestPlansOverAskedBlocks = AskedWalk.TestCase
-TestPlansOverAskedBlocks.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestPlansOverAskedBlocks.settings = settings(max_examples=examples(150), stateful_step_count=25, deadline=None)

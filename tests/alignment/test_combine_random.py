@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from alignment.combine import SplitStatus, SplitWatermarks
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from tests.examples import examples
 
 ACTIVE, PAUSED, IDLE, FINISHED = SplitStatus
 
@@ -141,4 +142,6 @@ class SplitWatermarksWalk(RuleBasedStateMachine):
 
 
 TestSplitWatermarksAgreeWithTheNaiveModel = SplitWatermarksWalk.TestCase
-TestSplitWatermarksAgreeWithTheNaiveModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSplitWatermarksAgreeWithTheNaiveModel.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)

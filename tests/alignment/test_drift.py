@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from alignment.drift import AlignmentGroup
 from alignment.exceptions import InvalidArgumentError, UnknownMemberError
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from tests.examples import examples
 
 
 def group_of(*member_ids: str, drift: int = 1000) -> AlignmentGroup:
@@ -257,5 +258,5 @@ class AlignmentGroupWalk(RuleBasedStateMachine):
 
 TestAg02AlignmentGroupAgreesWithTheNaiveModel = AlignmentGroupWalk.TestCase
 TestAg02AlignmentGroupAgreesWithTheNaiveModel.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None
+    max_examples=examples(60), stateful_step_count=40, deadline=None
 )

@@ -12,6 +12,7 @@ from alignment.index import EventTimeIndex
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.planned_source import Block
+from tests.examples import examples
 
 
 class Records:
@@ -54,7 +55,7 @@ def naive_cut(times: list[int], bound: int) -> int:
     return next((i for i, time in enumerate(times) if time > bound), len(times))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), splits=SPLITS, bound=EVENT_TIMES, portion=st.sampled_from([1, 5, 1_000]))
 def test_every_answer_is_that_of_the_plain_lists(
     data: st.DataObject, splits: dict[str, list[Block]], bound: int, portion: int
@@ -91,7 +92,7 @@ def test_every_answer_is_that_of_the_plain_lists(
             assert times or earliest == MAX_WATERMARK
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), splits=SPLITS, bound=EVENT_TIMES, max_rows=st.integers(1, 8))
 def test_forgetting_and_removing_change_no_answer(
     data: st.DataObject, splits: dict[str, list[Block]], bound: int, max_rows: int

@@ -14,6 +14,7 @@ from alignment.planner import LimitedBy, PlanConditions, PlanningRules, SplitTab
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.planned_source import Block, PlannedSource
+from tests.examples import examples
 
 ACTIVE, PAUSED, IDLE, FINISHED = SplitStatus
 
@@ -186,7 +187,7 @@ def test_the_ends_of_time_saturate(bound: int) -> None:
 LOGS = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=8), min_size=1, max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(logs=LOGS, max_rows=st.integers(1, 9), rules=st.builds(PlanningRules, out_of_orderness_us=st.integers(0, 5)))
 def test_two_plans_in_a_row_read_more_than_the_row_limit_until_all_is_read(
     logs: list[list[int]], max_rows: int, rules: PlanningRules
@@ -200,7 +201,7 @@ def test_two_plans_in_a_row_read_more_than_the_row_limit_until_all_is_read(
     assert len(taken) - 1 <= 2 * -(-total // max_rows)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(logs=LOGS, drift=st.none() | st.integers(0, 5), bound=st.integers(0, 5), max_rows=st.none() | st.integers(1, 9))
 def test_draining_in_exact_mode_reads_all_in_as_many_plans_as_there_are_records(
     logs: list[list[int]], drift: int | None, bound: int, max_rows: int | None
@@ -231,7 +232,7 @@ def test_splits_that_are_read_to_their_ends_do_not_carry_the_watermark_to_the_ho
     assert (source.combined, source.statuses) == (9, {"a": FINISHED})
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     logs=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=6), min_size=1, max_size=8),
     bound=st.integers(0, 5),

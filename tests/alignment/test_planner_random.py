@@ -12,6 +12,7 @@ from alignment.planner import PlanningRules
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.planned_source import Block, PlannedSource
+from tests.examples import examples
 
 SPLIT_IDS = st.sampled_from(["a", "b", "c", "d", "e"])
 MODERATE = st.integers(0, 30)
@@ -109,4 +110,4 @@ class SourceWalk(RuleBasedStateMachine):
 
 
 TestPlansAgreeWithTheNaivePlanner = SourceWalk.TestCase
-TestPlansAgreeWithTheNaivePlanner.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestPlansAgreeWithTheNaivePlanner.settings = settings(max_examples=examples(150), stateful_step_count=25, deadline=None)

@@ -17,6 +17,7 @@ from alignment.planner import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from streaming_source.spark.watermark_rows import required_delay
 from tests.alignment.planned_source import Block, PlannedSource
+from tests.examples import examples
 
 MS = 1000
 
@@ -44,7 +45,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(bound=SPANS, drift=st.none() | SPANS, joined=st.sets(st.sampled_from("abc"), min_size=1), steps=st.lists(STEP))
 def test_no_on_time_record_is_lost_at_the_required_delay(
     bound: int,

@@ -19,6 +19,7 @@ from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.reported_source import ReportedSource
+from tests.examples import examples
 
 ACTIVE, PAUSED, IDLE, FINISHED = SplitStatus
 
@@ -322,7 +323,7 @@ def test_a_run_that_drains_reads_past_what_has_been_caught_up_with() -> None:
 # ---- how far a split overshoots -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_no_split_goes_past_the_limit_by_more_than_the_bound(data: st.DataObject) -> None:
     step, factor = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))

@@ -10,6 +10,7 @@ from alignment.planner import PlanningRules
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.reported_source import ReportedSource
+from tests.examples import examples
 
 SPLIT_IDS = st.sampled_from(["a", "b", "c", "d", "e"])
 MODERATE = st.integers(0, 60)
@@ -119,4 +120,6 @@ class ReportsWalk(RuleBasedStateMachine):
 
 
 TestPlansAgreeWithTheNaiveReactivePlanner = ReportsWalk.TestCase
-TestPlansAgreeWithTheNaiveReactivePlanner.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)
+TestPlansAgreeWithTheNaiveReactivePlanner.settings = settings(
+    max_examples=examples(250), stateful_step_count=30, deadline=None
+)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from alignment.drift import SourceReport, source_limit
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from tests.examples import examples
 
 
 def limit(source_id: str, **reports: SourceReport) -> int:
@@ -54,7 +55,7 @@ def test_there_is_no_gap_while_another_source_can_go_on() -> None:
 LOG = st.lists(st.integers(0, 300), min_size=1, max_size=12).map(sorted)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     logs=st.lists(LOG, min_size=1, max_size=4),
     drifts=st.lists(st.integers(0, 60), min_size=4, max_size=4),

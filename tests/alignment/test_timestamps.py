@@ -21,6 +21,7 @@ from alignment.timestamps import (
     as_timestamp_assigner,
     raw_field,
 )
+from tests.examples import examples
 
 MIN, MAX = -(2**63), 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -291,7 +292,7 @@ def test_a_slice_of_a_batch_reads_like_those_records_alone() -> None:
     assert extracted(batch.slice(1, 2)) == [None, 3]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=2))
 def test_rounding_never_turns_two_times_round(nanos: list[int]) -> None:
     times = extracted(batch_of(sorted(nanos), pa.timestamp("ns")))

@@ -19,6 +19,7 @@ from streaming_source.api import RecordSplit, SourceReaderContext, SplitReader
 from streaming_source.exceptions import OptionError, SourceError, UnsupportedOperationError
 from streaming_source.testing import EOF, Gap, Pause, SourceHarness, TestingSource
 from streaming_source.testing.script import Element
+from tests.examples import examples
 
 BOUND = 5
 STEPS = ("batch", "batch", "plan", "second", "restart", "lose", "rewind", "scale", "append")
@@ -313,7 +314,7 @@ def scripts(draw: st.DrawFn) -> dict[str, list[Element]]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     splits=scripts(),
     steps=st.lists(st.sampled_from(STEPS), max_size=14),

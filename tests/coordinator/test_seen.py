@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.coordinator.seen import SeenBlock, SeenRecords
+from tests.examples import examples
 
 
 def block(positions: list[int], first_time: int = 0) -> SeenBlock:
@@ -140,4 +141,4 @@ class SeenWalk(RuleBasedStateMachine):
 
 
 TestSeenRecordsAgreeWithAList = SeenWalk.TestCase
-TestSeenRecordsAgreeWithAList.settings = settings(max_examples=80, stateful_step_count=20, deadline=None)
+TestSeenRecordsAgreeWithAList.settings = settings(max_examples=examples(80), stateful_step_count=20, deadline=None)

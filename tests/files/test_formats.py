@@ -19,6 +19,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from streaming_source.connectors.files import FileFormat
 from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
+from tests.examples import examples
 from tests.files.samples import SAMPLES, Row, Sample, understood
 from tests.files.stores import open_store
 from tests.streaming_source.reading import Reading, stream_reader
@@ -94,7 +95,7 @@ def places_of(blocks: FileBlocks) -> list[Place | None]:
 )
 @example(rows=NO_ROWS, block_rows=1, block_bytes=1, cut=(0, 0))
 @example(rows=[(0, 1, 'a"b,c;d\r e')] * 3, block_rows=2, block_bytes=30, cut=(1, 3))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_numbers_and_event_times_are_those_of_plain_python(
     sample: Sample, folder: Path, rows: list[Row], block_rows: int, block_bytes: int, cut: tuple[int, int]
 ) -> None:
@@ -150,8 +151,19 @@ FRAME = StructType().add("t", TimestampType()).add("n", LongType()).add("s", Str
 
 
 @every_format
-@pytest.mark.parametrize("split_by", ["directory", "file"])
-@pytest.mark.parametrize(("kind", "max_rows"), [("local", None), ("local", 37), ("s3", 37), ("fsspec", 37)])
+@pytest.mark.parametrize(
+    ("kind", "max_rows", "split_by"),
+    [
+        ("local", None, "directory"),
+        ("local", 37, "file"),
+        ("s3", 37, "directory"),
+        ("fsspec", 37, "file"),
+        pytest.param("local", None, "file", marks=pytest.mark.soak),
+        pytest.param("local", 37, "directory", marks=pytest.mark.soak),
+        pytest.param("s3", 37, "file", marks=pytest.mark.soak),
+        pytest.param("fsspec", 37, "directory", marks=pytest.mark.soak),
+    ],
+)
 def test_micro_batches_have_every_row_once_with_its_position_and_the_naive_watermarks(
     sample: Sample, split_by: str, max_rows: int | None, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files import FileSource, finite, state_log
 from streaming_source.testing import FakeClock, SourceHarness
+from tests.examples import examples
 from tests.files.test_layout_orders import rows, strategy, write
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -122,7 +123,7 @@ def test_every_row_is_read_once_however_often_it_is_killed_at_one_step(
     run.close()
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), min_size=1, max_size=12))
 def test_every_row_is_read_once_when_files_come_and_it_is_killed_at_any_step(

@@ -58,8 +58,15 @@ def all_rows(split_by: str, files: int = 6) -> list[tuple[str, int]]:
 # ---- the suite -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("killed", STEPS)
+# test_layout_crashes.py has all of them on local files.
+@pytest.mark.parametrize(
+    ("killed", "layout"),
+    [
+        pytest.param(killed, layout, marks=[pytest.mark.soak] if (i + k) % 2 else [])
+        for i, killed in enumerate(STEPS)
+        for k, layout in enumerate(LAYOUTS)
+    ],
+)
 def test_every_row_is_read_once_wherever_the_files_lie(store: Store, layout: str, killed: str) -> None:
     fill(store)
     run = SourceHarness(store.source(bounded=True, **LAYOUTS[layout]), strategy("10 seconds"), max_rows=5)

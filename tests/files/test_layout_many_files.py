@@ -103,8 +103,9 @@ def check_small(consumed: Consumed, beside_bytes: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_100_000_files_are_read_once_with_an_offset_that_stays_small(tmp_path: Path) -> None:
-    check_small(consume(ManyFiles(100_000, shuffled=True), state_location=str(tmp_path)), 1024)
+@pytest.mark.parametrize("files", [20_000, pytest.param(100_000, marks=pytest.mark.soak)])
+def test_many_files_are_read_once_with_an_offset_that_stays_small(tmp_path: Path, files: int) -> None:
+    check_small(consume(ManyFiles(files, shuffled=True), state_location=str(tmp_path)), 1024)
 
 
 @pytest.mark.timeout(300)

@@ -21,6 +21,7 @@ from streaming_source.connectors.files import FileSource, finite
 from streaming_source.connectors.files.backlog import FileOrder
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 from streaming_source.testing import FakeClock, SourceHarness
+from tests.examples import examples
 
 ORDERS: tuple[FileOrder, ...] = ("eventTime", "name", "modificationTime")
 SECOND = 1_000_000
@@ -88,7 +89,7 @@ def directories(draw: st.DrawFn) -> dict[str, list[float | None]]:
     return {name: list(draw(times)) for name in names}
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @pytest.mark.parametrize("split", ["restarted", "in one go"])
 @given(files=directories(), row_groups=st.integers(1, 4), max_rows=st.none() | st.integers(1, 7), data=st.data())
 def test_by_event_time_every_record_is_read_once_and_none_is_late(

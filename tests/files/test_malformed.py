@@ -30,6 +30,7 @@ from streaming_source.connectors.files import (
 )
 from streaming_source.connectors.files.formats import FileRows, lines
 from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError
+from tests.examples import examples
 from tests.files.samples import SAMPLES, SCHEMA, TEXT_SCHEMA, Sample, understood
 from tests.files.test_formats import rows_read, stored
 from tests.streaming_source.reading import read_all
@@ -128,7 +129,7 @@ POOLS = {
 @pytest.mark.parametrize("name", ["csv", "json"])
 @pytest.mark.parametrize("multi_line", [False, True])
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_becomes_of_a_record_depends_neither_on_its_neighbours_nor_on_the_columns_that_are_read(
     name: str, multi_line: bool, tmp_path: Path, data: st.DataObject
 ) -> None:
@@ -391,7 +392,7 @@ def test_a_file_that_is_gone_or_has_fewer_rows_is_a_loss(sample: Sample, tmp_pat
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_in_a_file_gives_rows_or_an_error_of_this_library(
     sample: Sample, tmp_path: Path, data: st.DataObject
 ) -> None:

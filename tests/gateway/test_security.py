@@ -21,6 +21,7 @@ from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServe
 from streaming_source.gateway.frames import FrameMeter
 from streaming_source.gateway.messages import HEADER_BYTES
 from streaming_source.gateway.refusals import RefusalCounts
+from tests.examples import examples
 from tests.gateway.support import REPORT, SERIALIZER, RecordingListener, Stranger, credentials, message
 
 MEGABYTE = 1 << 20
@@ -178,7 +179,7 @@ def test_a_message_that_is_a_little_too_large_is_refused(
     assert server.refused == {Refusal.OVERSIZED: 1, Refusal.MALFORMED: 1}
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(action=st.sampled_from(["reports", "event", "take_events"]), body=st.binary(max_size=4 * HEADER_BYTES))
 def test_garbage_in_messages_is_malformed(
     action: str, body: bytes, stranger: Stranger, address: GatewayAddress, server: GatewayServer
@@ -189,7 +190,7 @@ def test_garbage_in_messages_is_malformed(
     assert server.refused == {Refusal.MALFORMED: before + 1}
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(action=st.sampled_from(["reports", "event"]), body=st.binary(max_size=500))
 def test_garbage_behind_a_header_is_malformed(
     action: str, body: bytes, stranger: Stranger, address: GatewayAddress, server: GatewayServer
@@ -205,7 +206,7 @@ _NAMES = st.sampled_from(["gateway-token", "gateway-query", "authorization", "ga
 _VALUES = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=300).map(str.encode)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(headers=st.lists(st.tuples(_NAMES.map(str.encode), _VALUES), max_size=5))
 def test_any_other_headers_open_nothing(
     headers: list[tuple[bytes, bytes]], stranger: Stranger, address: GatewayAddress, server: GatewayServer
@@ -239,7 +240,7 @@ def await_answer(connection: socket.socket) -> None:
         answer += received
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(min_size=1, max_size=2_000).filter(lambda data: data[:24] != FrameMeter.GREETING[: len(data)]))
 def test_raw_bytes_on_the_socket_are_malformed_and_not_answered(
     data: bytes, address: GatewayAddress, server: GatewayServer
@@ -249,7 +250,7 @@ def test_raw_bytes_on_the_socket_are_malformed_and_not_answered(
     assert server.refused == {Refusal.MALFORMED: before + 1}
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=2_000))
 def test_raw_bytes_behind_the_greeting_of_http_2_bring_nobody_in(
     data: bytes, address: GatewayAddress, listener: RecordingListener

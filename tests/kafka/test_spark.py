@@ -46,7 +46,8 @@ def named(frame: DataFrame) -> DataFrame:
     return frame.withColumn("s", F.col("partition").cast("string"))
 
 
-@pytest.fixture(params=SKEWS)
+# Each of the others is in a test below, and all are read without Spark in test_capping.py.
+@pytest.fixture(params=[pytest.param(name, marks=[] if name == "one-tiny" else [pytest.mark.soak]) for name in SKEWS])
 def logs(request: pytest.FixtureRequest, topic: Topic) -> Logs:
     """Skewed partitions, written."""
     logs = SKEWS[request.param]

@@ -18,6 +18,7 @@ from streaming_source.reader import (
     SourceReaderBase,
     SplitFetcher,
 )
+from tests.examples import examples
 from tests.reader.numbers import SCHEMA, NumberSplitReader, Output, PlainSplitReader, Readers, Split
 
 STOP = 7
@@ -173,4 +174,4 @@ class ReaderMachine(RuleBasedStateMachine):
 
 
 TestReader = ReaderMachine.TestCase
-TestReader.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestReader.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

@@ -24,7 +24,7 @@ def test_every_record_comes_once_and_in_order_whatever_happens() -> None:
         chaos.run(random.randrange(2**32))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.usefixtures("_switching")
 def test_five_thousand_runs_reach_their_end(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.perf_counter()

@@ -64,12 +64,14 @@ def test_windows_of_skewed_files_are_those_of_the_batch_with_executors_on_both_w
     assert workers == {"worker-0", "worker-1"}
 
 
+@pytest.mark.soak
 def test_of_two_joined_sources_neither_runs_ahead_and_the_join_is_that_of_the_batch(
     driver: Driver, tmp_path: Path
 ) -> None:
     driver.call(groups.check_that_neither_of_two_joined_sources_runs_ahead, tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("end", groups.ENDS)
 def test_a_source_that_is_gone_or_has_nothing_more_to_say_lets_the_other_go_on(
     driver: Driver, tmp_path: Path, end: str

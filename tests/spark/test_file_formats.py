@@ -19,6 +19,8 @@ pytestmark = pytest.mark.spark
 
 CHOSEN = ("parquet", "arrow file", "arrow stream", "orc", "csv", "csv gzip", "json", "text")
 FORMATS = [sample for sample in SAMPLES if sample.id in CHOSEN]
+# What Spark is given is alike; tests/files reads all of them without it.
+IN_SOAK = ("arrow file", "arrow stream", "orc", "csv", "json")
 DDL = "t timestamp, n bigint, s string"
 LOGS = SKEWS["one-ahead"]
 
@@ -43,7 +45,12 @@ def naive(logs: Logs) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize(
     ("sample", "split_by"),
-    [(sample, "directory" if number % 2 else "file") for number, sample in enumerate(FORMATS)],
+    [
+        pytest.param(
+            sample, "directory" if number % 2 else "file", marks=[pytest.mark.soak] if sample.id in IN_SOAK else []
+        )
+        for number, sample in enumerate(FORMATS)
+    ],
     ids=lambda value: getattr(value, "id", value),
 )
 def test_windows_of_a_stream_are_those_of_the_batch_result(

@@ -53,9 +53,19 @@ def last_counts(frame: DataFrame, checkpoint: Path) -> Counts:
     return counts
 
 
-@pytest.mark.parametrize("bounded", ["true", "false"])
-@pytest.mark.parametrize("mode", ["exact", "plain"])
-@pytest.mark.parametrize("order", ["all in work", "few in work"])
+@pytest.mark.parametrize(
+    ("order", "mode", "bounded"),
+    [
+        ("all in work", "plain", "true"),
+        ("few in work", "exact", "false"),
+        pytest.param("all in work", "plain", "false", marks=pytest.mark.soak),
+        pytest.param("all in work", "exact", "true", marks=pytest.mark.soak),
+        pytest.param("all in work", "exact", "false", marks=pytest.mark.soak),
+        pytest.param("few in work", "plain", "true", marks=pytest.mark.soak),
+        pytest.param("few in work", "plain", "false", marks=pytest.mark.soak),
+        pytest.param("few in work", "exact", "true", marks=pytest.mark.soak),
+    ],
+)
 def test_58_files_years_apart_give_the_batch_result(
     stream: Loader, tmp_path: Path, archive: tuple[Path, Counts], mode: str, bounded: str, order: str
 ) -> None:

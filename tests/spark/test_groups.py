@@ -18,7 +18,10 @@ def test_of_two_joined_sources_neither_runs_ahead_and_the_join_is_that_of_the_ba
     groups.check_that_neither_of_two_joined_sources_runs_ahead(spark, tmp_path)
 
 
-@pytest.mark.parametrize("end", groups.ENDS)
+@pytest.mark.parametrize(
+    "end",
+    [pytest.param(end, marks=[pytest.mark.soak] if end in ("stopped", "finished") else []) for end in groups.ENDS],
+)
 def test_a_source_that_is_gone_or_has_nothing_more_to_say_lets_the_other_go_on(
     spark: SparkSession, tmp_path: Path, end: str
 ) -> None:

@@ -49,7 +49,7 @@ def joined(left: DataFrame, right: DataFrame, how: str) -> DataFrame:
     return left.join(right, near, how).select(*micros, "lk", F.coalesce("rk", F.lit("none")).alias("rk"))
 
 
-@pytest.mark.parametrize("how", ["inner", "left_outer"])
+@pytest.mark.parametrize("how", [pytest.param("inner", marks=pytest.mark.soak), "left_outer"])
 def test_a_stream_stream_join_gives_the_rows_of_the_batch_join_and_ends_without_state(
     spark: SparkSession, batch: Loader, tmp_path: Path, how: str
 ) -> None:

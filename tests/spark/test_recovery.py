@@ -51,7 +51,7 @@ def batches_of(frame: DataFrame, checkpoint: Path) -> dict[int, Rows]:
     return read
 
 
-@pytest.mark.parametrize("split_by", ["directory", "file"])
+@pytest.mark.parametrize("split_by", ["directory", pytest.param("file", marks=pytest.mark.soak)])
 def test_available_now_run_again_with_new_files_between_gives_each_row_once(
     spark: SparkSession, exact: Loader, tmp_path: Path, split_by: str
 ) -> None:
@@ -85,7 +85,7 @@ def test_available_now_run_again_with_nothing_new_reads_nothing(
     assert last_offset(tmp_path / "cp") == before
 
 
-@pytest.mark.parametrize("split_by", ["directory", "file"])
+@pytest.mark.parametrize("split_by", [pytest.param("directory", marks=pytest.mark.soak), "file"])
 def test_a_batch_that_was_planned_but_not_committed_is_read_again_to_the_row(
     spark: SparkSession, exact: Loader, tmp_path: Path, split_by: str
 ) -> None:

@@ -49,10 +49,18 @@ def test_a_batch_read_counts_every_row(batch: Loader, tmp_path: Path) -> None:
     assert sorted(map(tuple, windows(batch(tmp_path)).collect())) == naive_windows(SKEWS["one-ahead"])
 
 
-@pytest.mark.parametrize("split_by", ["directory", "file"])
 @pytest.mark.parametrize(
-    ("skew", "max_rows"),
-    [("one-ahead", 300), ("one-fast", 500), ("one-tiny", None), ("one-tiny", 170)],
+    ("skew", "max_rows", "split_by"),
+    [
+        ("one-ahead", 300, "directory"),
+        ("one-fast", 500, "file"),
+        ("one-tiny", None, "directory"),
+        ("one-tiny", 170, "file"),
+        pytest.param("one-ahead", 300, "file", marks=pytest.mark.soak),
+        pytest.param("one-fast", 500, "directory", marks=pytest.mark.soak),
+        pytest.param("one-tiny", None, "file", marks=pytest.mark.soak),
+        pytest.param("one-tiny", 170, "directory", marks=pytest.mark.soak),
+    ],
 )
 def test_exact_mode_gives_all_windows_of_the_batch_result(
     spark: SparkSession, exact: Loader, tmp_path: Path, skew: str, max_rows: int | None, split_by: str
@@ -106,9 +114,9 @@ def plain(frame: DataFrame, delay: str) -> DataFrame:
     ("skew", "max_rows", "split_by"),
     [
         ("one-ahead", 250, "directory"),
-        ("one-fast", 300, "file"),
-        ("one-tiny", 200, "directory"),
         ("one-tiny", 200, "file"),
+        pytest.param("one-fast", 300, "file", marks=pytest.mark.soak),
+        pytest.param("one-tiny", 200, "directory", marks=pytest.mark.soak),
     ],
 )
 def test_plain_mode_at_the_required_delay_gives_all_closed_windows(
@@ -151,7 +159,7 @@ def run_end(run: Run) -> dict[str, object]:
 MILLIS = skewed_logs(7, rows=(120, 60, 120), starts=(0, 40 * MS, 3 * MS), steps=(MS, 2 * MS, 700), bound=5 * MS)
 
 
-@pytest.mark.parametrize("max_rows", [23, 60])
+@pytest.mark.parametrize("max_rows", [23, pytest.param(60, marks=pytest.mark.soak)])
 def test_plain_mode_holds_for_windows_of_one_millisecond(
     spark: SparkSession, stream: Loader, tmp_path: Path, max_rows: int
 ) -> None:

@@ -22,6 +22,7 @@ from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.connectors.kafka.time_index import TimeIndex
 from streaming_source.exceptions import DataLossError
 from streaming_source.testing import TestingEnumeratorContext
+from tests.examples import examples
 
 CONFIG = ClientConfig.of({"bootstrap.servers": "nowhere"})
 MS = 1000
@@ -406,4 +407,4 @@ class LogWalk(RuleBasedStateMachine):
 
 
 TestLogs = LogWalk.TestCase
-TestLogs.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestLogs.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)

@@ -16,6 +16,7 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.coordinator import SourceState
 from streaming_source.testing import Abort, Gap, Pause, SourceHarness, TestingAbort, TestingSource
 from streaming_source.testing.script import EOF, Element
+from tests.examples import examples
 
 _STEPS = ("batch", "batch", "batch", "plan", "second", "restart", "lose", "rewind", "scale", "read twice")
 _LAST_S = 40
@@ -137,7 +138,7 @@ class Runner:
         return True
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cases(aborts=True, nulls=True), st.sampled_from([1, 3, 10_000]))
 def test_every_record_is_read_once_and_in_order_whatever_happens(case: Case, look_ahead_rows: int) -> None:
     case.options["look_ahead_rows"] = look_ahead_rows
@@ -151,7 +152,7 @@ def test_every_record_is_read_once_and_in_order_whatever_happens(case: Case, loo
         assert runner.harness.watermark == MAX_WATERMARK
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cases(aborts=True, nulls=True), st.booleans(), st.sampled_from([None, "0 us", "20 us"]))
 def test_with_alignment_what_is_read_is_a_beginning_of_every_split(case: Case, exact: bool, drift: str | None) -> None:
     case.options["exact"] = exact
@@ -169,7 +170,7 @@ def test_with_alignment_what_is_read_is_a_beginning_of_every_split(case: Case, e
             assert read.get(name, []) == records
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cases(), st.sampled_from([None, "3 seconds"]))
 def test_the_watermark_is_the_smallest_of_the_splits_that_count(case: Case, idle_timeout: str | None) -> None:
     case.idle_timeout = idle_timeout
@@ -219,7 +220,7 @@ def valid(times: Sequence[int | None]) -> list[int]:
     return [time for time in times if time is not None]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(cases(aborts=True, nulls=True))
 def test_the_same_script_gives_the_same_batches(case: Case) -> None:
     first, second = Runner(case), Runner(case)
@@ -228,7 +229,7 @@ def test_the_same_script_gives_the_same_batches(case: Case) -> None:
     assert first.harness.batches == second.harness.batches
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cases(nulls=True))
 def test_late_records_are_counted_as_they_are_read(case: Case) -> None:
     runner = Runner(case)
