@@ -69,8 +69,8 @@ class Engine:
         Makes the watermark generator of the user's own for one split; None if there is none.
     time_limit_us
         Event times from here on are invalid: they bound nothing. None for no limit.
-    log_size
-        Events and plans that `log` keeps; None for all.
+    record
+        Called with each event, plan and commit, for a log that can be replayed; see `alignment.recording`.
 
     Attributes
     ----------
@@ -99,14 +99,15 @@ class Engine:
         reactive: ReactivePlanner | None = None,
         create_generator: Callable[[], WatermarkGenerator] | None = None,
         time_limit_us: int | None = None,
-        log_size: int | None = _LOG_SIZE,
+        record: Callable[[object], None] | None = None,
     ) -> None:
         self.rules = rules
         self.index = index
         self.table = SplitTable.empty()
         self.late: Int64Array = np.empty(0, np.int64)
         self.last_plan: MicroBatchPlan | None = None
-        self.log: deque[Event | Planned | PlanCommitted] = deque(maxlen=log_size)
+        self.log: deque[Event | Planned | PlanCommitted] = deque(maxlen=_LOG_SIZE)
+        self._record = record
         self._pending: MicroBatchPlan | None = None
         self._reactive = reactive
         self._generators = None if create_generator is None else SplitGenerators(create_generator)
@@ -154,7 +155,7 @@ class Engine:
         UnknownSplitError
             If records are indexed of a split that is not in work.
         """
-        self.log.append(event)
+        self._note(event)
         self._handlers[type(event)](event)
 
     def _restore(self, event: Restored) -> None:
@@ -267,7 +268,7 @@ class Engine:
             Read limit, at least 1; None for no limit.
         """
         self._settle()
-        self.log.append(Planned(now_us, max_rows))
+        self._note(Planned(now_us, max_rows))
         self._changed = False
         generators = self._generators
         marked = None if generators is None else generators.idle(self.table.split_ids)
@@ -290,6 +291,8 @@ class Engine:
             plan = self._reactive.plan(self.table, ends, conditions)
         self.idle_clock.track(self.table.positions < ends, plan.after.statuses, now_us)
         self._pending, self._planned_us = plan, now_us
+        if self._record is not None:
+            self._record(plan)
         return plan
 
     def has_news(self, plan: MicroBatchPlan) -> bool:
@@ -309,7 +312,7 @@ class Engine:
     def commit(self, plan: MicroBatchPlan) -> list[str]:
         """The micro-batch is read: go on behind it. The ids of the splits that it finished, which leave. O(m + n)."""
         assert plan is self._pending, "only the last plan can be committed, and once"
-        self.log.append(PlanCommitted())
+        self._note(PlanCommitted())
         self.last_plan, self._pending = plan, None
         if plan.after.combined > self.table.combined:
             self._stands_since_us = self._planned_us
@@ -430,6 +433,11 @@ class Engine:
             self._reactive.check_invariants()
 
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _note(self, entry: Event | Planned | PlanCommitted) -> None:
+        self.log.append(entry)
+        if self._record is not None:
+            self._record(entry)
 
     def _settle(self) -> None:
         """Let the splits join that were assigned since the last plan. O(n log n)."""

@@ -15,6 +15,7 @@ from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked
 from alignment.micro_batch import MicroBatchPlan
+from alignment.recording import Recorder
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.foresight import OwnIndex
@@ -58,6 +59,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         Do what must not keep the planner waiting; by default threads. Closed with this.
     meeting
         Of the alignment group whose other members are other sources; None if there is none. Left when this is closed.
+    recorder
+        Writes down what drives the engine; None for nobody.
 
     Notes
     -----
@@ -76,6 +79,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         readers: int = 1,
         workers: Workers | None = None,
         meeting: GroupMeeting | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._source = source
         self._rules = rules
@@ -84,6 +88,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
         self._group = GroupSeat(meeting)
+        self._recorder = recorder
         # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
         self._drains_from_us: int | None = None
         self._announce_again = self._started = self._warned = self._look_again = False
@@ -132,7 +137,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 f"{self.state.sequence}; go on from an earlier state with rewind()"
             )
         self._hosted = HostedSource.of(
-            self._source, state.checkpoint, self._rules, self._schema, self._readers, self._workers, self._now_us
+            self._source,
+            state.checkpoint,
+            self._rules,
+            self._schema,
+            self._readers,
+            self._workers,
+            self._now_us,
+            self._recorder,
         )
         self._started = False
         self._begin_from(state)

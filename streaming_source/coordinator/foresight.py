@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from alignment.index import EventTimeIndex, EventTimeLoader
+from alignment.blocks import CACHED_TIMES
+from alignment.index import FirstLater
 from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.state import SourceState
 
@@ -31,19 +32,17 @@ class Foresight(ABC, Generic[SplitT]):
     ----------
     goes_back
         Whether planning can go on from an earlier state without a new enumerator.
+    cached_times
+        How many exact event times the index keeps.
     """
 
     goes_back: ClassVar[bool] = True
+    cached_times: ClassVar[int] = CACHED_TIMES
 
-    def new_index(self, load: EventTimeLoader) -> EventTimeIndex:
-        """The index to be filled.
-
-        Parameters
-        ----------
-        load
-            Makes valid event times of `event_times`.
-        """
-        return EventTimeIndex(load)
+    @property
+    def locate(self) -> FirstLater | None:
+        """What says where opaque blocks are cut; None if there are none."""
+        return None
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
@@ -126,9 +125,10 @@ class OwnIndex(Foresight[SplitT]):
     def __init__(self, index: SupportsEventTimeIndex[SplitT]) -> None:
         self._index = index
 
-    def new_index(self, load: EventTimeLoader) -> EventTimeIndex:
+    @property
+    def locate(self) -> FirstLater:
         """See `Foresight`."""
-        return EventTimeIndex(load, locate=self._index.first_later)
+        return self._index.first_later
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         """See `Foresight`."""

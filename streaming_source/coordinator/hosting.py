@@ -13,7 +13,9 @@ import pyarrow as pa
 
 from alignment.engine import Engine
 from alignment.events import RangesReported, Restored
+from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.reactive import ReactivePlanner
+from alignment.recording import EngineStarted, Recorder
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
@@ -69,6 +71,7 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         readers: int,
         workers: Workers,
         now_us: Callable[[], int],
+        recorder: Recorder | None = None,
     ) -> HostedSource[SplitT, CheckpointT]:
         """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
 
@@ -82,6 +85,8 @@ class HostedSource(Generic[SplitT, CheckpointT]):
             How many read one micro-batch.
         workers, now_us
             Where and when work is done.
+        recorder
+            Writes down what drives the engine; None for nobody.
 
         Raises
         ------
@@ -121,17 +126,24 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         else:
             foresight = LookAhead(source, context, calls, workers, now_us, rules.look_ahead_rows)
 
-        def load(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        def valid_times(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
             times, limit_us = foresight.event_times(split_id, start, stop), rules.time_limit_us
             return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
 
+        load: EventTimeLoader = valid_times
+        locate = foresight.locate
+        if recorder is not None:
+            started = EngineStarted(rules.planning, strategy.idle_timeout_us, rules.time_limit_us, rules.reports)
+            recorder.write(started)
+            load, locate = recorder.loading(load), locate and recorder.locating(locate)
         engine = Engine(
             rules.planning,
-            foresight.new_index(load),
+            EventTimeIndex(load, cached_times=foresight.cached_times, locate=locate),
             idle_timeout_us=strategy.idle_timeout_us,
             reactive=ReactivePlanner(rules.planning) if rules.reports else None,
             create_generator=None if strategy.generator_supplier is None else strategy.create_watermark_generator,
             time_limit_us=rules.time_limit_us,
+            record=None if recorder is None else recorder.write,
         )
         context.take_engine(engine, rules.time_limit_us, probes_records=isinstance(foresight, OwnIndex))
         return cls(calls, context, EnumeratorHost(enumerator, context, calls), foresight, engine)

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed, SplitsBlocked
-from alignment.index import EventTimeIndex, EventTimeLoader
 from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.ahead_reader import AheadReader, columns_for_times
 from streaming_source.coordinator.calls import AsyncCalls
@@ -67,6 +66,9 @@ class LookAhead(Foresight[SplitT]):
         Records seen and not handed out, over all splits.
     """
 
+    # All times are in memory already: nothing is to be gained by keeping them twice.
+    cached_times = 0
+
     def __init__(
         self,
         source: Source[SplitT, Any],
@@ -94,10 +96,6 @@ class LookAhead(Foresight[SplitT]):
         self._arrived: list[Arrival[SplitT]] = []
 
     # ---- splits --------------------------------------------------------------------------------------------------
-
-    def new_index(self, load: EventTimeLoader) -> EventTimeIndex:
-        """See `Foresight`. All times are in memory already: nothing is to be gained by keeping them twice."""
-        return EventTimeIndex(load, cached_times=0)
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         """See `Foresight`. Splits that were looked at before are looked at no more."""

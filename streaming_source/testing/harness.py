@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.planner import PlanningRules
+from alignment.recording import Recorder
 from alignment.reports import RangeReport
 from alignment.strategy import WatermarkStrategy
 from streaming_source.api import (
@@ -67,6 +68,8 @@ class SourceHarness:
         Columns that the query reads; None for all that the source has.
     patience_s
         How long a reader may bring nothing of what was planned, by the wall clock.
+    recorder
+        Writes down what drives the planner's engine, for `alignment.recording.replay`.
 
     Attributes
     ----------
@@ -92,6 +95,7 @@ class SourceHarness:
         reports: Callable[[list[RangeReport]], list[RangeReport]] | None = None,
         schema: pa.Schema | None = None,
         patience_s: float = PATIENCE_S,
+        recorder: Recorder | None = None,
     ) -> None:
         self.source = source
         self.strategy = strategy
@@ -109,6 +113,7 @@ class SourceHarness:
         self._threads = threads
         self._schema = source.schema() if schema is None else schema
         self._patience_s = patience_s
+        self._recorder = recorder
         self._before: SourceState[Any, Any] | None = None
         self._tasks: list[ReadTask] | None = None
         # Event times that are excused, by split: what had been announced when it joined, or came back from being idle.
@@ -276,6 +281,7 @@ class SourceHarness:
             self.clock.now_us,
             readers=self.readers,
             workers=InlineWorkers(self.clock),
+            recorder=self._recorder,
         )
         if self._available_now:
             coordinator.drain()

@@ -1,0 +1,246 @@
+"""A log of all that drove an engine, and what it planned; replayed, it gives the same plans.
+
+The log has one JSON object a line. The first is an `EngineStarted`: what the engine was made with. Then follow events
+as they were applied, the event times that were loaded, answers to where opaque blocks are to be cut, and plans. A
+planner that restores a state starts another engine, in the same log. It is a bug report: it has everything that the
+planner knew, and no record but its event time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment import events
+from alignment.engine import Engine
+from alignment.exceptions import InvalidArgumentError
+from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
+from alignment.micro_batch import MicroBatchPlan, PlanningRules, SplitTable
+from alignment.reactive import ReactivePlanner
+from alignment.reports import RangeReport
+
+__all__ = ["EngineStarted", "Recorder", "ReplayedPlan", "replay"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStarted:
+    """What an engine was made with; see `Engine`.
+
+    Attributes
+    ----------
+    rules, idle_timeout_us, time_limit_us
+        As given to it.
+    by_reports
+        Whether it plans by what readers report.
+    """
+
+    rules: PlanningRules
+    idle_timeout_us: int | None
+    time_limit_us: int | None
+    by_reports: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Loaded:
+    split_id: str
+    start: int
+    stop: int
+    times: Int64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Located:
+    split_ids: tuple[str, ...]
+    starts: Int64Array
+    stops: Int64Array
+    bound_us: int
+    positions: Int64Array
+    times: Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedPlan:
+    """One plan of a log, made again.
+
+    Attributes
+    ----------
+    recorded, replayed
+        What was planned then, and now; equal if both are the same plan.
+    """
+
+    recorded: dict[str, Any]
+    replayed: dict[str, Any]
+
+
+_TYPES: Final = {
+    kind.__name__: kind
+    for kind in (
+        *(getattr(events, name) for name in events.__all__ if name != "Event"),
+        EngineStarted,
+        MicroBatchPlan,
+        PlanningRules,
+        RangeReport,
+        SplitTable,
+        _Loaded,
+        _Located,
+    )
+}
+
+
+class Recorder:
+    """Writes a log.
+
+    Parameters
+    ----------
+    path
+        The file; lines are appended to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, entry: object) -> None:
+        """Write one entry: an event, a plan, or what an engine was made with."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_encoded(entry)) + "\n")
+
+    def loading(self, load: EventTimeLoader) -> EventTimeLoader:
+        """The loader, with what it gives written down."""
+
+        def recorded(split_id: str, start: int, stop: int) -> Int64Array:
+            times = load(split_id, start, stop)
+            self.write(_Loaded(split_id, start, stop, times))
+            return times
+
+        return recorded
+
+    def locating(self, locate: FirstLater) -> FirstLater:
+        """The same for what says where opaque blocks are cut."""
+
+        def recorded(
+            split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
+        ) -> tuple[Int64Array, Int64Array]:
+            positions, times = locate(split_ids, starts, stops, bound_us)
+            self.write(_Located(tuple(split_ids), starts, stops, bound_us, positions, times))
+            return positions, times
+
+        return recorded
+
+
+def replay(lines: Iterable[str]) -> Iterator[ReplayedPlan]:
+    """Plan again what a log says.
+
+    Parameters
+    ----------
+    lines
+        Of the log.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is not such a log.
+    """
+    engine_lines: list[Any] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = _decoded(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgumentError(f"line {number} is none of an event log: {error!r}") from None
+        if isinstance(entry, EngineStarted) and engine_lines:
+            yield from _replay_engine(engine_lines)
+            engine_lines = []
+        engine_lines.append(entry)
+    yield from _replay_engine(engine_lines)
+
+
+def _replay_engine(entries: Sequence[Any]) -> Iterator[ReplayedPlan]:
+    if not entries:
+        return
+    started = entries[0]
+    if not isinstance(started, EngineStarted):
+        raise InvalidArgumentError(f"an event log begins with EngineStarted, not with {type(started).__name__}")
+    engine = Engine(
+        started.rules,
+        EventTimeIndex(_loader(entries), locate=_locator(entries)),
+        idle_timeout_us=started.idle_timeout_us,
+        reactive=ReactivePlanner(started.rules) if started.by_reports else None,
+        time_limit_us=started.time_limit_us,
+    )
+    plan: MicroBatchPlan | None = None
+    for entry in entries[1:]:
+        if isinstance(entry, events.Planned):
+            plan = engine.plan(entry.now_us, entry.max_rows)
+        elif isinstance(entry, MicroBatchPlan):
+            assert plan is not None, "a plan is written behind its event"
+            yield ReplayedPlan(_encoded(entry), _encoded(plan))
+        elif isinstance(entry, events.PlanCommitted):
+            assert plan is not None, "a plan is committed behind its event"
+            engine.commit(plan)
+        elif not isinstance(entry, (_Loaded, _Located)):
+            engine.apply(entry)
+
+
+def _loader(entries: Sequence[Any]) -> EventTimeLoader:
+    loaded: dict[tuple[str, int, int], deque[Int64Array]] = defaultdict(deque)
+    for entry in entries:
+        if isinstance(entry, _Loaded):
+            loaded[entry.split_id, entry.start, entry.stop].append(entry.times)
+
+    def load(split_id: str, start: int, stop: int) -> Int64Array:
+        known = loaded[split_id, start, stop]
+        if not known:
+            raise InvalidArgumentError(f"the log has no event times of split {split_id!r} from {start} to {stop}")
+        return known.popleft() if len(known) > 1 else known[0]
+
+    return load
+
+
+def _locator(entries: Sequence[Any]) -> FirstLater:
+    answers = deque(entry for entry in entries if isinstance(entry, _Located))
+
+    def locate(
+        split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
+    ) -> tuple[Int64Array, Int64Array]:
+        answer = answers.popleft() if answers else None
+        if answer is None or (answer.split_ids, answer.bound_us) != (tuple(split_ids), bound_us):
+            raise InvalidArgumentError(f"the log has no answer to where {list(split_ids)} pass {bound_us}")
+        return answer.positions, answer.times
+
+    return locate
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.name, "values": value.tolist()}
+    if isinstance(value, frozenset):
+        return {"set": sorted(value)}
+    if isinstance(value, tuple):
+        return [_encoded(one) for one in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {
+            "type": type(value).__name__,
+            **{field.name: _encoded(getattr(value, field.name)) for field in fields(value)},
+        }
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_decoded(one) for one in value)
+    if not isinstance(value, dict):
+        return value
+    if "dtype" in value:
+        return np.array(value["values"], value["dtype"])
+    if "set" in value:
+        return frozenset(value["set"])
+    kind: Callable[..., Any] = _TYPES[value["type"]]
+    return kind(**{name: _decoded(one) for name, one in value.items() if name != "type"})
