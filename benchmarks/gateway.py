@@ -15,7 +15,6 @@ SIZES = (1, 100, 2_000)
 
 
 def run(*, quick: bool) -> None:
-    # Spawned: gRPC does not survive a fork.
     processes = multiprocessing.get_context("spawn")
     ours, theirs = processes.Pipe()
     server = processes.Process(target=_serve, args=(theirs,))

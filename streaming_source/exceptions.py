@@ -6,7 +6,6 @@ from alignment.exceptions import AlignmentError
 
 __all__ = [
     "DataLossError",
-    "EventNotDeliveredError",
     "FileGoneError",
     "LateRecordError",
     "MalformedDataError",
@@ -58,10 +57,6 @@ class DataLossError(SourceError):
 
 class FileGoneError(DataLossError):
     """A file was deleted before it was read."""
-
-
-class EventNotDeliveredError(SourceError):
-    """A reader's event did not reach the enumerator, and the reader asked to be told."""
 
 
 class OffsetError(SourceError, ValueError):

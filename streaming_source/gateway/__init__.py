@@ -5,10 +5,8 @@ there a `GatewayClient`, one for each worker process, sends. Loss is no error: w
 nobody, and the watermark stays where it was.
 """
 
-from streaming_source.gateway.address import GatewayAddress
-from streaming_source.gateway.client import GatewayClient
-from streaming_source.gateway.refusals import Refusal
+from streaming_source.gateway.client import GatewayClient, TaskMessages
+from streaming_source.gateway.messages import GatewayAddress, Refusal
 from streaming_source.gateway.server import GatewayListener, GatewayServer
-from streaming_source.gateway.task_messages import TaskMessages
 
 __all__ = ["GatewayAddress", "GatewayClient", "GatewayListener", "GatewayServer", "Refusal", "TaskMessages"]

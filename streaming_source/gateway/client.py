@@ -1,63 +1,63 @@
-"""The tasks' end of a gateway."""
+"""The tasks' end of a gateway. What cannot be delivered is no error, and costs no task more than a few seconds."""
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
+import re
+import socket
+import ssl
 import time
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
-import pyarrow.flight as flight
-
+from alignment.reports import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
-from streaming_source.gateway import processes
-from streaming_source.gateway.address import GatewayAddress
-from streaming_source.gateway.breaker import CircuitBreaker
-from streaming_source.gateway.messages import QUERY_KEY, TOKEN_KEY, MessageHeader
-from streaming_source.gateway.refusals import Refusal
-from streaming_source.gateway.task_messages import TaskMessages
+from streaming_source.exceptions import UnsupportedOperationError
+from streaming_source.gateway.messages import (
+    MAX_MESSAGE_BYTES,
+    GatewayAddress,
+    MessageId,
+    Refusal,
+    RefusedError,
+    decode,
+    encode,
+    encode_reports,
+    event_from_json,
+    event_to_json,
+)
+from streaming_source.gateway.wire import Wire
 
-__all__ = ["GatewayClient"]
+__all__ = ["CircuitBreaker", "GatewayClient", "TaskMessages"]
 
 _log = logging.getLogger(__name__)
 
 _CALL_S: Final = 2.5
-_FIRST_PAUSE_S: Final = 0.05
+_PAUSE_S: Final = 0.05
+_TASK_S: Final = 5.0
+_QUICK_S: Final = 0.05
+"""A call that takes no longer is not counted: a task may ask for events as long as it reads."""
+_TRIES: Final = 2
+_MAX_REPORTS: Final = 500
+_MAX_ANSWER_BYTES: Final = 32 << 20
 _MAX_CLIENTS: Final = 16
-
-_OPTIONS: Final = (
-    # A proxy of the machine's is none for the cluster's own network, and would see the token.
-    ("grpc.enable_http_proxy", 0),
-    # gRPC's own back-off would outlast a gateway's short absence; there is one here, for all of the process.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
-_UNREACHABLE: Final = (flight.FlightUnavailableError, flight.FlightTimedOutError)
+_OK: Final = 200
+_FIRST_LINE: Final = re.compile(r"HTTP/1\.1 ([0-9]{3}) (.*)")
+_FIRST_WAIT_S: Final = 2.0
+_MOST_DOUBLINGS: Final = 5
+_OTHER_RUN: Final = {Refusal.NO_TOKEN.status, Refusal.WRONG_TOKEN.status, Refusal.OTHER_QUERY.status}
 
 
 class GatewayClient:
-    """Speaks to one gateway, for all tasks that run in this process one after another.
+    """Speaks to one gateway, for all tasks that run in this process; after a fork each process has its own connections.
 
-    `of` gives the process's own, so that a connection outlives a micro-batch. What cannot be delivered is no error: a
-    task spends at most 5 seconds in all on a gateway that is slow, a call at most 2.5. After a failure nobody tries for
-    2 seconds, then for 4, and so on up to 64, so that a worker whose gateway hangs loses at most 2.5 seconds after each
-    of these; one that nobody listens at costs next to nothing.
-
-    Parameters
-    ----------
-    address
-        Where the gateway is.
-    clock
-        Seconds, monotonic.
-    sleep
-        Waits for so many seconds.
-    connect
-        Makes a Flight client.
+    `of` gives the process's own, so that a connection outlives a micro-batch. A task spends at most 5 seconds in all on
+    a gateway that is slow, a call at most 2.5. After a failure nobody tries for 2 seconds, then for 4, and so on up to
+    64; one that nobody listens at costs next to nothing. Clock (monotonic seconds), sleep and connect (address, seconds
+    that it may take) are there for tests.
 
     Examples
     --------
@@ -74,25 +74,22 @@ class GatewayClient:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
-        connect: Callable[[GatewayAddress], Any] | None = None,
+        connect: Callable[[GatewayAddress, float], Any] | None = None,
     ) -> None:
         self.address = address
         self.clock = clock
-        self._connect = connect or _connect
+        self._connect = connect or Connection
         self._sleep = sleep
         self._breaker = CircuitBreaker(clock)
-        self._headers = [
-            (TOKEN_KEY.encode(), address.token.encode()),
-            (QUERY_KEY.encode(), address.query_id.encode()),
-        ]
-        self._lock = threading.Lock()
-        self._flight: Any = None
+        # Free ones: whoever calls takes one out, and two at once have two.
+        self._connections: list[Any] = []
         self._has_warned = False
+        weakref.finalize(self, _close_all, self._connections)
 
     @staticmethod
     def of(address: GatewayAddress) -> GatewayClient:
-        """The one of this process for an address; made when it is first asked for. O(1)."""
-        return _CLIENTS.get(address)
+        """The one of this process for an address. O(1)."""
+        return _client(address, os.getpid())
 
     def for_task(
         self,
@@ -101,93 +98,64 @@ class GatewayClient:
         attempt: int,
         event_serializer: SimpleVersionedSerializer[SourceEvent] | None = None,
     ) -> TaskMessages:
-        """What one attempt at a task sends.
-
-        Parameters
-        ----------
-        batch
-            Number of the micro-batch.
-        subtask_id
-            Number of the reader.
-        attempt
-            What tells the attempts at one task of a micro-batch apart; at least 0. Two that have the same are taken for
-            one, and what the later one sends for a repetition.
-        event_serializer
-            Of the source's events, if it has any.
-        """
-        return TaskMessages(self, MessageHeader(self.address.query_id, batch, subtask_id, attempt, 0), event_serializer)
+        """What one attempt at a task sends; two attempts of one number are taken for one."""
+        return TaskMessages(self, MessageId(batch, subtask_id, attempt), event_serializer)
 
     def close(self) -> None:
-        """Let go of the connection; the next call makes another one."""
-        with self._lock:
-            connection, self._flight = self._flight, None
-        if connection is not None and processes.is_own():
-            connection.close()
+        """Let go of connections; the next call makes another one."""
+        _close_all(self._connections)
 
-    def call(self, action: str, message: bytes, within_s: float, tries: int) -> list[bytes] | None:
-        """Send a message, and give the answers.
-
-        Parameters
-        ----------
-        action
-            What it is.
-        message
-            Header and body.
-        within_s
-            Seconds for all tries together.
-        tries
-            How often it is sent, at most, if it does not seem to arrive.
-
-        Returns
-        -------
-        answers
-            None if it was not delivered.
-        """
-        if not processes.is_own():
-            self._warn("this process was forked from one that has used it")
-            return None
+    def call(self, path: str, body: bytes, within_s: float, tries: int) -> bytes | None:
+        """Send a message, at most so often within so many seconds, and give the answer; None if it did not arrive."""
         if not self._breaker.allows():
             return None
         until = self.clock() + within_s
         tries = 1 if self._breaker.is_tripped else tries
         for left in reversed(range(tries)):
             try:
-                answers = self._call(action, message, max(min(_CALL_S, until - self.clock()), 0.0))
-            except _UNREACHABLE as error:
-                self.close()
-                pause_s = _FIRST_PAUSE_S
-                if left and until - self.clock() > 2 * pause_s:
-                    self._sleep(pause_s)
+                status, reason, answer = self._exchange(path, body, max(min(_CALL_S, until - self.clock()), 0.0))
+            except (OSError, RefusedError) as error:
+                if left and until - self.clock() > 2 * _PAUSE_S:
+                    self._sleep(_PAUSE_S)
                     continue
                 self._breaker.failed()
                 self._warn(f"{type(error).__name__}: it is out of reach, or slow")
                 return None
-            except flight.FlightUnauthenticatedError:
+            if status in _OTHER_RUN:
                 # It will not be let in later either: this is the gateway of another run of the query.
                 self._breaker.failed()
                 self._warn("it does not know this task's token")
                 return None
-            except Exception as error:
-                return self._after_refusal(error, is_repeated=left < tries - 1)
             self._breaker.succeeded()
-            return answers
+            if status == _OK:
+                return answer
+            if status == Refusal.REPLAYED.status and left < tries - 1:
+                # The first try did arrive, and its answer did not.
+                return b""
+            self._warn(f"it refused a message: {reason}")
+            return None
         return None
 
-    def _call(self, action: str, message: bytes, timeout_s: float) -> list[bytes]:
-        with self._lock:
-            if self._flight is None:
-                self._flight = self._connect(self.address)
-            connection = self._flight
-        options = flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
-        return [result.body.to_pybytes() for result in connection.do_action(flight.Action(action, message), options)]
-
-    def _after_refusal(self, error: Exception, *, is_repeated: bool) -> list[bytes] | None:
-        self._breaker.succeeded()
-        if is_repeated and getattr(error, "extra_info", None) == Refusal.REPLAYED.name.encode():
-            # The first try did arrive, and its answer did not.
-            return []
-        self._warn(f"it refused a message: {error}")
-        return None
+    def _exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
+        until = self.clock() + within_s
+        connection = None
+        while connection is None:
+            try:
+                connection = self._connections.pop()
+            except IndexError:
+                connection = self._connect(self.address, within_s)
+                break
+            if not connection.is_usable():
+                connection.close()
+                connection = None
+        try:
+            answer: tuple[int, str, bytes] = connection.exchange(path, body, max(until - self.clock(), 0.0))
+        except BaseException:
+            connection.close()
+            raise
+        # The gateway ends a connection after a refusal.
+        self._connections.append(connection) if answer[0] == _OK else connection.close()
+        return answer
 
     def _warn(self, why: str) -> None:
         if not self._has_warned:
@@ -200,40 +168,177 @@ class GatewayClient:
             )
 
 
-def _connect(address: GatewayAddress) -> Any:
-    return processes.use(
-        flight.FlightClient(address.uri, tls_root_certs=address.root_certificate, generic_options=list(_OPTIONS))
-    )
+@lru_cache(_MAX_CLIENTS)
+def _client(address: GatewayAddress, _pid: int) -> GatewayClient:
+    return GatewayClient(address)
 
 
-# ---- one for each address, in each process ----------------------------------------------------------------------
+def _close_all(connections: list[Any]) -> None:
+    while connections:
+        connections.pop().close()
 
 
-@dataclass(slots=True)
-class _Clients:
-    """The clients of a process; those used longest ago are closed when there are too many."""
+class Connection(Wire):
+    """To a gateway, kept open between calls. Used by one thread at a time, of the process that made it."""
 
-    lock: threading.Lock
-    by_address: OrderedDict[GatewayAddress, GatewayClient]
+    def __init__(self, address: GatewayAddress, within_s: float) -> None:
+        until = time.monotonic() + within_s
+        # A timeout of 0 would not wait at all.
+        connected = socket.create_connection((address.host, address.port), timeout=max(within_s, 0.001))
+        try:
+            if address.certificate is not None:
+                context = _trusting(address.certificate)
+                connected = context.wrap_socket(connected, server_hostname=address.host, do_handshake_on_connect=False)
+            super().__init__(connected)
+            self.deadline = until
+            self.shake_hands()
+        except BaseException:
+            connected.close()
+            raise
+        self._headers = {"Host": "gateway", "Gateway-Token": address.token, "Gateway-Query": address.query_id}
+        self._pid = os.getpid()
 
-    def get(self, address: GatewayAddress) -> GatewayClient:
-        with self.lock:
-            client = self.by_address.get(address) or GatewayClient(address)
-            self.by_address[address] = client
-            self.by_address.move_to_end(address)
-            surplus = [self.by_address.popitem(last=False)[1] for _ in range(len(self.by_address) - _MAX_CLIENTS)]
-        for unused in surplus:
-            unused.close()
-        return client
+    def is_usable(self) -> bool:
+        """Whether it is this process's own, and nothing has come that was not awaited, as its end."""
+        if self._pid != os.getpid():
+            return False
+        self.socket.settimeout(0)
+        try:
+            socket.socket.recv(self.socket, 1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
+        """Status, reason and body of the answer to a message."""
+        self.deadline = time.monotonic() + within_s
+        self.send(f"POST {path} HTTP/1.1", body, **self._headers)
+        first, headers = self.read_head()
+        if not (answer := _FIRST_LINE.fullmatch(first)):
+            raise RefusedError(Refusal.MALFORMED)
+        return int(answer[1]), answer[2], self.read_body(headers, _MAX_ANSWER_BYTES)
+
+    def close(self) -> None:
+        """Let go of it; another process that has it as well keeps its own end."""
+        self.socket.close()
 
 
-_CLIENTS = _Clients(threading.Lock(), OrderedDict())
+@lru_cache(_MAX_CLIENTS)
+def _trusting(certificate: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=certificate.decode())
+    # The gateway's own certificate is enough, whoever has signed it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
-def _after_fork() -> None:
-    """A parent's are of no use; and their lock may be held by a thread that the child does not have."""
-    global _CLIENTS
-    _CLIENTS = _Clients(threading.Lock(), OrderedDict())
+class CircuitBreaker:
+    """Lets nobody try for a while after a failure: 2 seconds, then twice as long each time, up to 64.
+
+    When the wait is over one caller may try; the others wait on until it says how that went.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        # No lock: a forked process could find it taken for ever. At worst two threads try at once.
+        self._clock = clock
+        self._failures = 0
+        self._closed_until = 0.0
+
+    @property
+    def is_tripped(self) -> bool:
+        """Whether the last try failed."""
+        return self._failures > 0
+
+    def allows(self) -> bool:
+        """Whether the caller may try; if so it says afterwards how that went."""
+        if not self._failures:
+            return True
+        now = self._clock()
+        if now < self._closed_until:
+            return False
+        # Whoever comes while this one tries.
+        self._closed_until = now + self._wait_s
+        return True
+
+    def succeeded(self) -> None:
+        """It worked: everybody may try."""
+        self._failures = 0
+
+    def failed(self) -> None:
+        """It did not work, after all tries that the caller had."""
+        self._closed_until = self._clock() + self._wait_s
+        self._failures += 1
+
+    @property
+    def _wait_s(self) -> float:
+        return _FIRST_WAIT_S * 2.0 ** min(self._failures, _MOST_DOUBLINGS)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+class TaskMessages:
+    """What one attempt at a task sends to its gateway, from a first message on; on the task's thread."""
+
+    def __init__(
+        self,
+        client: GatewayClient,
+        message: MessageId,
+        event_serializer: SimpleVersionedSerializer[SourceEvent] | None,
+    ) -> None:
+        self._client = client
+        self._next = message
+        self._serializer = event_serializer
+        self._left_s = _TASK_S
+
+    def send_reports(self, reports: Sequence[RangeReport]) -> bool:
+        """Report what was read; whether all of it arrived. Many reports go in several messages."""
+        parts = (reports[begin : begin + _MAX_REPORTS] for begin in range(0, len(reports), _MAX_REPORTS))
+        return all(self._send("reports", body, _TRIES) is not None for part in parts for body in _bodies(part))
+
+    def send_event(self, event: SourceEvent) -> bool:
+        """Send an event to the enumerator, at most once; whether it arrived. As in Flink a lost one is no error."""
+        return self._send("event", encode(event_to_json(self._events_as_bytes, event)), _TRIES) is not None
+
+    def take_events(self) -> list[SourceEvent]:
+        """Events from the enumerator that this reader was not given yet; a lost answer is lost."""
+        serializer = self._events_as_bytes
+        events = []
+        for written in decode(self._send("take_events", b"", tries=1) or b"[]"):
+            try:
+                events.append(event_from_json(serializer, written))
+            except RefusedError:
+                _log.error("an event from the enumerator is left out: %s cannot read it", type(serializer).__name__)
+        return events
+
+    @property
+    def _events_as_bytes(self) -> SimpleVersionedSerializer[SourceEvent]:
+        if self._serializer is None:
+            raise UnsupportedOperationError(
+                "this source has no serializer for source events: override Source.source_event_serializer"
+            )
+        return self._serializer
+
+    def _send(self, action: str, body: bytes, tries: int) -> bytes | None:
+        message = self._next
+        self._next = replace(message, number=message.number + 1)
+        if len(body) > MAX_MESSAGE_BYTES:
+            _log.error("a message of %d bytes is not sent: the gateway refuses such", len(body))
+            return None
+        if self._left_s <= 0:
+            return None
+        began = self._client.clock()
+        answer = self._client.call(message.path(action), body, self._left_s, tries)
+        took_s = self._client.clock() - began
+        self._left_s -= took_s if took_s > _QUICK_S else 0.0
+        return answer
+
+
+def _bodies(reports: Sequence[RangeReport]) -> Iterator[bytes]:
+    """Reports in messages that the gateway takes."""
+    body = encode_reports(reports)
+    if len(body) <= MAX_MESSAGE_BYTES or len(reports) == 1:
+        yield body
+    else:
+        middle = len(reports) // 2
+        yield from _bodies(reports[:middle])
+        yield from _bodies(reports[middle:])

@@ -1,194 +1,136 @@
-"""What is said over a gateway, in bytes.
-
-A message is a header of fixed length and a body: reports as one Arrow record batch, in Arrow's stream format, or an
-event as its serializer wrote it. What came over the wire is checked before any of it is used, and never unpickled.
-"""
+"""What goes over a gateway: JSON, of which nothing is used before all of it was checked."""
 
 from __future__ import annotations
 
-import itertools
-import struct
-from array import array
+import base64
+import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, field, fields
+from enum import Enum
 from operator import attrgetter
-from typing import Any, Final, NoReturn
-
-import pyarrow as pa
+from typing import Any, Final
 
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
-from streaming_source.gateway.refusals import Refusal, RefusedError
 
 __all__ = [
-    "EVENT",
-    "HEADER_BYTES",
-    "QUERY_ID_CHARACTERS",
-    "QUERY_KEY",
-    "REPORTS",
-    "TAKE_EVENTS",
-    "TOKEN_KEY",
-    "MessageHeader",
-    "decode_event",
+    "MAX_MESSAGE_BYTES",
+    "GatewayAddress",
+    "MessageId",
+    "Refusal",
+    "RefusedError",
+    "decode",
     "decode_reports",
-    "encode_event",
+    "encode",
     "encode_reports",
+    "event_from_json",
+    "event_to_json",
 ]
 
-REPORTS: Final = "reports"
-EVENT: Final = "event"
-TAKE_EVENTS: Final = "take_events"
-"""What a message may be: the type of its Flight action."""
-
-TOKEN_KEY: Final = "gateway-token"
-QUERY_KEY: Final = "gateway-query"
-"""Headers of every call."""
-
-QUERY_ID_CHARACTERS: Final = 16
-
-_MAGIC: Final = b"SSG1"
-_HEADER: Final = struct.Struct(f">4s{QUERY_ID_CHARACTERS}sqiqi")
-_VERSION: Final = struct.Struct(">i")
-
-HEADER_BYTES: Final = _HEADER.size
-
+MAX_MESSAGE_BYTES: Final = 1 << 20
 _MAX_SPLIT_ID: Final = 8192
 """Characters: a path of 4,096, and what a connector adds to it."""
+_KINDS: Final = {name.name: {"str": str, "int": int, "bool": bool}[str(name.type)] for name in fields(RangeReport)}
+_PATH: Final = re.compile(r"/(\w+)/(\d{1,18})/(\d{1,18})/(\d{1,18})/(\d{1,18})", re.ASCII)
 
-_NAMES: Final = tuple(field.name for field in fields(RangeReport))
-_SCHEMA: Final = pa.schema(
-    [pa.field(name, pa.string() if name == "split_id" else pa.int64(), nullable=False) for name in _NAMES]
-)
+
+class Refusal(Enum):
+    """Why a message is refused: the status of the answer in HTTP, and its text."""
+
+    MALFORMED = (400, "malformed")
+    NO_TOKEN = (401, "no token")
+    WRONG_TOKEN = (403, "wrong token")
+    UNKNOWN_ACTION = (404, "unknown action")
+    SLOW = (408, "too slow")
+    REPLAYED = (409, "replayed")
+    STALE = (410, "of an old micro-batch")
+    OVERSIZED = (413, "oversized")
+    OTHER_QUERY = (421, "token or message of another query")
+    CROWDED = (503, "too many at once")
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        self.text = text
+
+
+class RefusedError(Exception):
+    """A message is refused; the text names the reason, and nothing of what the message holds."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True)
-class MessageHeader:
-    """Which message this is.
+class GatewayAddress:
+    """What a task needs to reach the gateway of its query. Picklable; its text does not show the token.
 
     Attributes
     ----------
+    host, port
+        Where it listens.
     query_id
-        Of the run of the query; 16 ASCII characters.
-    batch
-        Number of the micro-batch, at least 0.
-    subtask_id
-        Number of the reader, at least 0.
-    attempt
-        What tells the attempts at one task apart, at least 0: each numbers its own messages.
-    number
-        Of the message within its task attempt, upwards from 0.
+        Of the run of the query: a planner that starts again has another one.
+    token
+        What every message has to carry.
+    certificate
+        PEM of the gateway's own certificate; None without TLS.
     """
 
+    host: str
+    port: int
     query_id: str
+    token: str = field(repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageId:
+    """Which message this is: of a micro-batch, a reader, an attempt at its task, numbered upwards within that."""
+
     batch: int
     subtask_id: int
     attempt: int
-    number: int
+    number: int = 0
 
-    def encode(self) -> bytes:
-        """`HEADER_BYTES` bytes."""
-        return _HEADER.pack(
-            _MAGIC, self.query_id.encode("ascii"), self.batch, self.subtask_id, self.attempt, self.number
-        )
+    def path(self, action: str) -> str:
+        """Where the message is posted: `/reports/7/0/12/3`."""
+        return "/".join(["", action, *map(str, astuple(self))])
 
     @classmethod
-    def decode(cls, message: bytes) -> MessageHeader:
-        """The header that a message begins with.
-
-        Raises
-        ------
-        RefusedError
-            If there is none.
-        """
-        try:
-            magic, query_id, *numbers = _HEADER.unpack_from(message)
-            header = cls(query_id.decode("ascii"), *numbers)
-        except (struct.error, UnicodeDecodeError):
-            _refuse()
-        if magic != _MAGIC or min(numbers) < 0:
-            _refuse()
-        return header
-
-
-# ---- reports -----------------------------------------------------------------------------------------------------
+    def parse(cls, path: str) -> tuple[str, MessageId]:
+        """Action and message of a path."""
+        if not (match := _PATH.fullmatch(path)):
+            raise RefusedError(Refusal.UNKNOWN_ACTION)
+        action, *numbers = match.groups()
+        return action, cls(*map(int, numbers))
 
 
 def encode_reports(reports: Sequence[RangeReport]) -> bytes:
-    """Reports as an Arrow stream of one record batch. O(n)."""
-    arrays = [_array(list(map(attrgetter(field.name), reports)), field.type) for field in _SCHEMA]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
-        writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    """Reports as a JSON object of their fields, each a list. O(n)."""
+    return encode({name: list(map(attrgetter(name), reports)) for name in _KINDS})
 
 
 def decode_reports(body: bytes) -> list[RangeReport]:
-    """The reports that `encode_reports` wrote. O(n), in memory as well: nothing is decompressed.
-
-    Raises
-    ------
-    RefusedError
-        If the bytes are anything else, or a report says what cannot be.
-    """
+    """The reports that `encode_reports` wrote; anything else, and a report of what cannot be, is refused. O(n)."""
+    columns = decode(body)
+    if not isinstance(columns, dict) or columns.keys() != _KINDS.keys():
+        raise RefusedError(Refusal.MALFORMED)
+    for name, kind in _KINDS.items():
+        column = columns[name]
+        if not isinstance(column, list) or not set(map(type, column)) <= {kind}:
+            raise RefusedError(Refusal.MALFORMED)
+        if kind is int and column and not -(1 << 63) <= min(column) <= max(column) < 1 << 63:
+            raise RefusedError(Refusal.MALFORMED)
     try:
-        columns = map(_values, _read_batch(pa.py_buffer(body)).columns)
-        reports = [RangeReport(*row) for row in zip(*columns, strict=True)]
-    except (pa.ArrowException, OSError, TypeError, ValueError, struct.error, StopIteration):
-        _refuse()
+        reports = [RangeReport(*row) for row in zip(*map(columns.__getitem__, _KINDS), strict=True)]
+    except ValueError:
+        raise RefusedError(Refusal.MALFORMED) from None
     if not all(map(_is_possible, reports)):
-        _refuse()
+        raise RefusedError(Refusal.MALFORMED)
     return reports
-
-
-def _read_batch(body: pa.Buffer) -> pa.RecordBatch:
-    messages = pa.ipc.MessageReader.open_stream(body)
-    schema, content = messages.read_next_message(), messages.read_next_message()
-    if schema.type != "schema" or content.type != "record batch" or pa.ipc.read_schema(schema) != _SCHEMA:
-        _refuse()
-    if _is_compressed(content.metadata.to_pybytes()):
-        # It says itself how large it will be.
-        _refuse()
-    batch = pa.ipc.read_record_batch(content, _SCHEMA)
-    batch.validate(full=True)
-    if any(column.null_count for column in batch.columns):
-        _refuse()
-    try:
-        messages.read_next_message()
-    except StopIteration:
-        return batch
-    _refuse()
-
-
-def _is_compressed(metadata: bytes) -> bool:
-    """Whether a record batch names a compression: field 3 of the table that is field 2 of an Arrow message.
-
-    Arrow decompresses as it reads, and offers no way to say how much.
-    """
-    message = _offset(metadata, 0)
-    batch = _table_field(metadata, message, 2)
-    return batch is not None and _table_field(metadata, _offset(metadata, batch), 3) is not None
-
-
-def _table_field(data: bytes, table: int, field: int) -> int | None:
-    """Where a field of a flatbuffers table stands; None if it is not set."""
-    vtable = table - _number(data, "<i", table)
-    entry = 4 + 2 * field
-    if entry >= _number(data, "<H", vtable):
-        return None
-    offset = _number(data, "<H", vtable + entry)
-    return table + offset if offset else None
-
-
-def _offset(data: bytes, position: int) -> int:
-    return position + _number(data, "<I", position)
-
-
-def _number(data: bytes, kind: str, position: int) -> int:
-    if position < 0:
-        raise struct.error("before the beginning")
-    number: int = struct.unpack_from(kind, data, position)[0]
-    return number
 
 
 def _is_possible(report: RangeReport) -> bool:
@@ -203,52 +145,28 @@ def _is_possible(report: RangeReport) -> bool:
     )
 
 
-# Columns go into Arrow and come out of it by their buffers: `pa.array` and `pa.scalar` import pandas, if there is one.
-# That takes a second: of a worker before its first message, and of the planner before its first answer.
+def event_to_json(serializer: SimpleVersionedSerializer[SourceEvent], event: SourceEvent) -> list[Any]:
+    """An event for JSON: the version of the serializer, and what it wrote as base64."""
+    return [serializer.version, base64.b64encode(serializer.serialize(event)).decode()]
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if kind == pa.int64():
-        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array("q", values))])
-    texts = [value.encode() for value in values]
-    ends = array("i", itertools.accumulate(map(len, texts), initial=0))
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))])
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """The values of a column without nulls that was validated, and has no offset."""
-    buffers = column.buffers()
-    if not len(column):
-        return []
-    if column.type == pa.int64():
-        return memoryview(buffers[1]).cast("q")[: len(column)].tolist()
-    ends = memoryview(buffers[1]).cast("i")[: len(column) + 1].tolist()
-    text = b"" if buffers[2] is None else buffers[2].to_pybytes()
-    return [text[begin:end].decode() for begin, end in itertools.pairwise(ends)]
-
-
-# ---- events ------------------------------------------------------------------------------------------------------
-
-
-def encode_event(serializer: SimpleVersionedSerializer[SourceEvent], event: SourceEvent) -> bytes:
-    """An event as its serializer writes it, after the version."""
-    return _VERSION.pack(serializer.version) + serializer.serialize(event)
-
-
-def decode_event(serializer: SimpleVersionedSerializer[SourceEvent], body: bytes) -> SourceEvent:
-    """The event that `encode_event` wrote.
-
-    Raises
-    ------
-    RefusedError
-        If the serializer does not take it.
-    """
+def event_from_json(serializer: SimpleVersionedSerializer[SourceEvent], value: Any) -> SourceEvent:
+    """The event that `event_to_json` wrote; what the serializer does not take is refused."""
     try:
-        (version,) = _VERSION.unpack_from(body)
-        return serializer.deserialize(version, body[_VERSION.size :])
-    except Exception:  # a connector's own code, on bytes from anybody: what it says may quote them
-        _refuse()
+        version, data = value
+        return serializer.deserialize(version, base64.b64decode(data, validate=True))
+    except Exception:  # a connector's own code, on bytes from anybody: its text may quote them
+        raise RefusedError(Refusal.MALFORMED) from None
 
 
-def _refuse() -> NoReturn:
-    raise RefusedError(Refusal.MALFORMED) from None
+def encode(value: Any) -> bytes:
+    """A value of JSON as bytes."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode(body: bytes) -> Any:
+    """The value of a JSON text; anything else is refused."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise RefusedError(Refusal.MALFORMED) from None

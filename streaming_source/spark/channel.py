@@ -7,16 +7,14 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from alignment.reports import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent, SourceSplit
 from streaming_source.coordinator import SourceCoordinator
+from streaming_source.gateway import GatewayAddress, GatewayServer, TaskMessages
 from streaming_source.spark.observed_times import ObservedTimes
 from streaming_source.spark.options import FrameOptions
-
-if TYPE_CHECKING:
-    from streaming_source.gateway import GatewayAddress, TaskMessages
 
 __all__ = ["ANSWERS_S", "PlannerChannel", "ReaderChannel", "local_folder"]
 
@@ -49,9 +47,6 @@ class PlannerChannel:
         options: FrameOptions,
         turn: threading.RLock,
     ) -> None:
-        # Here and not above: it takes a tenth of a second to import, in each process, and few queries have a gateway.
-        from streaming_source.gateway import GatewayServer
-
         self._coordinator = coordinator
         self._turn = turn
         self._server = GatewayServer(
@@ -61,7 +56,6 @@ class PlannerChannel:
             port=options.gateway_port,
             certificate=_path(options.gateway_certificate),
             key=_path(options.gateway_key),
-            directory=local_folder(),
         )
 
     def address(self) -> GatewayAddress:

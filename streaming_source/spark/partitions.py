@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -13,11 +13,9 @@ from pyspark.sql.datasource import InputPartition
 
 from streaming_source.api import InputStatus, Source, SourceEvent, SourceReaderContext, SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
+from streaming_source.gateway import GatewayAddress, GatewayClient
 from streaming_source.spark.channel import ANSWERS_S, ReaderChannel
 from streaming_source.spark.rows import FrameOutput, RowShaper
-
-if TYPE_CHECKING:
-    from streaming_source.gateway import GatewayAddress
 
 __all__ = ["MIN_ROWS_PER_READER", "AlignedInputPartition", "read_splits"]
 
@@ -139,9 +137,6 @@ def _read(
 def _channel(
     source: Source[Any, Any], partition: AlignedInputPartition, gateway: GatewayAddress, *, reports: bool
 ) -> ReaderChannel:
-    # Here and not above: see `PlannerChannel`.
-    from streaming_source.gateway import GatewayClient
-
     task = TaskContext.get()
     attempt = 0 if task is None else task.taskAttemptId()
     serializer = source.source_event_serializer

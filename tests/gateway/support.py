@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-import pyarrow.flight as flight
 from hypothesis import strategies as st
 
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import DataclassEventSerializer, SourceEvent
 from streaming_source.gateway import GatewayAddress
-from streaming_source.gateway.messages import MessageHeader, encode_reports
+from streaming_source.gateway.messages import MessageId, encode_reports
 
 
 @dataclass(frozen=True)
@@ -57,45 +57,47 @@ class RecordingListener:
             return self.outgoing.pop(subtask_id, [])
 
 
-def message(address: GatewayAddress, *, number: int = 0, batch: int = 1, body: bytes | None = None) -> bytes:
-    """A message that a gateway takes, if it was not taken yet."""
-    header = MessageHeader(address.query_id, batch, 0, 0, number)
-    return header.encode() + (encode_reports([REPORT]) if body is None else body)
+BODY = encode_reports([REPORT])
+
+OK = (200, "OK")
+
+Headers = Iterable[tuple[str, str]]
+
+
+def path(action: str = "reports", *, number: int = 0, batch: int = 1) -> str:
+    """Where a message goes that a gateway takes, if it was not taken yet."""
+    return MessageId(batch, 0, 0, number).path(action)
 
 
 class Stranger:
-    """Calls a gateway with Arrow Flight alone, with any headers and any bytes."""
+    """Calls a gateway with Python's own HTTP client, with any headers and any bytes."""
 
     def __init__(self, address: GatewayAddress) -> None:
-        self._client = flight.FlightClient(
-            address.uri, tls_root_certs=address.root_certificate, generic_options=[("grpc.enable_http_proxy", 0)]
-        )
+        self._client = http.client.HTTPConnection(address.host, address.port, timeout=20)
 
-    def call(self, action: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> list[bytes]:
-        options = flight.FlightCallOptions(timeout=20, headers=headers)
-        return [result.body.to_pybytes() for result in self._client.do_action(flight.Action(action, body), options)]
-
-    def list_flights(self, headers: list[tuple[bytes, bytes]]) -> list[object]:
-        return list(self._client.list_flights(options=flight.FlightCallOptions(timeout=20, headers=headers)))
-
-    def put(self, size: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Stream about so many bytes to a method that no gateway offers."""
-        batch = pa.record_batch({"x": pa.array([0] * 1_000, pa.int64())})
-        options = flight.FlightCallOptions(timeout=20, headers=headers)
-        writer, reader = self._client.do_put(flight.FlightDescriptor.for_command(b""), batch.schema, options)
-        with writer:
-            for _ in range(size // batch.nbytes + 1):
-                writer.write_batch(batch)
-            writer.done_writing()
-            reader.read()
+    def call(self, path: str, body: bytes, headers: Headers, method: str = "POST") -> tuple[int, str]:
+        """Status and reason of the answer."""
+        self._client.putrequest(method, path, skip_accept_encoding=True)
+        for name, value in (*headers, ("Content-Length", str(len(body)))):
+            self._client.putheader(name, value)
+        self._client.endheaders(body)
+        with self._client.getresponse() as response:
+            response.read()
+            return response.status, response.reason
 
     def close(self) -> None:
         self._client.close()
 
 
-def credentials(address: GatewayAddress) -> list[tuple[bytes, bytes]]:
+def credentials(address: GatewayAddress) -> list[tuple[str, str]]:
     """The headers that open a gateway."""
-    return [(b"gateway-token", address.token.encode()), (b"gateway-query", address.query_id.encode())]
+    return [("Gateway-Token", address.token), ("Gateway-Query", address.query_id)]
+
+
+def request(address: GatewayAddress, *, number: int = 0, headers: Headers = (), body: bytes = BODY) -> bytes:
+    """A message that a gateway takes, as it goes over the wire; with further headers."""
+    lines = [f"{name}: {value}" for name, value in (*credentials(address), *headers)]
+    return "\r\n".join([f"POST {path(number=number)} HTTP/1.1", *lines, "", ""]).encode() + body
 
 
 @st.composite

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streaming_source.gateway.breaker import CircuitBreaker
+from streaming_source.gateway.client import CircuitBreaker
 
 
 class Clock:

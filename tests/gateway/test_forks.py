@@ -59,22 +59,39 @@ def test_workers_forked_by_a_daemon_that_never_used_it_each_reach_the_gateway() 
     assert run("for task in range(4): in_child(lambda: send(address, task))") == "arrived 4\n"
 
 
-def test_a_child_of_a_process_that_used_it_does_without() -> None:
+def test_a_child_of_a_process_that_used_it_uses_it_as_well_and_so_does_its_parent() -> None:
     code = """
 assert send(address, 0)
 for task in (1, 2):
-    in_child(lambda: not send(address, task))
+    in_child(lambda: send(address, task))
 in_child(lambda: GatewayClient.of(address).close() is None)
 assert send(address, 3)
 """
-    assert run(code) == "arrived 2\n"
+    assert run(code) == "arrived 4\n"
 
 
-def test_a_child_that_is_forked_while_the_clients_are_locked_does_not_wait_for_the_lock() -> None:
+def test_a_child_has_a_connection_of_its_own_for_what_its_parent_has_begun() -> None:
     code = """
-from streaming_source.gateway import client
-with client._CLIENTS.lock:
-    in_child(lambda: send(address, 0))
+messages = GatewayClient.of(address).for_task(0, 0, 7)
+assert messages.send_reports([REPORT])
+in_child(lambda: GatewayClient.of(address).for_task(0, 1, 8).send_reports([REPORT]) and messages.send_reports([REPORT]))
+assert messages.send_reports([REPORT]) is False  # the child has sent one of that number
+assert messages.send_reports([REPORT])
+"""
+    assert run(code) == "arrived 4\n"
+
+
+def test_a_child_that_is_forked_in_the_middle_of_a_call_makes_its_own() -> None:
+    code = """
+import socket, threading
+with socket.create_server(("127.0.0.1", 0)) as mute:
+    from dataclasses import replace
+    hangs = replace(address, port=mute.getsockname()[1])
+    calling = threading.Thread(target=send, args=(hangs, 0))
+    calling.start()
+    with mute.accept()[0]:
+        in_child(lambda: send(address, 0))
+    calling.join()
 """
     assert run(code) == "arrived 1\n"
 
@@ -83,8 +100,26 @@ def test_a_child_that_closes_its_parents_server_leaves_it_in_peace() -> None:
     code = """
 server = GatewayServer(RecordingListener(), None)
 own = server.start()
-in_child(lambda: server.close() is None and not send(own, 0) and (os._exit(0) or True))
-assert GatewayClient(own).for_task(0, 0, 0).send_reports([REPORT])
+in_child(lambda: server.close() is None and send(own, 0))
+assert send(own, 1)
+server.close()
+"""
+    assert run(code) == "arrived 0\n"
+
+
+def test_a_child_of_a_process_that_listens_may_listen_as_well() -> None:
+    code = """
+server = GatewayServer(RecordingListener(), None)
+assert send(server.start(), 0)
+
+def listens():
+    own = GatewayServer(RecordingListener(), None)
+    try:
+        return send(own.start(), 0)
+    finally:
+        own.close()
+
+in_child(listens)
 server.close()
 """
     assert run(code) == "arrived 0\n"

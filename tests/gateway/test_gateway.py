@@ -7,14 +7,12 @@ import pickle
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-from alignment.exceptions import InvalidArgumentError
 from alignment.reports import RangeReport
 from streaming_source.api import SourceEvent
-from streaming_source.exceptions import EventNotDeliveredError, OptionError, UnsupportedOperationError
+from streaming_source.exceptions import OptionError, UnsupportedOperationError
 from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal
 from tests.gateway.support import REPORT, SERIALIZER, Answer, AskForMore, RecordingListener
 
@@ -41,24 +39,15 @@ def test_many_reports_go_in_messages_that_the_gateway_takes(
 
 
 def test_what_the_gateway_would_refuse_as_too_large_is_not_sent(
-    listener: RecordingListener, caplog: pytest.LogCaptureFixture
+    address: GatewayAddress, listener: RecordingListener, server: GatewayServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = GatewayServer(listener, SERIALIZER, max_message_bytes=1 << 16)
-    messages = GatewayClient.of(server.start()).for_task(0, 0, 0, SERIALIZER)
-    assert not messages.send_event(AskForMore("x" * (1 << 16), 7))
-    with pytest.raises(EventNotDeliveredError):
-        messages.send_event(AskForMore("x" * (1 << 16), 7), required=True)
+    messages = GatewayClient.of(address).for_task(0, 0, 0, SERIALIZER)
+    assert not messages.send_event(AskForMore("x" * (1 << 20), 7))
     assert "is not sent" in caplog.text
-    reports = [RangeReport(f"{number:08}" * 500, 0, number, number) for number in range(50)]
+    reports = [RangeReport(f"{number:04}" + "ü" * 8000, 0, number, number) for number in range(50)]
     assert messages.send_reports(reports)
-    server.close()
     assert listener.reports == reports
     assert server.refused == {}
-
-
-def test_a_limit_below_that_of_a_report_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="max_message_bytes = 65535: must be at least 65536"):
-        GatewayServer(RecordingListener(), None, max_message_bytes=65_535)
 
 
 def test_an_event_that_cannot_be_written_does_not_take_the_others_with_it(
@@ -72,7 +61,7 @@ def test_an_event_that_cannot_be_written_does_not_take_the_others_with_it(
 
 def test_an_event_arrives_with_the_number_of_its_reader(address: GatewayAddress, listener: RecordingListener) -> None:
     messages = GatewayClient.of(address).for_task(batch=4, subtask_id=3, attempt=9, event_serializer=SERIALIZER)
-    assert messages.send_event(AskForMore("orders", 7), required=True)
+    assert messages.send_event(AskForMore("orders", 7))
     assert messages.send_event(Answer(True, 0.5, ("a", "b")))
     assert listener.events == [(3, AskForMore("orders", 7)), (3, Answer(True, 0.5, ("a", "b")))]
 
@@ -167,7 +156,7 @@ def test_a_message_imports_no_pandas() -> None:
 
 
 def test_the_text_of_an_address_does_not_show_its_token(address: GatewayAddress) -> None:
-    assert address.token not in f"{address} {address!r} {address.uri} {[address]}"
+    assert address.token not in f"{address} {address!r} {[address]}"
 
 
 def test_every_server_has_a_token_and_a_query_of_its_own(listener: RecordingListener) -> None:
@@ -193,20 +182,16 @@ def test_a_server_that_was_never_started_is_closed_like_any_other(server: Gatewa
     server.close()
 
 
-def test_a_closed_server_leaves_no_thread_no_socket_and_no_file(listener: RecordingListener, tmp_path: Path) -> None:
+def test_a_closed_server_leaves_no_thread_and_no_file(listener: RecordingListener) -> None:
     threads, handles = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        server = GatewayServer(listener, None, directory=tmp_path)
+        server = GatewayServer(listener, None)
         client = GatewayClient(server.start())
         assert client.for_task(0, 0, 0).send_reports([REPORT])
         client.close()
         server.close()
-    # gRPC's own, which call into Python, are known to it as dummies.
-    left = {thread for thread in set(threading.enumerate()) - threads if "Dummy" not in thread.name}
-    assert left == set()
-    assert list(tmp_path.iterdir()) == []
-    # gRPC keeps a few for the process; what a server leaves would be there five times.
-    assert len(os.listdir("/proc/self/fd")) - handles < 15
+    assert set(threading.enumerate()) <= threads
+    assert len(os.listdir("/proc/self/fd")) <= handles
 
 
 def test_close_does_not_wait_for_a_listener_that_never_returns() -> None:
@@ -242,14 +227,6 @@ def test_an_address_that_cannot_be_had_is_an_error_that_names_the_options(host: 
     server = GatewayServer(RecordingListener(), None, host=host, port=port)
     with pytest.raises(OptionError, match=r"gatewayPort = \d+"):
         server.start()
-    server.close()
-
-
-def test_tasks_are_told_the_public_host_where_there_is_one(listener: RecordingListener) -> None:
-    server = GatewayServer(listener, None, public_host="localhost")
-    address = server.start()
-    assert address.host == "localhost"
-    assert GatewayClient(address).for_task(0, 0, 0).send_reports([REPORT])
     server.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
 import signal
@@ -14,11 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import pyarrow.flight as flight
 import pytest
 
 from alignment.reports import RangeReport
-from streaming_source.exceptions import EventNotDeliveredError
 from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal
 from tests.gateway.support import REPORT, SERIALIZER, AskForMore, RecordingListener
 
@@ -44,23 +43,28 @@ class Wire:
     """A connection to nowhere: each call takes as long as it may, unless it was told what happens."""
 
     clock: Clock
-    outcomes: list[Exception | None] = field(default_factory=list)
+    outcomes: list[Exception | Refusal | None] = field(default_factory=list)
     calls: int = 0
     answers_after_s: float = 0.0
+    given_s: list[float] = field(default_factory=list)
 
     def client(self) -> GatewayClient:
-        return GatewayClient(ADDRESS, clock=self.clock, sleep=self.clock.advance, connect=lambda _address: self)
+        return GatewayClient(ADDRESS, clock=self.clock, sleep=self.clock.advance, connect=lambda *_: self)
 
-    def do_action(self, action: flight.Action, options: object) -> Iterator[flight.Result]:
+    def is_usable(self) -> bool:
+        return True
+
+    def exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
         self.calls += 1
-        outcome = self.outcomes.pop(0) if self.outcomes else flight.FlightTimedOutError("")
-        if isinstance(outcome, flight.FlightTimedOutError):
+        self.given_s.append(within_s)
+        outcome = self.outcomes.pop(0) if self.outcomes else TimeoutError()
+        if isinstance(outcome, TimeoutError):
             # The longest that a call is given.
             self.clock.advance(2.5)
-        if outcome is not None:
+        if isinstance(outcome, Exception):
             raise outcome
         self.clock.advance(self.answers_after_s)
-        return iter(())
+        return (200, "OK", b"[]") if outcome is None else (outcome.status, outcome.text, b"")
 
     def close(self) -> None:
         pass
@@ -98,21 +102,18 @@ def test_a_worker_loses_one_call_after_each_back_off_at_most(wire: Wire) -> None
 
 def test_a_task_that_was_slowed_down_gives_up_though_the_gateway_is_back(wire: Wire) -> None:
     messages = wire.client().for_task(0, 0, 0)
-    wire.outcomes = [flight.FlightTimedOutError(""), None] * 2
+    wire.outcomes = [TimeoutError(), None] * 2
     assert [messages.send_reports([REPORT]) for _ in range(3)] == [True, False, False]
     assert wire.calls == 3
 
 
-def test_no_call_is_without_a_limit_though_its_time_ran_out(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[float] = []
-    # Arrow takes a negative timeout for none.
-    monkeypatch.setattr(flight, "FlightCallOptions", lambda timeout, headers: given.append(timeout))
-    wire.outcomes = [flight.FlightUnavailableError("")]
+def test_no_call_is_without_a_limit_though_its_time_ran_out(wire: Wire) -> None:
+    wire.outcomes = [ConnectionRefusedError()]
     overslept = GatewayClient(
-        ADDRESS, clock=wire.clock, sleep=lambda _seconds: wire.clock.advance(9.0), connect=lambda _address: wire
+        ADDRESS, clock=wire.clock, sleep=lambda _seconds: wire.clock.advance(9.0), connect=lambda *_: wire
     )
     overslept.for_task(0, 0, 0).send_reports([REPORT])
-    assert given == [2.5, 0.0]
+    assert wire.given_s == [2.5, 0.0]
 
 
 def test_a_task_that_asks_for_events_for_long_still_reports(wire: Wire) -> None:
@@ -125,42 +126,38 @@ def test_a_task_that_asks_for_events_for_long_still_reports(wire: Wire) -> None:
 
 
 def test_a_try_that_fails_is_repeated_once(wire: Wire) -> None:
-    wire.outcomes = [flight.FlightUnavailableError(""), None]
+    wire.outcomes = [ConnectionRefusedError(), None]
     assert wire.client().for_task(0, 0, 0).send_reports([REPORT])
     assert wire.calls == 2
 
 
 def test_a_message_whose_answer_was_lost_has_arrived(wire: Wire) -> None:
-    wire.outcomes = [flight.FlightTimedOutError(""), flight.FlightServerError("", extra_info=b"REPLAYED")]
+    wire.outcomes = [TimeoutError(), Refusal.REPLAYED]
     assert wire.client().for_task(0, 0, 0).send_reports([REPORT])
 
 
 def test_a_message_that_is_a_repetition_at_once_has_not_arrived(wire: Wire) -> None:
-    wire.outcomes = [flight.FlightServerError("", extra_info=b"REPLAYED")]
+    wire.outcomes = [Refusal.REPLAYED]
     assert not wire.client().for_task(0, 0, 0).send_reports([REPORT])
 
 
 def test_events_are_not_asked_for_again(wire: Wire) -> None:
-    wire.outcomes = [flight.FlightUnavailableError(""), None]
+    wire.outcomes = [ConnectionRefusedError(), None]
     assert wire.client().for_task(0, 0, 0, SERIALIZER).take_events() == []
     assert wire.calls == 1
 
 
 def test_a_gateway_that_answers_again_is_told_everything_again(wire: Wire) -> None:
     client = wire.client()
-    wire.outcomes = [flight.FlightUnavailableError("")] * 2
+    wire.outcomes = [ConnectionRefusedError()] * 2
     assert not client.for_task(0, 0, 0).send_reports([REPORT])
     wire.clock.advance(2)
     wire.outcomes = [None] * 3
     assert [client.for_task(1, task, 0).send_reports([REPORT]) for task in range(3)] == [True] * 3
 
 
-def test_a_lost_event_is_an_error_only_for_who_asked(wire: Wire) -> None:
-    messages = wire.client().for_task(0, 0, 0, SERIALIZER)
-    assert not messages.send_event(AskForMore("confidential split", 7))
-    with pytest.raises(EventNotDeliveredError, match=r"AskForMore .* gateway\.invalid:4711 .* gatewayHost") as caught:
-        messages.send_event(AskForMore("confidential split", 7), required=True)
-    assert "confidential" not in str(caught.value)
+def test_a_lost_event_is_no_error(wire: Wire) -> None:
+    assert not wire.client().for_task(0, 0, 0, SERIALIZER).send_event(AskForMore("confidential split", 7))
 
 
 def test_it_is_said_once_and_without_the_token(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
@@ -204,15 +201,65 @@ def test_somebody_listens_who_never_answers() -> None:
         client.close()
 
 
-def test_something_else_answers() -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9999999999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n[",
+        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+        b"\0" * 20_000,
+        b"",
+    ],
+)
+def test_something_else_answers(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         client = GatewayClient(replace(ADDRESS, host="127.0.0.1", port=other.getsockname()[1]))
         messages = client.for_task(0, 0, 0)
         outcome: list[bool] = []
-        with answering(other, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
+        with answering(other, answer):
             outcome.append(messages.send_reports([REPORT]))
         assert outcome == [False]
         client.close()
+
+
+def test_an_answer_that_comes_byte_by_byte_is_not_awaited_for_longer_than_a_call() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        client = GatewayClient(replace(ADDRESS, host="127.0.0.1", port=slow.getsockname()[1]))
+        done = threading.Event()
+
+        def drip() -> None:
+            connection, _ = slow.accept()
+            with connection:
+                while not done.wait(0.05):
+                    with contextlib.suppress(OSError):
+                        connection.sendall(b"H")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began = time.monotonic()
+        assert client.call("/reports/0/0/0/0", b"", within_s=0.5, tries=1) is None
+        assert time.monotonic() - began < 10
+        done.set()
+        thread.join()
+        client.close()
+
+
+def test_a_connection_that_the_gateway_has_closed_is_not_used_again(listener: RecordingListener) -> None:
+    before = GatewayServer(listener, SERIALIZER)
+    address = before.start()
+    client = GatewayClient(address)
+    messages = client.for_task(0, 0, 0, SERIALIZER)
+    assert messages.send_reports([REPORT])
+    before.close()
+    with socket.create_server((address.host, address.port)) as again:
+        accepted = threading.Thread(target=lambda: again.accept()[0].close())
+        accepted.start()
+        # One try alone: it goes over a new connection.
+        assert messages.take_events() == []
+        accepted.join()
+    client.close()
 
 
 @contextmanager

@@ -6,16 +6,15 @@ import random
 
 import pytest
 
-from streaming_source.gateway.messages import MessageHeader
-from streaming_source.gateway.refusals import Refusal, RefusedError
-from streaming_source.gateway.taken import TakenMessages
+from streaming_source.gateway.messages import MessageId, Refusal, RefusedError
+from streaming_source.gateway.server import TakenMessages
 
 
-def header(batch: int = 0, task: int = 0, attempt: int = 0, number: int = 0) -> MessageHeader:
-    return MessageHeader("0123456789abcdef", batch, task, attempt, number)
+def header(batch: int = 0, task: int = 0, attempt: int = 0, number: int = 0) -> MessageId:
+    return MessageId(batch, task, attempt, number)
 
 
-def refusal(taken: TakenMessages, message: MessageHeader) -> Refusal | None:
+def refusal(taken: TakenMessages, message: MessageId) -> Refusal | None:
     try:
         taken.take(message)
     except RefusedError as error:
@@ -32,7 +31,7 @@ def test_a_message_is_taken_once_and_so_is_the_next_of_its_task() -> None:
 
 
 @pytest.mark.parametrize("other", [header(batch=1), header(task=1), header(attempt=1)])
-def test_another_task_another_attempt_and_another_batch_count_for_themselves(other: MessageHeader) -> None:
+def test_another_task_another_attempt_and_another_batch_count_for_themselves(other: MessageId) -> None:
     taken = TakenMessages()
     taken.take(header())
     assert refusal(taken, other) is None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from tests.spark.unindexed import AskingLogs, EndingLogs, IdlingLogs, UnindexedL
 
 pytestmark = pytest.mark.spark
 
+ROOT = Path(__file__).parents[2]
 SMALL = skewed(3, 600, (SECOND, 2 * SECOND, 10 * SECOND), (0, 30, 0))
 
 
@@ -119,6 +123,39 @@ def test_a_connector_that_marks_its_split_idle_is_told_that_the_strategy_decides
     frame = streaming_source.from_source(spark, IdlingLogs(str(tmp_path / "logs")), strategy(None), "idling")
     with fails_with("a reader cannot mark a split as idle", "with_idleness(...)"):
         available_now(spark, frame, tmp_path / "cp")
+
+
+_FRESH_WORKERS = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tests.spark.support import available_now, naive_windows, windows
+from tests.spark.reports import reported, strategy
+from tests.spark.test_reports import SMALL
+from tests.spark.unindexed import write_logs
+
+folder = Path(sys.argv[1])
+builder = SparkSession.builder.master("local[2]").config("spark.python.worker.reuse", "false")
+builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
+builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+write_logs(folder / "logs", SMALL)
+frame = reported(spark, folder / "logs", "fresh", strategy(), maxRowsPerTrigger=900, numReaders=2)
+run = available_now(spark, windows(frame), folder / "cp")
+assert run.rows == naive_windows(SMALL), run.rows
+print("micro-batches:", len(run.progress))
+spark.stop()
+"""
+
+
+def test_workers_that_spark_does_not_keep_between_tasks_report_as_well(tmp_path: Path) -> None:
+    # A program of its own: the setting is one of the application's. All other tests here have workers that are kept.
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    program = [sys.executable, "-c", _FRESH_WORKERS, str(tmp_path)]
+    run = subprocess.run(program, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert int(run.stdout.rpartition(":")[2]) > 1
+    assert "the gateway" not in run.stderr, "no report was refused or lost"
 
 
 def test_where_drift_would_cost_records_reports_are_refused(spark: SparkSession, tmp_path: Path) -> None:
