@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from alignment.exceptions import InvalidTimestampError
+from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.support import SKEWS, by_split, format_options, reading, records, to_end
 from tests.kafka.topics import CODECS, Record, Topic, wait_until
@@ -27,6 +29,14 @@ def read_all(topic: Topic, **options: Any) -> list[Record]:
     """Everything there is, by partition and offset, from a bounded source."""
     with reading(topic, bounded="true", includeHeaders="true", **options) as begun:
         return records(pa.concat_tables(to_end(begun)))
+
+
+def read_batch(topic: Topic, **options: Any) -> list[tuple[int, int]]:
+    """Partition and offset of all that `spark.read` would read."""
+    source = AlignedDataSource.of_format("aligned_kafka", format_options(topic, **options))
+    reader = source.batch_reader(source.schema())
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    return sorted((row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist())
 
 
 def naive(topic: Topic, **options: Any) -> list[Record]:
@@ -189,3 +199,58 @@ def test_an_offset_tells_where_it_is_in_few_bytes(topic: Topic) -> None:
         splits = begun.offset["splits"]
     assert {(entry[0][1], entry[0][2]) for entry in splits} == {(p, 3) for p in range(20)}
     assert len(json.dumps(splits)) / 20 <= 100
+
+
+# ---- where a batch starts and ends -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [
+        ({"0": 8, "1": 0}, {"0": 5, "1": 3}, "-0 would start at offset 8, and option endingOffsets ends it at 5"),
+        ({"0": 0, "1": 50}, None, "-1 would start at offset 50, and the log ends at 10"),
+        ({"0": -1, "1": 0}, None, r"option startingOffsets: what is read to an end cannot start at latest \(-1\)"),
+    ],
+    ids=["behind-its-end", "beyond-the-log", "latest"],
+)
+def test_a_batch_over_a_range_that_is_not_there_is_an_error(
+    topic: Topic, start: dict[str, int], end: dict[str, int] | None, message: str
+) -> None:
+    topic.create(partitions=2).write([*numbered(10), *numbered(10, partition=1)])
+    ending = None if end is None else json.dumps({topic.name: end})
+    with pytest.raises(OptionError, match=message):
+        read_batch(topic, startingOffsets=json.dumps({topic.name: start}), endingOffsets=ending)
+
+
+def test_a_batch_to_beyond_the_end_of_the_log_is_an_error_unless_loss_is_none(topic: Topic) -> None:
+    topic.create().write(numbered(10))
+    ending = json.dumps({topic.name: {"0": 50}})
+    with pytest.raises(DataLossError, match=f"{topic.name}-0.*offset 10 is not there, the partition has 0 to 10"):
+        read_batch(topic, endingOffsets=ending)
+    assert read_batch(topic, endingOffsets=ending, failOnDataLoss="false") == [(0, offset) for offset in range(10)]
+
+
+def test_a_batch_that_starts_at_its_very_end_is_empty(topic: Topic) -> None:
+    topic.create(partitions=2).write([*numbered(10), *numbered(10, partition=1)])
+    starts, ends = (json.dumps({topic.name: numbers}) for numbers in ({"0": 5, "1": 8}, {"0": 5, "1": 10}))
+    assert read_batch(topic, startingOffsets=starts, endingOffsets=ends) == [(1, 8), (1, 9)]
+    at_the_end = json.dumps({topic.name: {"0": 10, "1": 10}})
+    assert read_batch(topic, startingOffsets=at_the_end) == []
+
+
+# ---- timestamps that are none ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [10, 1000], ids=["few", "many"])
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+def test_a_producer_that_writes_nanoseconds_as_milliseconds(topic: Topic, indexing: str, count: int) -> None:
+    wrong = Record(T0_MS * 1_000_000, b"wrong")
+    topic.create().write([*numbered(count), wrong, *numbered(count, count)])
+    with pytest.raises(InvalidTimestampError, match=f"{topic.name}-0', position {count}: no valid event time"):
+        read_all(topic, indexing=indexing)
+    with reading(topic, invalidTimestamp="null", indexing=indexing, maxOutOfOrderness="0 seconds") as begun:
+        table = pa.concat_tables(to_end(begun))
+        watermark = begun.offset["watermark"]
+    times = table["timestamp"].cast(pa.int64()).to_pylist()
+    assert times == [(T0_MS + i) * 1000 for i in range(count)] + [None] + times[count + 1 :]
+    assert watermark == times[-1] - 1 == (T0_MS + 2 * count - 1) * 1000 - 1

@@ -42,6 +42,24 @@ def exact(spark: SparkSession, topic: Topic, **options: Any) -> DataFrame:
     return named(with_exact_watermark(stream(spark, topic, watermarkRows="true", **options)))
 
 
+def topics_of(frame: DataFrame) -> set[str]:
+    return {row[0] for row in frame.select("topic").distinct().collect()}
+
+
+def test_a_pattern_chooses_the_topics_that_it_chooses_with_sparks_own_source(
+    spark_kafka: SparkSession, topic: Topic
+) -> None:
+    name = topic.name
+    topics = [Topic(topic.broker, text).create() for text in (name, f"eu.{name}", f"{name}-late", f"EU.{name.upper()}")]
+    for written in topics:
+        written.write_logs({0: T0 + np.arange(3) * SECOND})
+        written.close()
+    for pattern in (name, f"^{name}", f"(?i)eu.{name}$", f"[.]{name}++|__consumer_offsets"):
+        given = format_options(topic, subscribe=None, startingOffsets=None, subscribePattern=pattern)
+        theirs, ours = (spark_kafka.read.format(format_).options(**given).load() for format_ in ("kafka", "aligned_kafka"))
+        assert topics_of(ours) == topics_of(theirs) != set()
+
+
 def named(frame: DataFrame) -> DataFrame:
     return frame.withColumn("s", F.col("partition").cast("string"))
 

@@ -33,9 +33,17 @@ def test_topics_are_subscribed_to_by_their_names() -> None:
     assert source(subscribe="a,b").identity == source(subscribe="b,a").identity == "subscribe:a,b"
 
 
-def test_a_pattern_matches_whole_names() -> None:
+def test_a_pattern_is_found_anywhere_in_a_name() -> None:
     chosen = source(subscribePattern="orders-.*").subscription
-    assert [chosen.matches(topic) for topic in ("orders-eu", "old-orders-eu", "orders")] == [True, False, False]
+    assert [chosen.matches(topic) for topic in ("orders-eu", "old-orders-eu", "orders")] == [True, True, False]
+    whole = source(subscribePattern="^orders-[a-z]++$").subscription
+    assert [whole.matches(topic) for topic in ("orders-eu", "old-orders-eu", "orders-1")] == [True, False, False]
+
+
+@pytest.mark.parametrize("pattern", [r"\p{Alpha}+", "(?<name>x)", r"\Qa.b\E", "a(?i)b", "[a-z&&[^x]]", "[[a]b]"])
+def test_a_pattern_that_only_java_understands_is_refused(pattern: str) -> None:
+    with pytest.raises(OptionError, match=r"option subscribePattern = .*: must be a regular expression of Python"):
+        source(subscribePattern=pattern)
 
 
 def test_single_partitions_are_assigned() -> None:
@@ -187,8 +195,8 @@ def test_an_end_makes_the_source_bounded() -> None:
     [
         ({"startingOffsets": "newest"}, "option startingOffsets = 'newest': must be JSON"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, "option startingOffsets: a-0 has -3; must be at least -2"),
-        ({"startingOffsets": "latest", "bounded": True}, "cannot start there"),
-        ({"startingOffsets": '{"a": {"0": -1}}', "bounded": True}, "cannot start there"),
+        ({"startingOffsets": "latest", "bounded": True}, "cannot start at latest .-1."),
+        ({"startingOffsets": '{"a": {"0": -1}}', "bounded": True}, "cannot start at latest .-1."),
         ({"endingOffsets": "earliest"}, "option endingOffsets = 'earliest': must be latest, or JSON"),
         ({"endingOffsets": '{"a": {"0": -2}}'}, "option endingOffsets: a-0 has -2; must be at least -1"),
         ({"startingTimestamp": "yesterday"}, "option startingTimestamp = 'yesterday': must be a whole number"),
@@ -200,7 +208,7 @@ def test_a_start_or_an_end_that_is_none_is_refused(options: dict[str, Any], mess
 
 
 def test_a_batch_read_that_is_to_start_at_its_end_is_refused() -> None:
-    with pytest.raises(OptionError, match="option startingOffsets = latest: what is read to the present end"):
+    with pytest.raises(OptionError, match="option startingOffsets: what is read to an end cannot start at latest"):
         source(subscribe="a", startingOffsets="latest").for_batch()
 
 

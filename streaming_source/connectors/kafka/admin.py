@@ -224,6 +224,9 @@ class KafkaAdmin:
                 if _code(error) not in GONE:
                     raise
                 continue
+            if topic.is_internal and subscription.kind == "subscribePattern":
+                # As with Spark: a pattern that happens to fit does not mean the broker's own.
+                continue
             topic_id = "" if str(topic.topic_id) == _NO_ID else str(topic.topic_id)
             found.append(FoundTopic(name, topic_id, tuple(sorted(part.id for part in topic.partitions))))
         return found

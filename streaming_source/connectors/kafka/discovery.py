@@ -157,10 +157,22 @@ class PartitionDiscovery:
         start = self._start if is_fresh else Boundary("startingOffsets", "earliest")
         begins = start.resolve(partitions, self._brokers.offsets)
         ends = self._end.resolve(partitions, self._brokers.offsets) if self._end else {}
+        for part, end in ends.items():
+            self._check_before(part, begins.get(part, 0), end)
         return tuple(
-            KafkaSplit(part.topic, part.number, begins[part], begins[part], _stop(begins[part], ends.get(part)), again)
+            KafkaSplit(part.topic, part.number, begins[part], begins[part], ends.get(part), again)
             for part, again in new
             if part in begins and (self._end is None or part in ends)
+        )
+
+    def _check_before(self, part: Partition, begin: int, end: int) -> None:
+        if begin <= end:
+            return
+        assert self._end is not None
+        where = f"the log ends at {end}" if self._end.kind == "latest" else f"option {self._end.option} ends it at {end}"
+        raise OptionError(
+            f"option {self._start.option}: partition {part} would start at offset {begin}, and {where}; start it there "
+            "or before"
         )
 
     def _check_there(self, names: Collection[str]) -> None:
@@ -193,7 +205,3 @@ def _is_lost(known: KnownTopic, found: FoundTopic | None) -> bool:
     if found is None:
         return True
     return bool(known.topic_id and found.topic_id and known.topic_id != found.topic_id)
-
-
-def _stop(begin: int, end: int | None) -> int | None:
-    return None if end is None else max(begin, end)

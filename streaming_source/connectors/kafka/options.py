@@ -14,7 +14,7 @@ _SECOND_US: Final = 1_000_000
 KAFKA_OPTIONS: Final = OptionSet(
     [
         Option("subscribe", text, "Topics, with commas between them. Exactly one of these three is required."),
-        Option("subscribePattern", text, "Regular expression that whole names of topics match."),
+        Option("subscribePattern", text, "Regular expression of Python, found anywhere in the names of topics."),
         Option("assign", text, 'JSON of partitions, like `{"orders": [0, 1]}`.'),
         Option(
             "startingOffsets",

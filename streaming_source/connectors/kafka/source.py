@@ -213,15 +213,8 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
         """
         if self.end is not None:
             return self
-        start = self.start
-        if start.kind == "latest":
-            if start.is_given:
-                raise OptionError(
-                    "option startingOffsets = latest: what is read to the present end cannot start there; start at "
-                    "earliest, at offsets or at a time"
-                )
-            start = starting(None, None, None, "error", bounded=True)
-        return replace(self, start=start, end=ending(None, None, None))
+        start = self.start if self.start.is_given else starting(None, None, None, "error", bounded=True)
+        return replace(self, start=start.before_the_end(), end=ending(None, None, None))
 
     def schema(self) -> pa.Schema:
         """The columns of Spark's own Kafka source."""

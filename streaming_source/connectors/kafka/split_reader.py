@@ -308,7 +308,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if reading is not None and message.offset() >= reading.position:
                 reading.position = message.offset()
                 reading.is_at_end = reading.split.stop is None
-                if not reading.is_at_end and not reading.is_finished:
+                # A range was planned, so it was there. Where a source is to end may lie in the future.
+                if self._ends is None and not reading.is_finished:
                     self._check_end(reading)
         elif code in _LOST:
             if reading is not None:

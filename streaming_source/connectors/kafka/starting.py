@@ -47,6 +47,11 @@ class Boundary:
     when_later: Literal["error", "latest"] = "error"
     is_given: bool = True
 
+    @property
+    def begins_at_end(self) -> bool:
+        """Whether a partition that begins here begins at its present end: `latest`, or -1 as its offset."""
+        return self.kind == "latest" or (self.kind == "offsets" and LATEST in dict(self.numbers or ()).values())
+
     def resolve(self, partitions: Iterable[Partition], look_up: Lookup) -> dict[Partition, int]:
         """The offset of each partition that is still there; one `look_up`, two where it falls back to the latest.
 
@@ -72,6 +77,21 @@ class Boundary:
                 part: offset for part, offset in (found | dict(at_end)).items() if offset is not None or part in at_end
             }
         return {part: offset or 0 for part, offset in found.items()}
+
+    def before_the_end(self) -> Boundary:
+        """This, for what is read to an end.
+
+        Raises
+        ------
+        OptionError
+            If it begins at the present end.
+        """
+        if self.begins_at_end:
+            raise OptionError(
+                f"option {self.option}: what is read to an end cannot start at latest (-1); start at earliest, at offsets "
+                "or at a time"
+            )
+        return self
 
     def _wanted(self, there: list[Partition]) -> dict[Partition, int]:
         if self.kind in ("earliest", "latest"):
@@ -112,12 +132,7 @@ def starting(
         numbers = _numbers("startingOffsetsByTimestamp", by_timestamp, 0)
         return Boundary("startingOffsetsByTimestamp", "time", numbers, when_later=when_later)
     boundary = _by_offsets("startingOffsets", offsets, "earliest" if bounded else "latest", EARLIEST)
-    if bounded and (boundary.kind == "latest" or any(number == LATEST for _, number in boundary.numbers or ())):
-        raise OptionError(
-            f"option startingOffsets = {offsets!r}: what is read to the present end cannot start there (latest, -1); "
-            "start at earliest, at offsets or at a time"
-        )
-    return boundary
+    return boundary.before_the_end() if bounded else boundary
 
 
 def ending(offsets: str | None, timestamp: int | None, by_timestamp: str | None) -> Boundary:

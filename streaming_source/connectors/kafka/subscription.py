@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -34,7 +35,7 @@ class Subscription:
     topics
         Names, sorted; for `subscribe` and `assign`.
     pattern
-        For `subscribePattern`: a regular expression that the whole name must match.
+        For `subscribePattern`: a regular expression that is found anywhere in the name.
     partitions
         For `assign`, sorted.
     """
@@ -61,18 +62,22 @@ class Subscription:
 
     @classmethod
     def to_pattern(cls, pattern: str) -> Subscription:
-        """To all partitions of the topics whose whole names match.
+        """To all partitions of the topics in whose names it is found, wherever, as with Spark.
 
         Raises
         ------
         OptionError
-            If it is no regular expression.
+            If it is no regular expression of Python, or one that Java reads otherwise.
         """
         try:
-            re.compile(pattern)
-        except re.error as error:
+            with warnings.catch_warnings():
+                # Of nested and intersected sets, which only Java has.
+                warnings.simplefilter("error")
+                re.compile(pattern)
+        except (re.error, FutureWarning, DeprecationWarning) as error:
             raise OptionError(
-                f"option subscribePattern = {pattern!r}: must be a regular expression of Python: {error}"
+                f"option subscribePattern = {pattern!r}: must be a regular expression of Python, which differs from "
+                f"Java's in places (see docs/kafka.md): {error}"
             ) from None
         return cls("subscribePattern", pattern=pattern)
 
@@ -106,7 +111,7 @@ class Subscription:
     def matches(self, topic: str) -> bool:
         """Whether partitions of a topic of that name are chosen."""
         if self.kind == "subscribePattern":
-            return re.fullmatch(self.pattern, topic) is not None
+            return re.search(self.pattern, topic) is not None
         return topic in self.topics
 
     def select(self, topic: str, numbers: Iterable[int]) -> list[Partition]:
