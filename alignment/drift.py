@@ -1,22 +1,16 @@
 """Alignment groups: how far ahead of the slowest member each member may read (FLIP-182, FLIP-217).
 
-Members are sources, or splits: whatever has a watermark and can be made to wait. Each reports its watermark,
-and whether it counts: an idle or finished member reports that it does not, instead of a watermark that would
-mean the same (FLINK-32496, FLINK-35157). The *limit* of a member is the smallest watermark among the counting
-reports plus the member's own drift. It follows the reports in both directions: it falls when an idle member
-comes back behind.
-
-`AlignmentGroup` keeps any number of members in order. `source_limit` is for the few sources of one application, which
-know ahead of reading what comes next: across a gap in the event times it lets the nearest go on.
+Members are sources: each holds its own splits together, and reports its watermark, or that it does not count: an idle
+or finished member says so, instead of a watermark that would mean the same (FLINK-32496, FLINK-35157). The *limit* of a
+member is the smallest watermark among the counting reports of the others plus the member's own drift. It follows the
+reports in both directions: it falls when an idle member comes back behind. Across a gap in the event times the nearest
+goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
-
-from sortedcontainers import SortedList
 
 from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError, UnknownMemberError
@@ -83,31 +77,16 @@ def _limit_by_others(source_id: str, reports: Mapping[str, SourceReport]) -> int
     return saturating_add(min(others), reports[source_id].max_drift_us) if others else MAX_WATERMARK
 
 
-@dataclass(slots=True)
-class _Member:
-    max_drift_us: int
-    lease_us: int | None
-    watermark: int | None = None
-    counts: bool = False
-    deadline_us: int | None = None
-
-
 class AlignmentGroup:
-    """Members with watermarks, and the limit that the slowest of them sets for each.
+    """Members and their last reports in memory, for use without planners: limits are those of `source_limit`.
 
-    Members have unique ids, not names: two sources of one name stay two. A member whose process dies without
-    :meth:`leave` would hold the group for ever (FLINK-40505), so it can join with a lease: each report renews
-    it, and :meth:`expire` removes those whose lease has ended.
+    Members have unique ids, not names: two sources of one name stay two. A query's planners meet in a file instead,
+    where a member also has a lease that ends with its process.
 
     Parameters
     ----------
     name : str
         Of the group; not empty.
-
-    Notes
-    -----
-    Time is passed in, on any monotonic clock in microseconds. Every change costs O(log n) for n members,
-    :meth:`limit` O(1).
 
     Examples
     --------
@@ -116,31 +95,24 @@ class AlignmentGroup:
     >>> group.join("payments", max_drift_us=20)
     >>> group.report("orders", 100)
     >>> group.report("payments", 50)
-    >>> group.limit("orders"), group.limit("payments"), group.holding_back()
-    (60, 70, ('payments',))
+    >>> group.limit("orders"), group.limit("payments")
+    (60, 120)
     """
 
-    __slots__ = ("_counting", "_deadlines", "_members", "_name", "_unstarted")
+    __slots__ = ("_name", "_reports")
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not name.strip():
             raise InvalidArgumentError(f"name = {name!r} must be the name of a group, and not empty")
         self._name = name
-        self._members: dict[str, _Member] = {}
-        # (watermark, member id) of the counting reports, ascending.
-        self._counting: SortedList[tuple[int, str]] = SortedList()
-        # (deadline, member id) of the leases, ascending; the rest wait in `_unstarted`.
-        self._deadlines: SortedList[tuple[int, str]] = SortedList()
-        self._unstarted: set[str] = set()
+        self._reports: dict[str, SourceReport] = {}
 
     @property
     def name(self) -> str:
         """Name of the group."""
         return self._name
 
-    def join(
-        self, member_id: str, max_drift_us: int, *, lease_us: int | None = None, now_us: int | None = None
-    ) -> None:
+    def join(self, member_id: str, max_drift_us: int) -> None:
         """Add a member, which counts from its first report on.
 
         Parameters
@@ -148,34 +120,23 @@ class AlignmentGroup:
         member_id : str
             Unique within the group.
         max_drift_us : int
-            How far this member may be ahead of the slowest one, in microseconds; at least 0.
-        lease_us : int, optional
-            After how long without a report the member is taken for dead, in microseconds; above 0. Without it
-            a member stays until it leaves.
-        now_us : int, optional
-            The present instant. Without it a lease begins with the next instant the group is told, by
-            :meth:`report` or :meth:`expire`.
+            How far this member may be ahead of the slowest other one, in microseconds; at least 0.
 
         Raises
         ------
         InvalidArgumentError
-            If the id is taken, `max_drift_us` is below 0, or `lease_us` is not above 0.
+            If the id is taken, or `max_drift_us` is below 0.
         """
-        if member_id in self._members:
+        if member_id in self._reports:
             raise InvalidArgumentError(
                 f"member_id = {member_id!r} is in the group {self._name!r} already: ids must be unique; "
                 "let the other one leave first"
             )
         if max_drift_us < 0:
             raise InvalidArgumentError(f"max_drift_us = {max_drift_us} must be at least 0")
-        if lease_us is not None and lease_us <= 0:
-            raise InvalidArgumentError(f"lease_us = {lease_us} must be above 0, or None for no lease")
-        member = self._members[member_id] = _Member(max_drift_us, lease_us)
-        if lease_us is not None:
-            self._unstarted.add(member_id)
-            self._renew(member_id, member, now_us)
+        self._reports[member_id] = SourceReport(max_drift_us)
 
-    def report(self, member_id: str, watermark: int, *, counts: bool = True, now_us: int | None = None) -> None:
+    def report(self, member_id: str, watermark: int, *, counts: bool = True, next_us: int | None = None) -> None:
         """Take a member's last word; it may go back, as when an idle member is active again.
 
         Parameters
@@ -187,20 +148,16 @@ class AlignmentGroup:
             yet.
         counts : bool
             False for a member that must not hold the others: idle, finished, or without splits.
-        now_us : int, optional
-            The present instant, to renew the member's lease.
+        next_us : int, optional
+            Event time of the record that it would read next, so that the nearest member can cross a gap.
 
         Raises
         ------
         UnknownMemberError
-            If it has not joined, has left, or its lease has ended; it may join again.
+            If it has not joined, or has left.
         """
-        member = self._get(member_id)
-        self._withdraw(member_id, member)
-        member.watermark, member.counts = int(watermark), counts
-        if counts:
-            self._counting.add((member.watermark, member_id))
-        self._renew(member_id, member, now_us)
+        max_drift_us = self._get(member_id).max_drift_us
+        self._reports[member_id] = SourceReport(max_drift_us, int(watermark) if counts else None, next_us)
 
     def leave(self, member_id: str) -> None:
         """Remove a member; what it held back is released at once.
@@ -210,115 +167,28 @@ class AlignmentGroup:
         UnknownMemberError
             If it is not in the group.
         """
-        member = self._get(member_id)
-        self._withdraw(member_id, member)
-        self._unstarted.discard(member_id)
-        if member.deadline_us is not None:
-            self._deadlines.remove((member.deadline_us, member_id))
-        del self._members[member_id]
-
-    def expire(self, now_us: int) -> tuple[str, ...]:
-        """Remove the members whose last report is a full lease ago. O(k log n) for k of them.
-
-        Returns
-        -------
-        tuple of str
-            Their ids.
-        """
-        for member_id in tuple(self._unstarted):
-            self._renew(member_id, self._members[member_id], now_us)
-        dead = tuple(member_id for _, member_id in takewhile(lambda lease: lease[0] <= now_us, self._deadlines))
-        for member_id in dead:
-            self.leave(member_id)
-        return dead
-
-    @property
-    def slowest_watermark(self) -> int | None:
-        """The smallest watermark of a counting report in microseconds; None without one. O(1)."""
-        return self._counting[0][0] if self._counting else None
+        self._get(member_id)
+        del self._reports[member_id]
 
     def limit(self, member_id: str) -> int:
-        """How far a member may go, in microseconds. O(1).
-
-        Returns
-        -------
-        int
-            :attr:`slowest_watermark` plus the member's drift, saturating. ``MAX_WATERMARK``, that is no
-            limit, as long as there is no counting report.
+        """How far a member may go, in microseconds: see `source_limit`.
 
         Raises
         ------
         UnknownMemberError
             If it is not in the group.
         """
-        member = self._get(member_id)
-        slowest = self.slowest_watermark
-        return MAX_WATERMARK if slowest is None else saturating_add(slowest, member.max_drift_us)
-
-    def is_past_limit(self, member_id: str, watermark: int) -> bool:
-        """Whether a split of this member with this watermark has to wait: strictly beyond the limit. O(1).
-
-        Raises
-        ------
-        UnknownMemberError
-            If it is not in the group.
-        """
-        return watermark > self.limit(member_id)
-
-    def holding_back(self) -> tuple[str, ...]:
-        """The members that set the limit, by id. O(k) for k of them."""
-        slowest = self.slowest_watermark
-        return tuple(member_id for _, member_id in takewhile(lambda entry: entry[0] == slowest, self._counting))
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __contains__(self, member_id: object) -> bool:
-        return member_id in self._members
+        self._get(member_id)
+        return source_limit(member_id, self._reports)
 
     def __repr__(self) -> str:
-        return f"AlignmentGroup({self._name!r}, {len(self)} members, slowest_watermark={self.slowest_watermark})"
+        return f"AlignmentGroup({self._name!r}, {len(self._reports)} members)"
 
-    def _get(self, member_id: str) -> _Member:
-        member = self._members.get(member_id)
-        if member is None:
+    def _get(self, member_id: str) -> SourceReport:
+        report = self._reports.get(member_id)
+        if report is None:
             raise UnknownMemberError(
-                f"member_id = {member_id!r} is not in the group {self._name!r}: "
-                "it never joined, has left, or its lease has ended; join (again) first"
+                f"member_id = {member_id!r} is not in the group {self._name!r}: it never joined, or has left; "
+                "join (again) first"
             )
-        return member
-
-    def _withdraw(self, member_id: str, member: _Member) -> None:
-        if member.counts and member.watermark is not None:
-            self._counting.remove((member.watermark, member_id))
-
-    def _renew(self, member_id: str, member: _Member, now_us: int | None) -> None:
-        if member.lease_us is None or now_us is None:
-            return
-        if member.deadline_us is not None:
-            self._deadlines.remove((member.deadline_us, member_id))
-        member.deadline_us = now_us + member.lease_us
-        self._deadlines.add((member.deadline_us, member_id))
-        self._unstarted.discard(member_id)
-
-    def _check(self) -> None:
-        """Assert all invariants, with a dump of the fields when one does not hold. O(n log n)."""
-        try:
-            members = self._members.items()
-            counting = sorted((m.watermark, i) for i, m in members if m.counts and m.watermark is not None)
-            deadlines = sorted((m.deadline_us, i) for i, m in members if m.deadline_us is not None)
-            unstarted = {i for i, m in members if m.lease_us is not None and m.deadline_us is None}
-            assert list(self._counting) == counting, "counting reports are out of step"
-            assert list(self._deadlines) == deadlines, "leases are out of step"
-            assert self._unstarted == unstarted, "leases that have not begun are out of step"
-            assert all(m.watermark is not None for _, m in members if m.counts), "counts without a report"
-            assert all(m.lease_us is not None for _, m in members if m.deadline_us is not None), "no such lease"
-            for member_id, member in members:
-                slowest = counting[0][0] if counting else None
-                if slowest is None:
-                    assert self.limit(member_id) == MAX_WATERMARK, "a limit out of nothing"
-                else:
-                    assert self.limit(member_id) == min(slowest + member.max_drift_us, MAX_WATERMARK), "wrong limit"
-        except AssertionError as error:
-            dump = {name: getattr(self, name) for name in self.__slots__}
-            raise AssertionError(f"{error}: {dump}") from error
+        return report

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from alignment.combine import SplitStatus
 from alignment.exceptions import InvalidArgumentError
 from alignment.observed import ObservedSplits
-from alignment.planner import LimitedBy, PlanningRules, SplitTable
+from alignment.planner import LimitedBy, PlanConditions, PlanningRules, SplitTable
 from alignment.reactive import ReactivePlanner
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
@@ -39,6 +39,14 @@ def admitted(source: ReportedSource, **limits: int) -> dict[str, int]:
     rows = {i: source.splits[i].position - position for i, position in before.items()}
     source.deliver_all()
     return rows
+
+
+@pytest.mark.parametrize(("limit_us", "waits"), [(5, False), (4, True)])
+def test_al_08_at_the_limit_a_split_goes_on_and_beyond_it_waits(limit_us: int, waits: bool) -> None:
+    at_five = SplitTable(("a",), np.array([3]), np.array([5]), np.array([ACTIVE], np.int8))
+    plan = ReactivePlanner(PlanningRules(0)).plan(at_five, np.array([10]), PlanConditions(group_limit_us=limit_us))
+    assert (plan.after.statuses.tolist() == [PAUSED]) is waits
+    assert (plan.rows == 0) is waits
 
 
 # ---- how much is admitted -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -80,12 +81,9 @@ def test_a_log_that_was_changed_does_not(tmp_path: Path) -> None:
     entries = recorded(tmp_path / "log", scripted(tmp_path), {})
     blocks = [entry for entry in entries if entry["type"] == "BlocksIndexed"]
     blocks[3]["max_us"]["values"][-1] += 1000
-    try:
-        same = all(plan.replayed == plan.recorded for plan in replay(map(json.dumps, entries)))
-    except InvalidArgumentError as error:
-        assert "the log has no event times of split" in str(error)
-        same = False
-    assert not same
+    # Either another plan comes of it, or one that needs event times that were not loaded then.
+    with contextlib.suppress(InvalidArgumentError):
+        assert any(plan.replayed != plan.recorded for plan in replay(map(json.dumps, entries)))
 
 
 @pytest.mark.parametrize(

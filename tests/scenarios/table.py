@@ -7,9 +7,10 @@ from __future__ import annotations
 
 __all__ = ["DECIDED", "TESTS"]
 
-_COMBINE = "tests/alignment/test_combine.py"
+_COMBINE = "tests/coordinator/test_combining.py"
 _DRIFT = "tests/alignment/test_drift.py"
-_IDLENESS = "tests/alignment/test_idleness.py"
+_GENERATORS = "tests/coordinator/test_generators.py"
+_IDLENESS = "tests/coordinator/test_idle_clock.py"
 _PLANNER = "tests/alignment/test_planner.py"
 _STRATEGY = "tests/alignment/test_strategy.py"
 _ALIGNMENT = "tests/coordinator/test_alignment.py"
@@ -28,7 +29,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "FLINK-40504": (
         f"{_SPLITS}::test_a_split_that_comes_back_counts_at_once_although_the_watermark_stands_still",
         f"{_COMBINE}::test_the_first_record_after_all_were_idle_ends_idleness_without_an_advance",
-        f"{_IDLENESS}::test_active_comes_before_the_watermark_of_the_record_that_ends_idleness",
+        f"{_GENERATORS}::test_a_watermark_that_does_not_advance_still_ends_idleness",
     ),
     "FLINK-22926": (f"{_SPLITS}::test_a_split_that_is_new_to_an_idle_source_makes_it_active",),
     "FLINK-39586": (
@@ -82,7 +83,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "FLINK-8001": (
         f"{_SPLITS}::test_only_a_bounded_source_that_has_read_all_ends_time",
         f"{_SPLITS}::test_a_source_that_never_had_a_split_says_nothing_however_long",
-        f"{_COMBINE}::test_an_empty_set_does_not_end",
+        f"{_COMBINE}::test_an_unbounded_source_does_not_end_by_its_splits_finishing",
     ),
     "FLINK-7721": (f"{_SPLITS}::test_a_source_that_never_had_a_split_says_nothing_however_long",),
     "a clock at zero": (f"{_IDLENESS}::test_id_12_a_clock_that_reads_zero_is_an_instant_like_any_other",),
@@ -97,7 +98,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{_GROUPS}::test_a_source_whose_micro_batch_takes_ten_minutes_is_not_taken_for_dead",
         f"{_MEETING}::test_a_process_that_is_killed_holds_nobody_back",
         f"{_MEETING}::test_a_source_that_hangs_holds_the_others_for_its_lease_and_no_longer",
-        f"{_DRIFT}::test_a_member_whose_lease_ends_releases_the_group",
     ),
     "FLINK-37399": (f"{_GROUPS}::test_a_backlog_of_two_queries_moves_on_by_far_more_than_a_drift_an_interval",),
     "FLINK-37670": (
@@ -115,14 +115,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{_PLANNER}::test_the_ends_of_time_saturate",
     ),
     "FLINK-39073": (
-        f"{_COMBINE}::test_an_idle_split_is_not_paused",
         f"{_ALIGNMENT}::test_sp_08_an_idle_split_beyond_the_limit_is_idle_and_paused_with_its_next_record",
     ),
     "FLINK-40093": (f"{_ALIGNMENT}::test_sp_06_from_active_over_paused_and_idle_and_back",),
     "FLINK-32316": (f"{_GROUPS}::test_there_is_one_renewal_an_interval_however_often_the_planner_goes_back",),
     "FLINK-32362": (f"{_GROUPS}::test_an_exchange_that_fails_is_not_the_last_one",),
     "FLINK-32411": (f"{_GROUPS}::test_a_planner_that_was_closed_says_nothing_more",),
-    "FLINK-32420": (f"{_GROUPS}::test_a_report_costs_a_few_comparisons_however_many_members_there_are",),
     "FLINK-35088": (
         f"{_DRIFT}::test_what_breaks_a_rule_is_refused",
         f"{_STRATEGY}::test_what_breaks_a_rule_is_refused_at_construction_by_name",
@@ -159,6 +157,8 @@ DECIDED: dict[str, str] = {
     "FLINK-23011": "the order in which splits bring something plays no part in a plan, so results do not depend on it",
     "alignment behind the source": "what was read cannot be held back any more: only a source is aligned, and any "
     "source can be",
+    "FLINK-32420": "a member is a source of one application, not one of its many readers: each hears all the others, "
+    "which are few",
     "FLINK-33306": "about an autoscaler: numbers of rows and of readers are the user's here",
 }
 """By issue: how it was decided where there is nothing to show."""

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from alignment.combine import SplitStatus
-from alignment.drift import AlignmentGroup
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator import GroupMeeting
 from streaming_source.testing import EOF
@@ -216,36 +215,3 @@ def test_a_planner_that_was_closed_says_nothing_more(group: Group, monkeypatch: 
     group.members.remove(source)
     group.let_pass(2)
     assert other.read == [1, 300]
-
-
-class CountedId(str):
-    """A member's id that counts how often it is compared."""
-
-    compared = 0
-    __slots__ = ()
-    __hash__ = str.__hash__
-
-    def __lt__(self, other: str) -> bool:
-        CountedId.compared += 1
-        return str.__lt__(self, other)
-
-    def __eq__(self, other: object) -> bool:
-        CountedId.compared += 1
-        return str.__eq__(self, other)
-
-
-def test_a_report_costs_a_few_comparisons_however_many_members_there_are() -> None:
-    """FLINK-32420: for each report all of the others were looked at."""
-    cost = {}
-    for n in (100, 10_000):
-        group = AlignmentGroup("g")
-        members = [CountedId(f"{i:05d}") for i in range(n)]
-        for member in members:
-            group.join(member, 10)
-            group.report(member, 5)
-        CountedId.compared = 0
-        for member in members[:: n // 100]:
-            group.report(member, 5)
-            assert group.limit(member) == 15
-        cost[n] = CountedId.compared / 100
-    assert cost[10_000] < 3 * cost[100], cost

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
+from sortedcontainers import SortedList
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files.formats import FileBlocks
@@ -22,7 +24,6 @@ _KEY: Final = struct.Struct(">Q")
 _REST: Final = struct.Struct("<qqi")
 _HEAD: Final = struct.Struct("<qB?")
 _TO_UNSIGNED: Final = 2**63
-_MAX_RUNS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,36 +84,27 @@ class Backlog:
 
     Notes
     -----
-    Kept as sorted runs whose next file is last. With n files waiting, adding k costs O(k log k) and now and then the
-    merging of runs, O(n); taking one costs O(1).
+    With n files waiting, adding one, taking the next one and looking at it cost O(log n).
     """
 
     def __init__(self, order: FileOrder) -> None:
         self._order = order
-        self._runs: list[list[bytes]] = []
+        self._files: SortedList[bytes] = SortedList()
         self._timeless: deque[bytes] = deque()
         self._timeless_key = _KEY.pack(MAX_WATERMARK + _TO_UNSIGNED) if order == "eventTime" else None
 
     def __len__(self) -> int:
-        return sum(map(len, self._runs)) + len(self._timeless)
+        return len(self._files) + len(self._timeless)
 
     def add(self, packed: Iterable[bytes]) -> None:
         """Let files wait, as `WaitingFile.pack` makes them with the order of this."""
-        run = sorted(packed, reverse=True)
+        new = sorted(packed)
         if self._timeless_key is not None:
-            timeless = [entry for entry in run if entry.startswith(self._timeless_key)]
-            self._timeless.extend(reversed(timeless))
-            del run[: len(timeless)]
-        if run:
-            self._runs.append(run)
-        if len(self._runs) > _MAX_RUNS:
-            # Timsort finds the runs again.
-            merged: list[bytes] = []
-            for run in self._runs:
-                merged += run
-            self._runs.clear()
-            merged.sort(reverse=True)
-            self._runs.append(merged)
+            # No key is later.
+            begin = bisect_left(new, self._timeless_key)
+            self._timeless.extend(new[begin:])
+            del new[begin:]
+        self._files.update(new)
 
     def pop(self) -> WaitingFile:
         """Take the next file.
@@ -122,44 +114,32 @@ class Backlog:
         IndexError
             If none waits.
         """
-        if self._timeless:
-            return WaitingFile.unpack(self._timeless.popleft(), self._order)
-        run = self._first_run()
-        entry = run.pop()
-        if not run:
-            self._runs.remove(run)
-        return WaitingFile.unpack(entry, self._order)
+        if not self:
+            raise IndexError("no file waits")
+        return WaitingFile.unpack(self._timeless.popleft() if self._timeless else self._files.pop(0), self._order)
 
     def peek(self) -> WaitingFile | None:
         """The file whose turn is next, or None."""
-        if self._timeless:
-            return WaitingFile.unpack(self._timeless[0], self._order)
-        return WaitingFile.unpack(self._first_run()[-1], self._order) if self._runs else None
+        if not self:
+            return None
+        return WaitingFile.unpack(self._timeless[0] if self._timeless else self._files[0], self._order)
 
     @property
     def earliest_us(self) -> int:
         """With `eventTime`: no waiting file has a valid event time before this; `MAX_WATERMARK` if none has any."""
         assert self._order == "eventTime"
-        if not self._runs:
-            return MAX_WATERMARK
-        return int(_KEY.unpack_from(self._first_run()[-1])[0]) - _TO_UNSIGNED
+        return int(_KEY.unpack_from(self._files[0])[0]) - _TO_UNSIGNED if self._files else MAX_WATERMARK
 
     def take(self, path: str) -> WaitingFile | None:
         """Take a file out of turn, if it waits. O(n)."""
         wanted = path.encode() + b"\0"
         begin = 0 if self._order == "name" else _KEY.size
-        for entries in (self._timeless, *self._runs):
-            for place, entry in enumerate(entries):
+        for entries in (self._timeless, self._files):
+            for entry in entries:
                 if entry.startswith(wanted, begin):
-                    del entries[place]
-                    self._runs = [run for run in self._runs if run]
+                    entries.remove(entry)
                     return WaitingFile.unpack(entry, self._order)
         return None
-
-    def _first_run(self) -> list[bytes]:
-        if not self._runs:
-            raise IndexError("no file waits")
-        return min(self._runs, key=lambda run: run[-1])
 
 
 def _pack_blocks(blocks: FileBlocks) -> bytes:

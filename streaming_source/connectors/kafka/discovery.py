@@ -169,7 +169,8 @@ class PartitionDiscovery:
         if begin <= end:
             return
         assert self._end is not None
-        where = f"the log ends at {end}" if self._end.kind == "latest" else f"option {self._end.option} ends it at {end}"
+        ends_itself = self._end.kind == "latest"
+        where = f"the log ends at {end}" if ends_itself else f"option {self._end.option} ends it at {end}"
         raise OptionError(
             f"option {self._start.option}: partition {part} would start at offset {begin}, and {where}; start it there "
             "or before"
