@@ -179,7 +179,7 @@ def _close_all(connections: list[Any]) -> None:
 
 
 class Connection(Wire):
-    """To a gateway, kept open between calls. Used by one thread at a time, of the process that made it."""
+    """To a gateway, kept open between calls; for one thread at a time, of the process that made it."""
 
     def __init__(self, address: GatewayAddress, within_s: float) -> None:
         until = time.monotonic() + within_s
@@ -303,7 +303,7 @@ class TaskMessages:
         """Events from the enumerator that this reader was not given yet; a lost answer is lost."""
         serializer = self._events_as_bytes
         events = []
-        for written in decode(self._send("take_events", b"", tries=1) or b"[]"):
+        for written in _list(self._send("take_events", b"", tries=1)):
             try:
                 events.append(event_from_json(serializer, written))
             except RefusedError:
@@ -331,6 +331,15 @@ class TaskMessages:
         took_s = self._client.clock() - began
         self._left_s -= took_s if took_s > _QUICK_S else 0.0
         return answer
+
+
+def _list(answer: bytes | None) -> list[Any]:
+    """What an answer holds; nothing, if it is not a gateway's."""
+    try:
+        values = decode(answer or b"[]")
+    except RefusedError:
+        return []
+    return values if isinstance(values, list) else []
 
 
 def _bodies(reports: Sequence[RangeReport]) -> Iterator[bytes]:

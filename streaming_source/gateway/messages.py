@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from array import array
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
 from enum import Enum
@@ -118,15 +119,14 @@ def decode_reports(body: bytes) -> list[RangeReport]:
     columns = decode(body)
     if not isinstance(columns, dict) or columns.keys() != _KINDS.keys():
         raise RefusedError(Refusal.MALFORMED)
-    for name, kind in _KINDS.items():
-        column = columns[name]
-        if not isinstance(column, list) or not set(map(type, column)) <= {kind}:
-            raise RefusedError(Refusal.MALFORMED)
-        if kind is int and column and not -(1 << 63) <= min(column) <= max(column) < 1 << 63:
-            raise RefusedError(Refusal.MALFORMED)
     try:
+        for name, kind in _KINDS.items():
+            if not isinstance(columns[name], list) or not set(map(type, columns[name])) <= {kind}:
+                raise RefusedError(Refusal.MALFORMED)
+            if kind is int:
+                array("q", columns[name])  # int64, as wherever positions and times are kept
         reports = [RangeReport(*row) for row in zip(*map(columns.__getitem__, _KINDS), strict=True)]
-    except ValueError:
+    except (ValueError, OverflowError):
         raise RefusedError(Refusal.MALFORMED) from None
     if not all(map(_is_possible, reports)):
         raise RefusedError(Refusal.MALFORMED)

@@ -183,11 +183,12 @@ class GatewayServer:
             for wire in [wire for wire in list(self._wires) if wire.deadline < now]:
                 wire.cut()
             if connected is not None:
-                with contextlib.suppress(OSError):  # it has gone already
-                    # The handshake is made on the connection's own thread.
-                    self._let_in(
-                        Wire(tls.wrap_socket(connected, True, do_handshake_on_connect=False) if tls else connected)
-                    )
+                try:
+                    if tls is not None:  # the handshake is made on the connection's own thread
+                        connected = tls.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
+                    self._let_in(Wire(connected))
+                except OSError:  # it has gone already
+                    connected.close()
 
     def _let_in(self, wire: Wire) -> None:
         wire.deadline = wire.heard_at + _REQUEST_S
@@ -204,8 +205,14 @@ class GatewayServer:
             if self._closed:
                 wire.socket.close()
                 return
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no thread for it
+                self._counts.add(Refusal.CROWDED)
+                wire.socket.close()
+                return
+            # Its end waits for this lock.
             self._wires[wire] = thread
-            thread.start()
 
     # ---- on the thread of a connection ---------------------------------------------------------------------------
 

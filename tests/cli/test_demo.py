@@ -13,9 +13,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from streaming_source.cli.demo import picture
 from streaming_source.cli.demo.flights import load_flights, out_of_orderness_us, whole_hours, write_logs
-from streaming_source.cli.demo.history import aligned_history, spark_history
+from streaming_source.cli.demo.history import AlignedBatch, SparkBatch, SplitState, aligned_history, spark_history
+from streaming_source.cli.demo.picture import save_picture
 from streaming_source.cli.demo.report import Verdict
+from streaming_source.cli.demo.runs import Plan
 
 SCRIPT = Path(sys.executable).parent / "streaming-source"
 
@@ -85,7 +88,7 @@ def test_the_state_of_every_split_is_read_from_the_offsets() -> None:
     ]
     (batch,) = aligned_history(progress)
     assert (batch.rows, batch.watermark_us, batch.ended) == (14, 5, False)
-    assert {name: (split.watermark_us, split.is_paused) for name, split in batch.splits.items()} == {
+    assert {name: (split.watermark_us, split.is_at_limit) for name, split in batch.splits.items()} == {
         "AA": (5, False),
         "HA": (8, True),
     }
@@ -117,6 +120,19 @@ def test_a_window_with_another_count_is_not_complete_even_if_the_sums_agree() ->
         "windows": 2,
         "windows_expected": 2,
     }
+
+
+def test_one_history_gives_one_picture_and_its_smallest_text_is_readable_in_a_readme(tmp_path: Path) -> None:
+    counts = {("AA", 0): 2, ("HA", 0): 3}
+    day = 86_400_000_000
+    spark = [SparkBatch(5, day, 9 * day, 0, 9 * day), SparkBatch(5, 2 * day, 9 * day, 9 * day, 9 * day)]
+    aligned = [AlignedBatch(5, day, False, {"AA": SplitState(day, False), "HA": SplitState(2 * day, True)})] * 2
+    plan = Plan(tmp_path, [], tmp_path, "19 hours", "28 days")
+    for name in ("one", "other"):
+        save_picture(tmp_path / f"{name}.png", spark, aligned, Verdict(counts, {}, counts), plan)
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "other.png").read_bytes()
+    # A README is about 830 pixels wide; 72 points are an inch.
+    assert picture._SMALL * 830 / picture._INCHES[0] / 72 >= 10
 
 
 @pytest.mark.spark

@@ -224,6 +224,15 @@ def test_something_else_answers(answer: bytes) -> None:
         client.close()
 
 
+@pytest.mark.parametrize("body", [b"", b"{}", b"7", b"nonsense", b'[7, [1], [1, "x"], null]', b"[" * 100_000])
+def test_events_from_something_else_are_left_out(body: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        client = GatewayClient(replace(ADDRESS, host="127.0.0.1", port=other.getsockname()[1]))
+        with answering(other, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)):
+            assert client.for_task(0, 0, 0, SERIALIZER).take_events() == []
+        client.close()
+
+
 def test_an_answer_that_comes_byte_by_byte_is_not_awaited_for_longer_than_a_call() -> None:
     with socket.create_server(("127.0.0.1", 0)) as slow:
         client = GatewayClient(replace(ADDRESS, host="127.0.0.1", port=slow.getsockname()[1]))

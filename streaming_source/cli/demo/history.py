@@ -15,10 +15,13 @@ __all__ = ["AlignedBatch", "SparkBatch", "SplitState", "aligned_history", "spark
 
 @dataclass(frozen=True, slots=True)
 class SplitState:
-    """One split after a micro-batch: its watermark (None before any record of it was read), whether it is paused."""
+    """One split after a micro-batch: its watermark (None before any record of it was read), and where it stands.
+
+    At the limit it has records that lie too far ahead of the slowest split: in the offset it is paused.
+    """
 
     watermark_us: int | None
-    is_paused: bool
+    is_at_limit: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,49 +33,58 @@ _PALE: Final = "#E4E4E4"
 
 _DAY_US: Final = 86_400_000_000
 
+# A README shows it about 830 pixels wide: 83 to the inch, so that the smallest text is 10 pixels high.
+_INCHES: Final = (10, 9.4)
+_DPI: Final = 166
+_TEXT: Final = 9.5
+_SMALL: Final = 9
+
 
 def save_picture(
     path: Path, spark: Sequence[SparkBatch], aligned: Sequence[AlignedBatch], verdict: Verdict, plan: Plan
 ) -> None:
     """Draw both streams and save the picture as PNG."""
-    figure = Figure(figsize=(15, 9))
+    figure = Figure(figsize=_INCHES)
     grid = figure.add_gridspec(
         2,
         2,
-        width_ratios=(1, 1.25),
-        height_ratios=(1.5, 1),
-        left=0.058,
-        right=0.985,
-        top=0.795,
-        bottom=0.07,
-        hspace=0.28,
-        wspace=0.16,
+        width_ratios=(1, 1.15),
+        height_ratios=(1.25, 1),
+        left=0.062,
+        right=0.99,
+        top=0.765,
+        bottom=0.055,
+        hspace=0.25,
+        wspace=0.24,
     )
     whole, upper, lower = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
-    figure.text(0.012, 0.945, "One watermark for all, or one for each?", fontsize=21, weight="bold", color=_INK)
-    subtitle = (
-        f"{verdict.numbers()['batch_rows']:,} flights from New York in 2013, counted per hour and carrier. Each "
-        "carrier is a log of files; a file of a small carrier spans months, one of a large carrier days."
+    figure.text(
+        0.012, 0.955, "A backfill: one watermark for all, or one for each?", fontsize=18, weight="bold", color=_INK
     )
-    figure.text(0.012, 0.912, subtitle, fontsize=11.5, color=_SOFT)
+    subtitle = (
+        f"{verdict.numbers()['batch_rows']:,} flights from New York in 2013, counted per hour and carrier. They were "
+        "exported when the year was\nover: all carriers at once, each into its own log of files and at one pace, so "
+        "that small carriers are through their year first."
+    )
+    figure.text(0.012, 0.902, subtitle, fontsize=_TEXT, color=_SOFT, linespacing=1.35)
     _draw_spark(whole, spark, verdict, plan)
     _draw_aligned(upper, aligned, verdict, plan)
-    _draw_paused(lower, aligned, verdict)
+    _draw_limits(lower, aligned, verdict)
     lower.sharex(upper)
     upper.sharey(whole)
     first, last = whole.dataLim.intervaly
     whole.set_ylim(first - 0.05 * (last - first), last + 0.03 * (last - first))
     lower.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (whole, upper):
-        axes.set_ylabel("event time: departure (2013)", color=_SOFT)
         axes.yaxis.set_major_locator(MonthLocator())  # type: ignore[no-untyped-call]
-        axes.yaxis.set_major_formatter(DateFormatter("1 %b"))  # type: ignore[no-untyped-call]
+        axes.yaxis.set_major_formatter(DateFormatter("%b"))  # type: ignore[no-untyped-call]
         axes.grid(axis="y", color=_PALE, linewidth=0.8)
         axes.set_axisbelow(True)
     for axes in (whole, upper, lower):
         axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(length=0, colors=_SOFT)
-    figure.savefig(path, dpi=130)
+        axes.tick_params(length=0, colors=_SOFT, labelsize=_TEXT)
+    lower.tick_params(axis="y", labelsize=_SMALL)
+    figure.savefig(path, dpi=_DPI)
 
 
 def _draw_spark(axes: Axes, batches: Sequence[SparkBatch], verdict: Verdict, plan: Plan) -> None:
@@ -91,17 +100,19 @@ def _draw_spark(axes: Axes, batches: Sequence[SparkBatch], verdict: Verdict, pla
     axes.step(numbers[begun], watermark[begun], where="mid", color=_INK, linewidth=3, solid_capstyle="butt")
     lost = verdict.numbers()["batch_rows"] - verdict.numbers()["spark_rows"]
     lines = [
-        "A bar spans the departures of one micro-batch. The watermark is the latest of all,",
-        f"less {plan.out_of_orderness}: once a small carrier's year is read, all that others bring is too late.",
+        "A bar spans the departures of one micro-batch.",
+        f"The watermark is the latest of all, less {plan.out_of_orderness}:",
+        "after a small carrier's December the others' year",
+        "is too late.",
     ]
-    _head(axes, f"Spark's own stream drops {lost / verdict.numbers()['batch_rows']:.1%} of the rows", lines)
+    _head(axes, f"Spark's own stream drops {lost / verdict.numbers()['batch_rows']:.1%} of rows", lines)
     _legend(
         axes,
         0.985,
         0.02,
-        [("counted", _BLUE), ("too late, dropped", _VERMILION), ("watermark it is compared with", _INK)],
+        [("counted", _BLUE), ("too late, dropped", _VERMILION), ("watermark", _INK)],
     )
-    axes.set_xlabel(f"micro-batch ({plan.files_per_trigger} files each)", color=_SOFT)
+    axes.set_xlabel(f"micro-batch ({plan.files_per_trigger} files each)", color=_SOFT, fontsize=_TEXT)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -111,19 +122,21 @@ def _draw_aligned(axes: Axes, batches: Sequence[AlignedBatch], verdict: Verdict,
     for carrier in _carriers(batches):
         states = [batch.splits.get(carrier) for batch in batches]
         line = _days(state.watermark_us if state else None for state in states)
-        paused = np.array([bool(state and state.is_paused) for state in states])
+        at_limit = np.array([bool(state and state.is_at_limit) for state in states])
         axes.plot(numbers, line, color=_GREY, linewidth=0.9, zorder=2)
-        axes.plot(numbers[paused], line[paused], "o", color=_ORANGE, markersize=5, zorder=3)
-        axes.plot(numbers[~paused], line[~paused], "o", color=_BLUE, markersize=5, zorder=4)
+        axes.plot(numbers[at_limit], line[at_limit], "o", color=_ORANGE, markersize=5, zorder=3)
+        axes.plot(numbers[~at_limit], line[~at_limit], "o", color=_BLUE, markersize=5, zorder=4)
     exact = _days(batch.watermark_us for batch in batches)
     axes.step(numbers, exact, where="mid", color=_INK, linewidth=3, zorder=2.5, solid_capstyle="butt")
     _mark_holder(axes, batches, exact, verdict)
     lines = [
-        "A dot is one carrier's watermark after a micro-batch, while the files arrive; the exact watermark",
-        f"is the smallest of them. A carrier that could run more than {plan.max_drift} ahead of the slowest is paused.",
+        "A dot is one carrier's watermark after a micro-batch; the",
+        "exact watermark is the smallest of them. No carrier is read",
+        f"further than {plan.max_drift} ahead of the slowest: the limit, which",
+        "moves on with it until all are read to the end.",
     ]
     _head(axes, f"The aligned stream loses {verdict.numbers()['lost']:,} rows", lines)
-    _legend(axes, 0.9, 0.04, [("carrier, reading", _BLUE), ("carrier, paused", _ORANGE), ("exact watermark", _INK)])
+    _legend(axes, 0.93, 0.16, [("within the limit", _BLUE), ("at the limit", _ORANGE), ("exact watermark", _INK)])
     for number in [number for number, batch in enumerate(batches) if batch.ended][:1]:
         axes.axvline(number, color=_GREY, linewidth=1.2, linestyle=(0, (4, 3)))
         axes.annotate(
@@ -135,7 +148,7 @@ def _draw_aligned(axes: Axes, batches: Sequence[AlignedBatch], verdict: Verdict,
             rotation=90,
             ha="right",
             va="center",
-            fontsize=9.5,
+            fontsize=_TEXT,
             color=_SOFT,
         )
 
@@ -156,16 +169,16 @@ def _mark_holder(axes: Axes, batches: Sequence[AlignedBatch], exact: npt.NDArray
     axes.annotate(
         f"{holder}, {flights:,} flights in all, holds the watermark: windows wait",
         (begin, exact[end]),
-        (0, -8),
+        (0, -7),
         textcoords="offset points",
         va="top",
-        fontsize=9.5,
+        fontsize=_TEXT,
         color=_INK,
     )
 
 
-def _draw_paused(axes: Axes, batches: Sequence[AlignedBatch], verdict: Verdict) -> None:
-    """Carrier by carrier, the largest on top: reading or paused."""
+def _draw_limits(axes: Axes, batches: Sequence[AlignedBatch], verdict: Verdict) -> None:
+    """Carrier by carrier, the largest on top: within the limit, or at it."""
     flights = Counter[str]()
     for (carrier, _), count in verdict.batch.items():
         flights[carrier] += count
@@ -173,13 +186,10 @@ def _draw_paused(axes: Axes, batches: Sequence[AlignedBatch], verdict: Verdict) 
     for row, carrier in enumerate(carriers):
         for number, batch in enumerate(batches):
             if state := batch.splits.get(carrier):
-                axes.barh(row, 0.9, left=number - 0.45, height=0.74, color=_ORANGE if state.is_paused else _BLUE)
+                axes.barh(row, 0.9, left=number - 0.45, height=0.74, color=_ORANGE if state.is_at_limit else _BLUE)
     axes.set_yticks(range(len(carriers)), [f"{carrier}  {flights[carrier]:>6,}" for carrier in carriers])
-    axes.tick_params(axis="y", labelsize=8)
-    axes.set_xlabel("micro-batch", color=_SOFT)
-    axes.set_title(
-        "Who was paused (carriers by number of flights)", loc="left", fontsize=11.5, weight="bold", color=_INK
-    )
+    axes.set_xlabel("micro-batch", color=_SOFT, fontsize=_TEXT)
+    axes.set_title("Who was at the limit (by number of flights)", loc="left", fontsize=11, weight="bold", color=_INK)
 
 
 def _head(axes: Axes, title: str, lines: Sequence[str]) -> None:
@@ -190,11 +200,12 @@ def _head(axes: Axes, title: str, lines: Sequence[str]) -> None:
         (0, 12),
         xycoords="axes fraction",
         textcoords="offset points",
-        fontsize=9.5,
+        fontsize=_TEXT,
         color=_SOFT,
         va="bottom",
+        linespacing=1.25,
     )
-    axes.set_title(title, loc="left", fontsize=14, weight="bold", color=_INK, pad=20 + 13.5 * len(lines))
+    axes.set_title(title, loc="left", fontsize=13, weight="bold", color=_INK, pad=18 + 12.6 * len(lines))
 
 
 def _legend(axes: Axes, x: float, y: float, entries: Sequence[tuple[str, str]]) -> None:
@@ -203,12 +214,12 @@ def _legend(axes: Axes, x: float, y: float, entries: Sequence[tuple[str, str]]) 
         axes.annotate(
             text,
             (x, y),
-            (0, 18 * place),
+            (0, 16 * place),
             xycoords="axes fraction",
             textcoords="offset points",
             ha="right",
             color=colour,
-            fontsize=11.5,
+            fontsize=11,
             weight="bold",
         )
 

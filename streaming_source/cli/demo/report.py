@@ -116,6 +116,10 @@ def _notes(verdict: Verdict, plan: Plan, bound_us: int, spark_batches: Sequence[
         f"out-of-orderness: {plan.out_of_orderness} ({format_duration(bound_us)} in the data).",
         f"Spark's stream dropped {lost:,} rows ({lost / numbers['batch_rows']:.1%}) as too late. Its "
         f"{len(still_open):,} windows that are still open at the end are counted as found.",
+        "It ran with trigger AvailableNow: it takes the files in their order whatever else is there already. The "
+        "aligned stream ran while they arrived, so that it knew nothing of later files, and ended with AvailableNow.",
+        "The data is a backfill: all carriers exported in parallel, each at one pace, after the year was over. That is "
+        "why so much is lost; live, with all carriers at nearly the same hour, Spark's stream would lose few or none.",
         "The aligned stream is counted by the windows that it has closed; the last ones close when the source ends.",
     ]
 

@@ -103,7 +103,7 @@ def run_spark(spark: SparkSession, plan: Plan, advance: Advance) -> StreamRun:
     """Spark's Parquet stream, files in the order of their modification times, with the same bound as watermark delay.
 
     In update mode every window that a row was counted in is given out, closed or still open: what is missing was
-    dropped.
+    dropped. The trigger is AvailableNow: which files are there already makes no difference to this source.
     """
     frame = (
         spark.readStream.schema(_SCHEMA)
@@ -124,8 +124,8 @@ def run_aligned(spark: SparkSession, plan: Plan, advance: Advance) -> StreamRun:
     """The aligned stream, in append mode: only windows that the exact watermark has closed are given out.
 
     First it runs while the files arrive, in the order in which they were written, with all that comes from arrival:
-    the source knows nothing of later files, and carriers that are ahead are paused. When the last file is there the
-    query is stopped; it goes on from its checkpoint with `bounded`, reads what was held back, and closes the last
+    the source knows nothing of later files, and carriers that are ahead stay at the limit. When the last file is there
+    the query is stopped; it goes on from its checkpoint with `bounded`, reads what was held back, and closes the last
     windows.
     """
     register(spark)
