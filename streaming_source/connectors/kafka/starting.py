@@ -79,7 +79,7 @@ class Boundary:
         return {part: offset or 0 for part, offset in found.items()}
 
     def before_the_end(self) -> Boundary:
-        """This, for what is read to an end.
+        """The same, for what is read to an end.
 
         Raises
         ------
@@ -88,8 +88,8 @@ class Boundary:
         """
         if self.begins_at_end:
             raise OptionError(
-                f"option {self.option}: what is read to an end cannot start at latest (-1); start at earliest, at offsets "
-                "or at a time"
+                f"option {self.option}: what is read to an end cannot start at latest (-1); start at earliest, at "
+                "offsets or at a time"
             )
         return self
 
