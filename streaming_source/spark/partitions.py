@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,10 +19,7 @@ from streaming_source.spark.rows import FrameOutput, RowShaper
 if TYPE_CHECKING:
     from streaming_source.gateway import GatewayAddress
 
-__all__ = ["MIN_ROWS_PER_READER", "AlignedInputPartition", "read_splits"]
-
-MIN_ROWS_PER_READER: Final = 32_768
-"""Below this another task costs more than it saves."""
+__all__ = ["AlignedInputPartition", "read_splits"]
 
 
 class AlignedInputPartition(InputPartition):
