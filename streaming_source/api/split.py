@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, is_dataclass, replace
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from streaming_source.exceptions import UnsupportedOperationError
 
@@ -17,7 +17,14 @@ class SourceSplit(ABC):
     A split carries all state of its reading. Its *position* is where reading goes on: at the first record at or after
     it. Records have rising positions, not necessarily without gaps; after the record at `p` the position is `p + 1`.
     Splits are values: immutable, picklable, equal when they are the same state of the same split.
+
+    Attributes
+    ----------
+    is_divisible
+        Whether reading may begin at any position: then several tasks can share what is read of one split at once.
     """
+
+    is_divisible: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from streaming_source.api import SourceSplit, SplitRange
 
-__all__ = ["assign_ranges"]
+__all__ = ["assign_ranges", "even_ranges"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+
+def even_ranges(start: SplitT, stop: int, rows_per_range: int) -> list[SplitRange[SplitT]]:
+    """What lies before `stop` in a split, in ranges of about as many positions, at most `rows_per_range`. O(ranges)."""
+    rows = stop - start.position
+    parts = max(-(-rows // rows_per_range), 1)
+    cuts = [start.position + rows * part // parts for part in range(parts + 1)]
+    return [SplitRange(start.at(begin).until(end), end - begin) for begin, end in pairwise(cuts)]
 
 
 def assign_ranges(ranges: Sequence[SplitRange[SplitT]], readers: int) -> list[list[SplitT]]:

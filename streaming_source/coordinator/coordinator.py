@@ -289,7 +289,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """
         self.drain()
         if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self.hosted.foresight, OwnIndex):
-            return self.hosted.whole_splits()
+            return self.hosted.whole_splits(self._readers, min_rows)
         found = []
         while (before := self.state) is not self.advance():
             found += self.ranges(before, self.state, self._readers, min_rows)

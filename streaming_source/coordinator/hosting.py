@@ -20,6 +20,7 @@ from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.coordinator.assignment import even_ranges
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.foresight import Foresight, OwnIndex
@@ -160,7 +161,7 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         pairs = [(before.get(split.split_id) or split.origin(), split) for split in end.splits]
         pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
         rows = sum(ended.position - begun.position for begun, ended in pairs)
-        rows_per_range = max(min_rows, -(-rows // readers))
+        rows_per_range = max(min_rows, _share(rows, readers))
         return [part for begun, ended in pairs for part in self.foresight.ranges(begun, ended, rows_per_range)]
 
     def begin_from(self, state: SourceState[SplitT, CheckpointT]) -> None:
@@ -192,12 +193,22 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         if added := self.context.take_added():
             self.foresight.add_splits(added)
 
-    def whole_splits(self) -> list[SplitRange[SplitT]]:
+    def whole_splits(self, readers: int, min_rows: int) -> list[SplitRange[SplitT]]:
         """All that a fresh source has that ends, found by its enumerator alone. Call this only."""
         self.host.start()
         self.host.run_until(lambda: not self.calls.awaits_first)
         splits = [split for split in self.context.added if split.stop is None or split.stop > split.position]
-        return [SplitRange(split, (split.stop or split.position + 1) - split.position) for split in splits]
+        sizes = [(split.stop or split.position + 1) - split.position for split in splits]
+        rows_per_range = max(min_rows, _share(sum(sizes), readers))
+        return [
+            part
+            for split, rows in zip(splits, sizes, strict=True)
+            for part in (
+                even_ranges(split, split.stop, rows_per_range)
+                if split.is_divisible and split.stop is not None
+                else [SplitRange(split, rows)]
+            )
+        ]
 
     # ---- what readers say ----------------------------------------------------------------------------------------
 
@@ -219,3 +230,9 @@ class HostedSource(Generic[SplitT, CheckpointT]):
             self.host.run()
         except BaseException as error:  # whatever it is, the query must hear of it
             self.calls.fail(error)
+
+
+def _share(rows: int, readers: int) -> int:
+    """The size of ranges of which there are at least as many as readers, if there are as many rows."""
+    share = -(-rows // readers)
+    return share if -(-rows // max(share, 1)) >= readers else max(rows // readers, 1)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from alignment.events import Probed, SplitsBlocked
 from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.ahead_reader import AheadReader, columns_for_times
+from streaming_source.coordinator.assignment import even_ranges
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.foresight import Foresight
@@ -175,7 +176,9 @@ class LookAhead(Foresight[SplitT]):
         return look.split.at(look.seen.position_at(position))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
-        """See `Foresight`. Cut between what single fetches brought."""
+        """See `Foresight`. Cut between what single fetches brought, unless a split can be read from any position."""
+        if end.is_divisible:
+            return even_ranges(start, end.position, rows_per_range)
         look = self._looks.get(end.split_id)
         seen = look.seen if look is not None else self._ended.get(end.split_id, SeenRecords(end.position))
         parts = seen.cut(start.position, end.position, rows_per_range)

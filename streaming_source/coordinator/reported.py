@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from alignment.events import Probed
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import Source, SourceSplit, SplitEnumerator, SplitRange
+from streaming_source.coordinator.assignment import even_ranges
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.foresight import Foresight
@@ -122,10 +122,7 @@ class ReportedTimes(Foresight[SplitT]):
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """See `Foresight`. A split can be read from any position: it is cut evenly."""
-        rows = end.position - start.position
-        parts = max(-(-rows // rows_per_range), 1)
-        cuts = [start.position + rows * part // parts for part in range(parts + 1)]
-        return [SplitRange(start.at(begin).until(stop), stop - begin) for begin, stop in pairwise(cuts)]
+        return even_ranges(start, end.position, rows_per_range)
 
     # ---- what is known -------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, assign_ranges, monotonic_us
-from streaming_source.spark.partitions import MIN_ROWS_PER_READER, AlignedInputPartition, read_splits
+from streaming_source.spark.partitions import AlignedInputPartition, read_splits
 from streaming_source.spark.rows import RowShaper
 
 __all__ = ["AlignedBatchReader"]
@@ -46,7 +46,7 @@ class AlignedBatchReader(DataSourceReader):
         before = coordinator.state
         try:
             coordinator.restore(before)
-            ranges = coordinator.everything(MIN_ROWS_PER_READER)
+            ranges = coordinator.everything(self._shaper.options.min_rows_per_reader)
         finally:
             coordinator.close()
         # At least one: Spark takes an empty list for one partition of its own.

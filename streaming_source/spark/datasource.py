@@ -127,7 +127,7 @@ class AlignedDataSource:
 
     @property
     def _readers(self) -> int:
-        return self._options.readers or os.cpu_count() or 1
+        return max(self._options.readers or os.cpu_count() or 1, self._options.min_readers or 1)
 
     def _shaper(self, schema: StructType) -> RowShaper:
         return RowShaper(arrow_schema(schema), self._strategy.timestamp_assigner, self._options)

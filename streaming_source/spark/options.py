@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 _SECOND_US: Final = 1_000_000
+_WORTH_A_TASK: Final = 32_768
+"""Records: below this another task costs more than it saves."""
 
 _OWN_SPLITS: Final = "the splits of this source"
 
@@ -110,7 +112,7 @@ FRAME_OPTIONS: Final = OptionSet(
             15 * 60 * _SECOND_US,
             "15 minutes",
         ),
-        Option("numReaders", integer(1), "Tasks that read one micro-batch; default: the cores of the driver."),
+        Option("numReaders", integer(1), "Tasks that read one micro-batch, at most; default: the cores of the driver."),
         Option(
             "allowUnalignedSourceSplits",
             boolean,
@@ -162,6 +164,7 @@ class FrameOptions:
     min_rows: int | None = None
     max_delay_us: int = 15 * 60 * _SECOND_US
     readers: int | None = None
+    min_readers: int | None = None
     allow_unaligned: bool = False
     reports: bool = False
     gateway_host: str | None = None
@@ -173,6 +176,11 @@ class FrameOptions:
     def time_limit_us(self) -> int | None:
         """Event times from here on are invalid: watermark rows live there."""
         return FAR_US if self.watermark_rows else None
+
+    @property
+    def min_rows_per_reader(self) -> int:
+        """Records for which one more task is worth its while, unless the user wants so many tasks."""
+        return _WORTH_A_TASK if self.min_readers is None else 1
 
     def with_gateway_host(self, host: str) -> FrameOptions:
         """The same with a host for the gateway, unless the user named one."""
@@ -214,6 +222,7 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         min_rows=values["minRowsPerTrigger"],
         max_delay_us=values["maxTriggerDelay"],
         readers=values["numReaders"],
+        min_readers=values.get("minPartitions"),
         allow_unaligned=values["allowUnalignedSourceSplits"],
         reports=values.get("indexing") == "off",
         gateway_host=values["gatewayHost"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -17,10 +17,7 @@ from streaming_source.gateway import GatewayAddress, GatewayClient
 from streaming_source.spark.channel import ANSWERS_S, ReaderChannel
 from streaming_source.spark.rows import FrameOutput, RowShaper
 
-__all__ = ["MIN_ROWS_PER_READER", "AlignedInputPartition", "read_splits"]
-
-MIN_ROWS_PER_READER: Final = 32_768
-"""Below this another task costs more than it saves."""
+__all__ = ["AlignedInputPartition", "read_splits"]
 
 
 class AlignedInputPartition(InputPartition):

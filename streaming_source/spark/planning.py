@@ -24,7 +24,7 @@ from streaming_source.exceptions import OptionError
 from streaming_source.spark.channel import PlannerChannel, local_folder
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.partitions import MIN_ROWS_PER_READER, AlignedInputPartition
+from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.watermark_rows import watermark_row_time
 
 __all__ = ["StreamPlanning"]
@@ -96,7 +96,7 @@ class StreamPlanning:
                 coordinator.restore(ended)
             announced = begun.table.combined
             row_us = watermark_row_time(ended.table.combined) if self._options.watermark_rows else None
-            ranges = coordinator.ranges(begun, ended, self._readers, MIN_ROWS_PER_READER)
+            ranges = coordinator.ranges(begun, ended, self._readers, self._options.min_rows_per_reader)
             if is_read_again and self._has_events:
                 # Its readers may wait for answers, and no offset is asked for before they are done.
                 coordinator.start()

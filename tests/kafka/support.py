@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark import cloudpickle
 
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.topics import MS, Record, Topic
@@ -20,6 +21,8 @@ Logs = dict[int, Times]
 """Partition -> event times (microseconds, whole milliseconds) in the order of its offsets."""
 
 BOUND = "5 seconds"
+
+T = TypeVar("T")
 
 
 def logs_of(logs: Mapping[str, Times]) -> Logs:
@@ -55,6 +58,12 @@ def reading(topic: Topic, **options: Any) -> Iterator[Reading]:
         yield begun
     finally:
         begun.reader.stop()
+
+
+def on_executor(reader: T) -> T:
+    """The reader as tasks have it: what the planner has made of it stays behind."""
+    copy: T = cloudpickle.loads(cloudpickle.dumps(reader))
+    return copy
 
 
 def to_end(begun: Reading, max_rows: int | None = None) -> list[pa.Table]:

@@ -17,7 +17,7 @@ from streaming_source import with_exact_watermark
 from streaming_source.exceptions import DataLossError, OptionError, SourceError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.broker import KafkaBroker
-from tests.kafka.support import format_options, reading, records, to_end
+from tests.kafka.support import format_options, on_executor, reading, records, to_end
 from tests.kafka.topics import Record, Topic, wait_until
 from tests.spark.support import T0, available_now, fails_with
 from tests.streaming_source.reading import Reading
@@ -224,9 +224,9 @@ def test_a_log_that_ends_before_a_range_that_was_planned(
     with reading(topic, failOnDataLoss="false", discoveryInterval="1 hour", watermarkRows="true") as begun:
         start, end = plan_and_lose(begun, topic, left)
         (task,) = begun.reader.partitions(start, end)
-        assert offsets([pa.Table.from_batches(begun.reader.read(task))]) == read
+        assert offsets([pa.Table.from_batches(on_executor(begun.reader).read(task))]) == read
     with reading(topic) as strict, pytest.raises(DataLossError, match=f"{topic.name}-0.*{what}"):
-        list(strict.reader.read(task))
+        list(on_executor(strict.reader).read(task))
     assert time.monotonic() - began < 30
 
 

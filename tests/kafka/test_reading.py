@@ -13,7 +13,7 @@ import pytest
 from alignment.exceptions import InvalidTimestampError
 from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
-from tests.kafka.support import SKEWS, by_split, format_options, reading, records, to_end
+from tests.kafka.support import SKEWS, by_split, format_options, on_executor, reading, records, to_end
 from tests.kafka.topics import CODECS, Record, Topic, wait_until
 from tests.spark.support import SECOND, T0
 from tests.streaming_source.reading import Reading
@@ -35,7 +35,8 @@ def read_batch(topic: Topic, **options: Any) -> list[tuple[int, int]]:
     """Partition and offset of all that `spark.read` would read."""
     source = AlignedDataSource.of_format("aligned_kafka", format_options(topic, **options))
     reader = source.batch_reader(source.schema())
-    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    tasks = reader.partitions()
+    batches = [batch for task in tasks for batch in on_executor(reader).read(task)]
     return sorted((row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist())
 
 
@@ -208,7 +209,7 @@ def test_an_offset_tells_where_it_is_in_few_bytes(topic: Topic) -> None:
     ("start", "end", "message"),
     [
         ({"0": 8, "1": 0}, {"0": 5, "1": 3}, "-0 would start at offset 8, and option endingOffsets ends it at 5"),
-        ({"0": 0, "1": 50}, None, "-1 would start at offset 50, and the log ends at 10"),
+        ({"0": 0, "1": 50}, None, "-1 would start at offset 50, and the log ends it at 10"),
         ({"0": -1, "1": 0}, None, r"option startingOffsets: what is read to an end cannot start at latest \(-1\)"),
     ],
     ids=["behind-its-end", "beyond-the-log", "latest"],

@@ -56,9 +56,28 @@ def test_a_pattern_chooses_the_topics_that_it_chooses_with_sparks_own_source(
         written.close()
     for pattern in (name, f"^{name}", f"(?i)eu.{name}$", f"[.]{name}++|__consumer_offsets"):
         given = format_options(topic, subscribe=None, startingOffsets=None, subscribePattern=pattern)
-        reader = spark_kafka.read.options(**given)
-        theirs, ours = (reader.format(format_).load() for format_ in ("kafka", "aligned_kafka"))
+        theirs = spark_kafka.read.format("kafka").options(**given).load()
+        ours = spark_kafka.read.format("aligned_kafka").options(**given).load()
         assert topics_of(ours) == topics_of(theirs) != set()
+
+
+def test_min_partitions_gives_at_least_as_many_tasks(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    topic.create(partitions=2).write_logs({p: T0 + np.arange(9) * SECOND for p in range(2)})
+    tasks: list[int] = []
+
+    def keep(batch: DataFrame, number: int) -> None:
+        tasks.append(batch.rdd.getNumPartitions())
+
+    for indexing in ("auto", "scan", "off"):
+        frame = stream(spark, topic, minPartitions=7, indexing=indexing, watermarkRows="true")
+        writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / indexing))
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+        assert max(tasks) == 7, indexing
+        tasks.clear()
+    given = format_options(topic, startingOffsets=None)
+    reader = spark.read.format("aligned_kafka").options(**given)
+    assert reader.load().rdd.getNumPartitions() == 2  # one a partition
+    assert reader.option("minPartitions", "5").load().rdd.getNumPartitions() >= 5
 
 
 def named(frame: DataFrame) -> DataFrame:

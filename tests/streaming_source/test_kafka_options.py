@@ -113,6 +113,13 @@ def test_secrets_are_neither_shown_nor_kept_in_texts() -> None:
     assert pickle.loads(pickle.dumps(read)) == read
 
 
+@pytest.mark.parametrize("user", ["p", "top", "pics"])
+def test_a_short_user_name_is_struck_out_by_itself_and_in_no_other_word(user: str) -> None:
+    config = source(subscribe="a", kafka={"sasl.username": user, "sasl.password": "s3c=ret/"}).config
+    told = f"asking for topics failed: user={user} '{user}' {user}: s3c=ret/; x{user}_s3c=ret/"
+    assert config.scrub(told) == "asking for topics failed: user=*** '***' ***: ***; x" + f"{user}_***"
+
+
 # ---- where to start and to end -------------------------------------------------------------------------------------
 
 P0, P1 = Partition("a", 0), Partition("a", 1)
@@ -220,9 +227,9 @@ def test_the_default_start_is_not_taken_for_a_wish() -> None:
 
 
 def test_names_of_spark_stand_for_those_of_every_format() -> None:
-    values = ALL.parse({"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "3", "minPartitions": "7"})
+    values = ALL.parse({"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "3"})
     options = frame_options(values)
-    assert (options.max_rows, options.min_rows, options.readers) == (10, 3, 7)
+    assert (options.max_rows, options.min_rows) == (10, 3)
 
 
 def test_two_names_of_one_option_must_agree() -> None:

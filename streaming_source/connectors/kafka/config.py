@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["GONE", "ClientConfig", "client_error"]
+__all__ = ["GONE", "ClientConfig", "client_error", "scrubbed"]
 
 GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 """Codes of errors that say that there is no such topic or partition."""
@@ -105,10 +105,16 @@ class ClientConfig:
 
     def scrub(self, text: str) -> str:
         """A text without the values of secret settings."""
-        for name, value in self.settings:
-            if value and _SECRET.search(name):
-                text = text.replace(value, "***")
-        return text
+        return scrubbed(text, {value for name, value in self.settings if _SECRET.search(name)})
+
+
+def scrubbed(text: str, secrets: Iterable[str]) -> str:
+    """A text with each secret struck out where it stands by itself: a user `p` is none of the letters of `topics`."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        begin = r"(?<![^\W_])" if secret[0].isalnum() else ""
+        end = r"(?![^\W_])" if secret[-1].isalnum() else ""
+        text = re.sub(f"{begin}{re.escape(secret)}{end}", "***", text)
+    return text
 
 
 def client_error(config: ClientConfig, what: str, error: Exception) -> SourceError:

@@ -169,11 +169,10 @@ class PartitionDiscovery:
         if begin <= end:
             return
         assert self._end is not None
-        ends_itself = self._end.kind == "latest"
-        where = f"the log ends at {end}" if ends_itself else f"option {self._end.option} ends it at {end}"
+        by = "the log" if self._end.kind == "latest" else f"option {self._end.option}"
         raise OptionError(
-            f"option {self._start.option}: partition {part} would start at offset {begin}, and {where}; start it there "
-            "or before"
+            f"option {self._start.option}: partition {part} would start at offset {begin}, and {by} ends it at {end}; "
+            "start it there or before"
         )
 
     def _check_there(self, names: Collection[str]) -> None:

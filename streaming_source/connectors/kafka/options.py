@@ -111,7 +111,12 @@ KAFKA_OPTIONS: Final = OptionSet(
         ),
         Option("maxOffsetsPerTrigger", integer(1), "Spark's name of `maxRowsPerTrigger`.", same_as="maxRowsPerTrigger"),
         Option("minOffsetsPerTrigger", integer(1), "Spark's name of `minRowsPerTrigger`.", same_as="minRowsPerTrigger"),
-        Option("minPartitions", integer(1), "Spark's name of `numReaders`.", same_as="numReaders"),
+        Option(
+            "minPartitions",
+            integer(1),
+            "Tasks of a micro-batch or a batch, at least, if it has as many records; default: one a partition, at most "
+            "`numReaders`.",
+        ),
         Option("kafka.*", text, "Settings of librdkafka, like `kafka.bootstrap.servers` (required).", {}, "none"),
     ]
 )

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
+from streaming_source.connectors.kafka.config import scrubbed
 from streaming_source.exceptions import OptionError, SourceError
 
 __all__ = ["SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
@@ -111,10 +112,7 @@ class SchemaRegistry:
         """A text without what is secret of the settings and of the address."""
         secrets = [value for name, value in self.settings if value and _SECRET.search(name)]
         secrets += [part.password for part in map(urlsplit, self.url.split(",")) if part.password]
-        for secret in secrets:
-            for one in {secret, *secret.split(":", 1)} - {""}:
-                text = text.replace(one, "***")
-        return text
+        return scrubbed(text, {one for secret in secrets for one in (secret, *secret.split(":", 1))})
 
     def _asked(self, what: str, call: Callable[[Any], Any]) -> SchemaText:
         # Questions are few: no connection is kept for the next.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
 from streaming_source.connectors.kafka.subscription import Partition
@@ -32,6 +32,8 @@ class KafkaSplit(SourceSplit):
     incarnation
         Empty; of a topic that was deleted and created again while it was read, what tells it from the one before.
     """
+
+    is_divisible: ClassVar[bool] = True
 
     topic: str
     partition: int
