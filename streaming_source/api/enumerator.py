@@ -205,6 +205,14 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         """
 
     @abstractmethod
+    def expect_records(self, ends: Mapping[str, int]) -> None:
+        """There are records before these positions of these splits, whatever was told of them.
+
+        For a `call_async` with `at_each_trigger`, of a source without an index of event times: a trigger does not say
+        that there is nothing to read before it has looked at the splits that have more than it knows of.
+        """
+
+    @abstractmethod
     def complete_split(self, split_id: str) -> None:
         """No record will be added to this split: once read it is finished."""
 

@@ -76,6 +76,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     observed_us
         Processing time at which the last completed look at the outside began; None before any. What is not there then
         was not there: idleness is counted up to this moment, not up to now.
+    expected
+        Of splits, a position before which there are records; for the planner to take.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.abandoned: set[str] = set()
         self.horizon_us = MAX_WATERMARK
         self.observed_us: int | None = None
+        self.expected: dict[str, int] = {}
 
     def take_index(self, index: EventTimeIndex, time_limit_us: int | None) -> None:
         """Fill this one from now on; event times from the limit on are invalid. Called once, before any use."""
@@ -227,6 +230,11 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
         """See `SplitEnumeratorContext`."""
         self._calls.on_thread(lambda: self._add_asked_block(split_id, rows, max_us))
+
+    def expect_records(self, ends: Mapping[str, int]) -> None:
+        """See `SplitEnumeratorContext`."""
+        expected = dict(ends)
+        self._calls.on_thread(lambda: self.expected.update(expected))
 
     def complete_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""
