@@ -130,7 +130,7 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         With `at_each_trigger` it is also made, and waited for up to a second, whenever a micro-batch would be planned
         and there is nothing to read: so a trigger that finds nothing has looked, and `processAllAvailable` covers what
         was written before. For calls that cost nothing but their time; one that eight times in a row took more than
-        50 ms is left to its period.
+        20 ms is left to its period.
         """
 
     @abstractmethod

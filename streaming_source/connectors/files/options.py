@@ -47,7 +47,7 @@ SOURCE_OPTIONS: Final = OptionSet(
             "discoveryInterval",
             duration(SHORTEST_US),
             "How often to look for new files, beside whenever a trigger finds nothing to read and looks take less than "
-            "50 ms.",
+            "20 ms.",
             _SECOND_US,
             "1 second",
         ),
