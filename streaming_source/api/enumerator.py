@@ -130,7 +130,7 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         With `at_each_trigger` it is also made, and waited for up to a second, whenever a micro-batch would be planned
         and there is nothing to read: so a trigger that finds nothing has looked, and `processAllAvailable` covers what
         was written before. For calls that cost nothing but their time; one that eight times in a row took more than
-        50 ms is left to its period.
+        20 ms is left to its period.
         """
 
     @abstractmethod
@@ -202,6 +202,14 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
             Positions that it covers; where these have gaps, it has fewer records.
         max_us
             Its latest event time, below `event_time_limit_us`: a record of the block has it, and none is later.
+        """
+
+    @abstractmethod
+    def expect_records(self, ends: Mapping[str, int]) -> None:
+        """There are records before these positions of these splits, whatever was told of them.
+
+        For a `call_async` with `at_each_trigger`, of a source without an index of event times: a trigger does not say
+        that there is nothing to read before it has looked at the splits that have more than it knows of.
         """
 
     @abstractmethod

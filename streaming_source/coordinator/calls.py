@@ -17,7 +17,7 @@ __all__ = ["AsyncCalls", "TimedHandler", "monotonic_us", "processing_time_us"]
 TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]
 """`(result, error, processing time in microseconds at which the call began)`."""
 
-_DEAR_S: Final = 0.05
+_DEAR_S: Final = 0.02
 _DEAR_IN_A_ROW: Final = 8
 """A call that so many times in a row took longer than that is left to its period."""
 

@@ -76,6 +76,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         Splits assigned since they were last taken.
     engine
         What the enumerator finds is sent to it, in events.
+    expected
+        Of splits, a position before which there are records; for the planner to take.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.tracker: AssignmentTracker[SplitT] = AssignmentTracker()
         self.added: list[SplitT] = []
         self.engine: Engine
+        self.expected: dict[str, int] = {}
 
     def take_engine(self, engine: Engine, time_limit_us: int | None, *, probes_records: bool) -> None:
         """Send events to this engine from now on. Called once, before any use.
@@ -240,6 +243,11 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
         """See `SplitEnumeratorContext`."""
         self._send(OpaqueBlockIndexed(split_id, rows, max_us))
+
+    def expect_records(self, ends: Mapping[str, int]) -> None:
+        """See `SplitEnumeratorContext`."""
+        expected = dict(ends)
+        self._calls.on_thread(lambda: self.expected.update(expected))
 
     def complete_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""

@@ -229,7 +229,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             if not self.is_draining:
                 if has_looked:
                     return self.state
-                at_work.calls.refresh(_LOOK_S)
+                self._look_for_more()
                 has_looked = True
                 continue
             if at_work.foresight.is_at_rest:
@@ -320,6 +320,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if not self.is_draining:
             self._group.tell(plan.slowest_us, engine.nearest_us)
         return is_news
+
+    def _look_for_more(self) -> None:
+        """Whether something is there that was not seen yet, as far as that can be said soon."""
+        at_work = self.hosted
+        at_work.calls.refresh(_LOOK_S)
+        if at_work.context.expected:
+            at_work.foresight.look_again(at_work.context.expected)
+            at_work.context.expected.clear()
+            at_work.host.run_until(at_work.foresight.has_looked_again, _LOOK_S)
 
     def _warn_of_unread(self) -> None:
         """The run ends (AvailableNow): say once what it leaves unread, and why."""

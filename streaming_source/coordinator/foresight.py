@@ -7,7 +7,7 @@ or nobody knows before the readers have read and report (`ReportedTimes`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -91,6 +91,13 @@ class Foresight(ABC, Generic[SplitT]):
 
     def look_on(self) -> None:
         """While draining, before each plan: see `SupportsEventTimeIndex`."""
+
+    def look_again(self, ends: Mapping[str, int]) -> None:
+        """There are records before these positions of these splits: look there now, if they are not known."""
+
+    def has_looked_again(self) -> bool:
+        """Whether that is done."""
+        return True
 
     def has_looked_at_all(self) -> bool:
         """Whether something is known of every split."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import CaughtUp, SourceSplit
 from streaming_source.coordinator.ahead_reader import AheadReader, Fetched
 from streaming_source.coordinator.seen import SeenRecords
@@ -37,6 +38,8 @@ class Look(Generic[SplitT]):
 
     Attributes
     ----------
+    looked_us
+        When the last fetch began that the coordinator took over.
     is_known, is_done
         Whether the coordinator took over a fetch; the last one.
     untaken
@@ -45,6 +48,8 @@ class Look(Generic[SplitT]):
         A fetch is under way; enough was seen; nobody wants to know any more.
     is_quiet
         The last fetch brought nothing.
+    is_waiting, is_wanted
+        It will be fetched from in a while; it is to be as soon as the fetch under way is over.
     is_timed
         Somebody will see whether a fetch blocks.
     fetches
@@ -59,16 +64,23 @@ class Look(Generic[SplitT]):
         self.split = split
         self.reader = reader
         self.seen = SeenRecords(split.position)
+        self.looked_us = MIN_WATERMARK
         self.is_known = self.is_done = False
         # Guarded by the lock.
         self.untaken = 0
         self.is_fetching = self.is_full = self.is_gone = self.is_quiet = self.is_timed = False
+        self.is_waiting = self.is_wanted = False
         self.fetches = 0
         self.retry_s = _FIRST_RETRY_S
         self.patience_s = _FIRST_PATIENCE_S
         self.last_arrival: Arrival[SplitT] | None = None
         # The fetch that was woken last; and the last one that may return early because of it.
         self._woken = self._woken_through = _NO_FETCH
+
+    @property
+    def seen_to(self) -> int:
+        """Position after the last record that the coordinator took over. O(log n)."""
+        return self.seen.position_at(self.seen.end)
 
     # ---- under the lock ------------------------------------------------------------------------------------------
 

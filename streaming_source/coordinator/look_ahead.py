@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed, SplitsBlocked
+from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.ahead_reader import AheadReader, columns_for_times
 from streaming_source.coordinator.assignment import even_ranges
@@ -90,6 +91,8 @@ class LookAhead(Foresight[SplitT]):
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, SeenRecords] = {}
         self._drains_from_us: int | None = None
+        self._looked_again: list[Look[SplitT]] = []
+        self._looks_again_from_us = MIN_WATERMARK
         # All below is guarded by the lock, which is held for moments only.
         self._lock = threading.Lock()
         self._turns: Turns[Look[SplitT]] = Turns(_AT_ONCE)
@@ -144,6 +147,24 @@ class LookAhead(Foresight[SplitT]):
     def close(self) -> None:
         """Look no further. Fetches that block are woken, and not waited for."""
         self._let_go(list(self._looks))
+
+    def look_again(self, ends: Mapping[str, int]) -> None:
+        """See `Foresight`. Fetch at once where it would be waited for."""
+        self._looks_again_from_us = self._now_us()
+        looks = [look for split_id, look in self._looks.items() if ends.get(split_id, 0) > look.seen_to]
+        self._looked_again = [look for look in looks if not look.is_done]
+        with self._lock:
+            for look in self._looked_again:
+                look.is_wanted = True
+                if look.is_waiting:
+                    look.is_waiting = False
+                    self._turns.add(look)
+            self._begin_ready()
+
+    def has_looked_again(self) -> bool:
+        """See `Foresight`: something unread was found of each, or a fetch that began since has found nothing."""
+        since_us = self._looks_again_from_us
+        return all(look.seen.unread or look.looked_us >= since_us or look.is_gone for look in self._looked_again)
 
     # ---- what the planner asks -----------------------------------------------------------------------------------
 
@@ -201,7 +222,7 @@ class LookAhead(Foresight[SplitT]):
                 self._turns.leave(quiet=is_quiet)
                 self._begin_ready()
                 return
-            look.is_fetching = True
+            look.is_fetching, look.is_wanted = True, False
             look.fetches += 1
             was_timed, look.is_timed = look.is_timed, True
         if not was_timed:
@@ -257,13 +278,19 @@ class LookAhead(Foresight[SplitT]):
             look.is_full = self._fills(look)
             if not look.is_full:
                 self._turns.add(look)
+        elif look.is_wanted:
+            self._turns.add(look)
         else:
-            self._workers.submit(partial(self._retry, look), look.next_retry_s())
+            look.is_waiting = True
+            self._workers.submit(partial(self._retry, look, look.fetches), look.next_retry_s())
 
-    def _retry(self, look: Look[SplitT]) -> None:
+    def _retry(self, look: Look[SplitT], number: int) -> None:
         with self._lock:
-            self._turns.add(look, quiet=look.is_quiet)
-            self._begin_ready()
+            # It may have been fetched from in the meantime, because somebody looked again.
+            if look.is_waiting and look.fetches == number:
+                look.is_waiting = False
+                self._turns.add(look, quiet=look.is_quiet)
+                self._begin_ready()
 
     def _fair_share(self) -> int:
         return max(self._max_rows // max(len(self._looks), 1), 1)
@@ -310,6 +337,7 @@ class LookAhead(Foresight[SplitT]):
         if fetched.finished:
             self._context.complete_split(split_id)
         look.is_known = True
+        look.looked_us = arrival.began_us
         look.is_done |= arrival.is_last
         if fetched.caught_up is CaughtUp.HELD_BACK:
             self._context.engine.apply(SplitsBlocked(frozenset([split_id])))

@@ -8,7 +8,7 @@ may be read past the limit, by as much as one micro-batch admits; and that a wat
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -153,6 +153,12 @@ class ReportedTimes(Foresight[SplitT]):
             self._unlooked.clear()
             self._asks_again = True
             self._ask_all()
+
+    def look_again(self, ends: Mapping[str, int]) -> None:
+        """See `Foresight`: nothing more is to be known of them."""
+        for split_id, end in ends.items():
+            if split_id in self._splits:
+                self._take_end(self._splits[split_id], end, self._now_us())
 
     def has_looked_at_all(self) -> bool:
         """See `Foresight`."""

@@ -65,6 +65,8 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         Ids of the splits of which nothing more is there to be read, likewise.
     horizon_us
         The last one that was set; None for none.
+    expected
+        What was said last with `expect_records`, by split id.
     """
 
     __test__ = False
@@ -92,6 +94,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         self.complete: list[str] = []
         self.abandoned: list[str] = []
         self.horizon_us: int | None = None
+        self.expected: dict[str, int] = {}
 
     # ---- for the test --------------------------------------------------------------------------------------------
 
@@ -199,6 +202,10 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
         """See `SplitEnumeratorContext`."""
         self.asked_blocks.setdefault(split_id, []).append((rows, max_us))
+
+    def expect_records(self, ends: Mapping[str, int]) -> None:
+        """See `SplitEnumeratorContext`."""
+        self.expected.update(ends)
 
     def complete_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""

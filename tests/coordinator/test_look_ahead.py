@@ -558,3 +558,42 @@ def test_with_threads_every_record_is_seen_once_and_no_reader_stays_open(pool: W
     pool.close()
     await_end(worker_threads() - before)
     assert all(reader.closed == 1 for reader in source.readers), f"seed {seed}"
+
+
+# ---- looking again ---------------------------------------------------------------------------------------------------
+
+
+def test_a_split_that_has_more_than_is_known_is_fetched_from_at_once() -> None:
+    source = FetchSource({"a": [3], "b": [2]})
+    looking = Looking(source)
+    looking.add("a", "b")
+    assert looking.run() == {"a": 3, "b": 2}
+    for _ in range(8):
+        source.clock.advance("1 second")
+        looking.run()
+    looking.look_ahead.hand_out(["a", "b"], [3, 2])
+    fetches = dict(source.fetches)
+    source.steps["a"].append(4)
+    source.clock.advance("1 us")
+    looking.look_ahead.look_again({"a": 7, "b": 2})
+    assert not looking.look_ahead.has_looked_again()
+    assert looking.run() == {"a": 7, "b": 2}
+    assert looking.look_ahead.has_looked_again()
+    assert source.fetches["b"] == fetches["b"], "of this one all is known"
+    source.clock.advance("500 ms")
+    looking.run()
+    assert source.fetches["a"] <= fetches["a"] + 3, "it is not fetched from twice as often from now on"
+
+
+def test_a_split_whose_end_is_no_record_is_looked_at_and_that_is_enough() -> None:
+    source = FetchSource({"a": [3]})
+    looking = Looking(source)
+    looking.add("a")
+    for _ in range(8):
+        looking.run()
+        source.clock.advance("1 second")
+    looking.look_ahead.hand_out(["a"], [3])
+    looking.look_ahead.look_again({"a": 5})
+    assert not looking.look_ahead.has_looked_again()
+    looking.run()
+    assert looking.look_ahead.has_looked_again()

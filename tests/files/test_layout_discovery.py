@@ -209,7 +209,7 @@ def test_a_directory_that_has_not_changed_is_not_listed_again(tmp_path: Path, mo
     assert [directory.path for directory in lister.look()] == ["7"]
     # It has changed just now, and may again at the same time as told.
     assert [directory.path for directory in lister.look()] == ["7"]
-    monkeypatch.setattr(listing, "_LOOKS_BETWEEN_FULL", 1)
+    monkeypatch.setattr(listing, "_FULL_EVERY_S", 0.0)
     assert len(list(lister.look())) == 21
 
 

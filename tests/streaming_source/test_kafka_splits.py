@@ -227,7 +227,7 @@ def test_partitions_are_given_to_readers_as_they_are_found() -> None:
     finds.start()
     for subtask_id in range(2):
         context.register_reader(subtask_id)
-    assert context.periods == [1.0]
+    assert context.periods == [1.0, None]
     context.run_calls()
     assert assigned(context) == ["a-0", "a-1", "a-2"]
     cluster.there["a"] = ("id", 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import posixpath
 import time
@@ -19,7 +20,7 @@ __all__ = ["ListedDirectory", "ListedFile", "Lister", "is_hidden", "list_files",
 
 _log = logging.getLogger(__name__)
 
-_LOOKS_BETWEEN_FULL: Final = 60
+_FULL_EVERY_S: Final = 60.0
 _NAMED: Final = 10
 """Files that a message names at most."""
 _SETTLED_NS: Final = 3_000_000_000
@@ -92,7 +93,7 @@ class Lister:
         self._sink_log: SinkLog | None = None
         # Of directories that have settled: when they changed, and their directories.
         self._settled: dict[str, tuple[int, tuple[str, ...]]] = {}
-        self._looks = 0
+        self._full_at = -math.inf
 
     def look(self) -> Iterator[ListedDirectory]:
         """The directories that may have changed since the last look, in no order.
@@ -109,9 +110,9 @@ class Lister:
             self._sink_log = SinkLog.of(self._selection)
         has_more = self._sink_log is not None and self._sink_log.refresh()
         # Files are there before they are in the log.
-        if has_more or self._looks % _LOOKS_BETWEEN_FULL == 0:
+        if has_more or time.monotonic() >= self._full_at + _FULL_EVERY_S:
             self._settled.clear()
-        self._looks += 1
+            self._full_at = time.monotonic()
         listed = self._look(selected)
         if self._sink_log is not None:
             listed = self._in_log(listed, self._sink_log.paths, is_complete=has_more)

@@ -43,7 +43,14 @@ SOURCE_OPTIONS: Final = OptionSet(
             "directory",
         ),
         Option("bounded", boolean, "End after the files that are present at the start.", False, "false"),
-        Option("discoveryInterval", duration(SHORTEST_US), "How often to look for new files.", _SECOND_US, "1 second"),
+        Option(
+            "discoveryInterval",
+            duration(SHORTEST_US),
+            "How often to look for new files, beside whenever a trigger finds nothing to read and looks take less than "
+            "20 ms.",
+            _SECOND_US,
+            "1 second",
+        ),
         Option(
             "columns",
             _names,

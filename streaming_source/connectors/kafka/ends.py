@@ -115,6 +115,19 @@ class LogEnds:
                 self._look(now)
             return self._known.get(part)
 
+    def ask_again(self) -> dict[str, LogEnd]:
+        """Of all that are known, asked for now whatever is kept. O(n).
+
+        Raises
+        ------
+        SourceError
+            If they have not said for all the time of patience.
+        """
+        with self._lock:
+            if self._there:
+                self._look(self._clock())
+            return {split_id: self._known[part] for split_id, part in self._there.items() if part in self._known}
+
     def _look(self, now: float) -> None:
         try:
             self._known, self._fails_since = self._ask(sorted(self._there.values())), None

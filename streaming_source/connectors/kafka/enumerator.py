@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
 from streaming_source.connectors.kafka.admin import Patience
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
-from streaming_source.connectors.kafka.ends import LogEnds
+from streaming_source.connectors.kafka.ends import LogEnd, LogEnds
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
 
 __all__ = ["KafkaSplitEnumerator"]
@@ -59,6 +59,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self._has_started = True
         # After a restart, too, where no partition is added: what was read may have been deleted, or created again.
         self._context.call_async(self._discovery.look, self._on_found, period_seconds=self._period_seconds)
+        if self._period_seconds is not None:
+            self._context.call_async(self._ends.ask_again, self._on_ends, at_each_trigger=True)
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         """See `SplitEnumerator`. What was found is assigned already, but for what was taken back."""
@@ -130,6 +132,12 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             self._is_complete = True
             for subtask_id in self._context.registered_readers():
                 self._context.signal_no_more_splits(subtask_id)
+
+    def _on_ends(self, ends: Mapping[str, LogEnd] | None, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        assert ends is not None
+        self._context.expect_records({split_id: end.readable for split_id, end in ends.items()})
 
     def _assign(self, splits: Sequence[KafkaSplit]) -> None:
         readers = sorted(self._context.registered_readers())
