@@ -21,7 +21,10 @@ __all__ = ["FrameOutput", "RowShaper"]
 
 Int64Array = npt.NDArray[np.int64]
 
-_YEAR_4000 = " (where there are watermark rows it must lie before the year 4000)"
+_LIMITS = (
+    " (with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "
+    "and before the year 4000)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class RowShaper:
     ----------
     schema
         Arrow schema of the frame, as Spark expects it of every batch.
+    event_time
+        Name of the column with the event time; a frame may be without.
     assigner, options
         How event times are found, and what becomes of records.
     announced
@@ -41,6 +46,7 @@ class RowShaper:
     """
 
     schema: pa.Schema
+    event_time: str
     assigner: TimestampAssigner
     options: FrameOptions
     announced: int = MIN_WATERMARK
@@ -82,7 +88,7 @@ class RowShaper:
         """One row with nothing but an event time."""
         columns = [
             pa.array([time_us], pa.int64()).cast(field.type)
-            if field.name == self.options.event_time_as
+            if field.name == self.event_time
             else pa.nulls(1, field.type)
             for field in self.schema
         ]
@@ -91,9 +97,9 @@ class RowShaper:
     def _event_times(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         times = self.assigner.extract(batch, source_timestamps)
         limit_us = self.options.time_limit_us
-        if limit_us is None or not len(times) or times.max() < limit_us:
+        if limit_us is None or not len(times) or (times.max() < limit_us and times.min() >= 0):
             return times
-        valid = times.valid & (times.values < limit_us)
+        valid = times.valid & (times.values >= 0) & (times.values < limit_us)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
 
     def _kept(
@@ -108,7 +114,7 @@ class RowShaper:
         options = self.options
         if options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
-            limit = "" if options.time_limit_us is None else _YEAR_4000
+            limit = "" if options.time_limit_us is None else _LIMITS
             raise InvalidTimestampError(
                 f"split {split_id!r}, position {positions[first]}: no valid event time in "
                 f"{self._value(batch, first)}{limit}; option invalidTimestamp = null keeps such records without one, "
@@ -141,9 +147,11 @@ class RowShaper:
         positions: Int64Array,
         late: npt.NDArray[np.bool_],
     ) -> pa.Array:
-        if field.name == self.options.event_time_as:
-            return pa.array(times.values, mask=~times.valid).cast(field.type)
         place = batch.schema.get_field_index(field.name)
+        if field.name == self.event_time:
+            if place >= 0 and _is_in_microseconds(batch.column(place)) and times.valid.all():
+                return batch.column(place).cast(field.type)  # without a copy
+            return pa.array(times.values, mask=~times.valid).cast(field.type)
         if place >= 0:
             return _as_type(batch.column(place), field)
         if field.name == "_split":
@@ -208,6 +216,10 @@ class FrameOutput(ReaderOutput):
 
     def mark_active(self) -> None:
         """The planner's to say."""
+
+
+def _is_in_microseconds(column: pa.Array) -> bool:
+    return pa.types.is_timestamp(column.type) and bool(column.type.unit == "us")
 
 
 def _printed(value: pa.Scalar) -> str:

@@ -77,7 +77,7 @@ def test_files_without_statistics_are_indexed_by_reading_them_unless_that_is_ref
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        ("T", "'T' is not in the data; did you mean 't'?"),
+        ("tt", "'tt' is not in the data; did you mean 't'?"),
         ("e.at.x", "'e.at.x' is not in the data; the columns are: 'e.at.t'"),
         ("e.at.t.y", "'e.at.t.y' does not exist: 't' is int64, not a struct"),
         ("e.at", "'e.at' is struct.*, which holds no event time; choose"),
@@ -134,7 +134,8 @@ def test_a_time_beyond_what_python_can_print_is_told_all_the_same(tmp_path: Path
 
 
 def test_a_column_called_event_time_must_be_the_event_time_column_or_make_way(tmp_path: Path) -> None:
-    put(tmp_path / "a" / "f.parquet", {"k": [1, 2], "event_time": stamps(5, 6), "t": stamps(0, 1)})
+    text = ["2023-11-14T22:14:00Z", "2023-11-14T22:14:01Z"]
+    put(tmp_path / "a" / "f.parquet", {"k": [1, 2], "event_time": stamps(5, 6), "t": text})
     with pytest.raises(SchemaError, match=r"a column 'event_time'.* make it the eventTimeColumn, or .*eventTimeAs"):
         stream_reader(tmp_path, eventTimeColumn="t")
     beside = read_all(tmp_path, eventTimeColumn="t", eventTimeAs="happened")
@@ -146,7 +147,7 @@ def test_a_column_called_event_time_must_be_the_event_time_column_or_make_way(tm
 
 
 def test_names_that_spark_cannot_tell_apart_clash(tmp_path: Path) -> None:
-    put(tmp_path / "a" / "f.parquet", {"Event_Time": stamps(0), "t": stamps(0)})
+    put(tmp_path / "a" / "f.parquet", {"Event_Time": stamps(0), "t": ["2023-11-14T22:14:00Z"]})
     with pytest.raises(SchemaError, match="has a column 'Event_Time'"):
         stream_reader(tmp_path, eventTimeColumn="t")
     with pytest.raises(SchemaError, match=r"columns \['_split'\] already"):

@@ -20,6 +20,7 @@ from streaming_source.spark.options import (
     read_rules,
     strategy_of,
 )
+from streaming_source.spark.watermark_rows import EMITTED
 
 ALL = STRATEGY_OPTIONS | FRAME_OPTIONS | FileSource.options()
 
@@ -114,9 +115,9 @@ def test_drift_is_open_in_exact_mode_and_the_bound_on_lateness_in_plain_mode() -
         rows: read_rules(
             strategy, frame_options(ALL.parse({"watermarkRows": rows})), bounded=False
         ).planning.max_drift_us
-        for rows in ("true", "false")
+        for rows in (EMITTED, "false")
     }
-    assert drifts == {"true": None, "false": 5_000_000}
+    assert drifts == {EMITTED: None, "false": 5_000_000}
 
 
 @pytest.mark.parametrize(
