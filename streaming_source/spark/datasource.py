@@ -168,8 +168,8 @@ class AlignedDataSource:
         if self._options.is_half_exact:
             raise OptionError(
                 "option watermarkRows = true without with_exact_watermark: the frame has no exact watermark. Load it "
-                "with read_stream(spark) in place of spark.readStream, or call with_exact_watermark right after "
-                "load(), or leave watermarkRows out"
+                "with read_stream(spark) in place of spark.readStream (a Source of your own with from_source), or call "
+                "with_exact_watermark right after load(), or leave watermarkRows out"
             )
         bounded = self._source.boundedness is Boundedness.BOUNDED
         strategy, needed, shaper = self._for_frame(schema, self._options)
@@ -223,7 +223,12 @@ class AlignedDataSource:
         assigner = self._strategy.timestamp_assigner
         if not isinstance(assigner, FieldTimestampAssigner):
             return self._strategy
-        return self._strategy.with_timestamp_assigner(replace(assigner, column=exact_path(data, assigner.column)))
+        column = exact_path(data, assigner.column)
+        # A source may know more of its own timestamps ahead of reading than of any other column.
+        is_of_records = column == self._source.source_timestamp_column
+        return self._strategy.with_timestamp_assigner(
+            RecordTimestampAssigner() if is_of_records else replace(assigner, column=column)
+        )
 
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:

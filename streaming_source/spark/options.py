@@ -36,7 +36,11 @@ def _watermark_rows(name: str, value: str) -> bool | str:
 
 STRATEGY_OPTIONS: Final = OptionSet(
     [
-        Option("eventTimeColumn", text, "Column of the event time (dotted path); absent: the source record timestamp."),
+        Option(
+            "eventTimeColumn",
+            text,
+            "Column of the event time (dotted path, in any case); absent: the source record timestamp.",
+        ),
         Option("timestampUnit", choice("s", "ms", "us", "ns"), "Unit of an event-time column of numbers."),
         Option(
             "maxOutOfOrderness",
@@ -95,14 +99,16 @@ FRAME_OPTIONS: Final = OptionSet(
         Option(
             "invalidTimestamp",
             choice("fail", "null", "drop"),
-            "What to do with a record whose event time is null or unreadable.",
+            "What to do with a record whose event time is null or unreadable, or, with the exact watermark, before "
+            "1970 or after 3999.",
             "fail",
             "fail",
         ),
         Option(
             "watermarkRows",
             _watermark_rows,
-            "Not needed any more: `read_stream` and `with_exact_watermark` set it. `true` refuses to run without them.",
+            "Not needed: `read_stream` and `with_exact_watermark` see to them. With `true` a query that has been "
+            "through neither does not start.",
             False,
             "false",
         ),
@@ -308,7 +314,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
 def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:
     if not options.watermark_rows:
         raise OptionError(
-            "option indexing = 'off' needs the exact watermark (from_source, or watermarkRows = true with "
+            "option indexing = 'off' needs the exact watermark (read_stream, from_source or "
             "with_exact_watermark): how far splits drift apart is then known only after reading, and with a plain "
             "withWatermark drift costs records"
         )

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType, TimestampNTZType, TimestampType
 
 import streaming_source
-from streaming_source import read_stream, with_exact_watermark
+from streaming_source import WatermarkStrategy, from_source, read_stream, with_exact_watermark
+from streaming_source.connectors import FileSource
 from streaming_source.exceptions import OptionError, SchemaError
 from tests.spark.conftest import Loader
 from tests.spark.support import (
@@ -114,6 +115,15 @@ def test_with_exact_watermark_forgotten(spark: SparkSession, stream: Loader, tmp
         "watermarkRows = true without with_exact_watermark", "call with_exact_watermark right after load()"
     ):
         available_now(spark, stream(first_light(tmp_path / "in"), watermarkRows="true"), tmp_path / "cp")
+
+
+def test_the_format_that_from_source_makes_without_from_source(spark: SparkSession, tmp_path: Path) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
+    source = FileSource(str(first_light(tmp_path / "in")), bounded=True)
+    assert from_source(spark, source, strategy, "half").columns == ["ts", "k", "s"]
+    assert spark.read.format("aligned_source_half").load().count() == 3
+    with fails_with("the frame has no exact watermark", "a Source of your own with from_source"):
+        available_now(spark, spark.readStream.format("aligned_source_half").load(), tmp_path / "cp")
 
 
 STEPS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
