@@ -97,7 +97,8 @@ class RowShaper:
     def _event_times(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         times = self.assigner.extract(batch, source_timestamps)
         limit_us = self.options.time_limit_us
-        if limit_us is None or not len(times) or (times.max() < limit_us and times.min() >= 0):
+        # Those without a time hold the smallest integer: where there are some, it takes the longer way.
+        if limit_us is None or not len(times) or (times.max() < limit_us and times.values.min() >= 0):
             return times
         valid = times.valid & (times.values >= 0) & (times.values < limit_us)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
