@@ -9,7 +9,10 @@ import pyarrow as pa
 import pytest
 
 from alignment.exceptions import InvalidArgumentError, InvalidTimestampError
+from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
+from streaming_source.spark.options import FrameOptions
+from streaming_source.spark.rows import RowShaper
 from tests.streaming_source.reading import SECOND, T0, Reading, micros, put, read_all, read_batch, stamps, stream_reader
 
 ISO = ["2023-11-14T22:14:00Z", "2023-11-14T23:14:01+01:00", "2023-11-14 22:14:02.5"]
@@ -152,3 +155,20 @@ def test_names_that_spark_cannot_tell_apart_clash(tmp_path: Path) -> None:
         stream_reader(tmp_path, eventTimeColumn="t")
     with pytest.raises(SchemaError, match=r"columns \['_split'\] already"):
         stream_reader(tmp_path, eventTimeColumn="t", eventTimeAs="_split", includeMetadata="true")
+
+
+def test_the_users_own_column_passes_without_a_copy_and_invalid_times_become_null_in_it() -> None:
+    def shaped(times: list[int], **options: Any) -> tuple[pa.Array, pa.Array]:
+        column = pa.array(times, pa.timestamp("us"))
+        frame = pa.schema([("t", pa.timestamp("us", "UTC"))])
+        shaper = RowShaper(frame, "t", FieldTimestampAssigner("t"), FrameOptions(**options))
+        return column, shaper.shape("a", pa.record_batch({"t": column}), None, 0).column(0)
+
+    column, out = shaped([T0, -5])
+    assert out.cast(pa.int64()).to_pylist() == [T0, -5]
+    assert out.buffers()[1].address == column.buffers()[1].address
+    far = 64_060_588_800_000_000  # the year 4000
+    _, out = shaped([T0, -5, 0, far, far - 1], watermark_rows=True, invalid_timestamp="null")
+    assert out.cast(pa.int64()).to_pylist() == [T0, None, 0, None, far - 1]
+    with pytest.raises(InvalidTimestampError, match=r"position 1: no valid event time in t = .*from 1970 on"):
+        shaped([T0, -5], watermark_rows=True)
