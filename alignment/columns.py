@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from alignment.exceptions import InvalidArgumentError
 
-__all__ = ["raw_field", "top_level_column"]
+__all__ = ["exact_path", "raw_field", "top_level_column"]
 
 
 def raw_field(batch: pa.RecordBatch, dotted: str) -> pa.Array:
@@ -46,6 +46,33 @@ def raw_field(batch: pa.RecordBatch, dotted: str) -> pa.Array:
     return array
 
 
+def exact_path(schema: pa.Schema, dotted: str) -> str:
+    """A dotted path as the data writes it, of one that may differ in upper and lower case, as in Spark.
+
+    A name that exists as it is written goes first. A path that leads nowhere is given back unchanged.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If two names differ from the path in nothing but case.
+    """
+    segments = dotted.split(".")
+    path: list[str] = []
+    fields: list[pa.Field] = list(schema)
+    while segments:
+        found = None
+        for n in range(len(segments), 0, -1):
+            if (found := _field(fields, ".".join(segments[:n]), dotted)) is not None:
+                segments = segments[n:]
+                break
+        if found is None:
+            return dotted
+        path.append(found.name)
+        kind = found.type
+        fields = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+    return ".".join(path)
+
+
 def top_level_column(dotted: str, names: Collection[str]) -> str:
     """The column of the data in which a dotted path begins; as in `raw_field` the longest name that exists.
 
@@ -54,6 +81,16 @@ def top_level_column(dotted: str, names: Collection[str]) -> str:
     segments = dotted.split(".")
     candidates = (".".join(segments[:n]) for n in range(len(segments), 0, -1))
     return next((name for name in candidates if name in names), segments[0])
+
+
+def _field(fields: list[pa.Field], name: str, dotted: str) -> pa.Field | None:
+    same = [field for field in fields if field.name == name]
+    same = same or [field for field in fields if field.name.lower() == name.lower()]
+    names = {field.name for field in same}
+    if len(names) > 1:
+        both = " and ".join(map(repr, sorted(names)))
+        raise InvalidArgumentError(f"column {dotted!r} is ambiguous: the data has {both}; write one as it is")
+    return same[0] if same else None
 
 
 def _missing(dotted: str, rest: str, segment: str, names: list[str]) -> str:

@@ -34,10 +34,10 @@ def run(folder: Path, *, quick: bool) -> None:
     spark.dataSource.register(_ceiling(rows))
 
     def ours(*, exact: bool = False) -> Any:
-        reader = spark.readStream.format("aligned_files").option("eventTimeColumn", "ts").option("eventTimeAs", "ts")
+        door = streaming_source.read_stream(spark) if exact else spark.readStream
+        reader = door.format("aligned_files").option("eventTimeColumn", "ts")
         reader = reader.option("bounded", "true").option("maxOutOfOrderness", "5 seconds")
-        frame = reader.option("watermarkRows", str(exact).lower()).load(str(data))
-        return streaming_source.with_exact_watermark(frame, "ts") if exact else frame
+        return reader.load(str(data))
 
     def sparks() -> Any:
         return spark.readStream.schema(DDL).option("recursiveFileLookup", "true").parquet(str(data))

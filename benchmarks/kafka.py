@@ -145,24 +145,23 @@ def _against_spark(spark: Any, broker: KafkaBroker, topic: str, size: int, folde
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
 
     def ours(*, exact: bool = False) -> Any:
-        reader = spark.readStream.format("aligned_kafka").options(**options, bounded="true")
-        frame = reader.options(maxOutOfOrderness="5 seconds", watermarkRows=str(exact).lower()).load()
-        return streaming_source.with_exact_watermark(frame) if exact else frame
+        door = streaming_source.read_stream(spark) if exact else spark.readStream
+        return door.format("aligned_kafka").options(**options, bounded="true", maxOutOfOrderness="5 seconds").load()
 
     def theirs() -> Any:
         return spark.readStream.format("kafka").options(**options).load()
 
-    def windowed(frame: Any, time_column: str) -> Any:
+    def windowed(frame: Any) -> Any:
         from pyspark.sql import functions as F
 
-        return frame.groupBy(F.window(time_column, "1 minute"), "partition").count()
+        return frame.groupBy(F.window("timestamp", "1 minute"), "partition").count()
 
     name = f"spark kafka {SPARK_CONNECTOR.version}"
     kinds: dict[str, dict[str, Callable[[], object]]] = {
         "a no-op sink": {"ours": lambda: drain(ours(), folder), name: lambda: drain(theirs(), folder)},
         "a windowed count": {
-            "ours": lambda: drain(windowed(ours(exact=True), "event_time"), folder),
-            name: lambda: drain(windowed(theirs().withWatermark("timestamp", "5 seconds"), "timestamp"), folder),
+            "ours": lambda: drain(windowed(ours(exact=True)), folder),
+            name: lambda: drain(windowed(theirs().withWatermark("timestamp", "5 seconds")), folder),
         },
     }
     for kind, contestants in kinds.items():

@@ -1,25 +1,53 @@
 """FLIP-27 event-time sources for Spark Structured Streaming.
 
-Two doors lead in: `register(spark)` and `spark.readStream.format("aligned_files")` with options, or `from_source` with
-a `Source` and a `WatermarkStrategy`.
+`read_stream(spark)` is where to begin: a reader like Spark's, whose frames have the exact watermark. `from_source`
+gives such a frame over a `Source` and a `WatermarkStrategy`.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "from_source", "register", "required_delay", "with_exact_watermark"]
+__all__ = [
+    "MAX_WATERMARK",
+    "MIN_WATERMARK",
+    "NO_TIMESTAMP",
+    "TimestampAssigner",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "WatermarkStrategy",
+    "__version__",
+    "from_source",
+    "read_stream",
+    "register",
+    "required_delay",
+    "with_exact_watermark",
+]
 
 if TYPE_CHECKING:
-    from streaming_source.spark import from_source, register, required_delay, with_exact_watermark
+    from alignment import (
+        MAX_WATERMARK,
+        MIN_WATERMARK,
+        NO_TIMESTAMP,
+        TimestampAssigner,
+        WatermarkGenerator,
+        WatermarkOutput,
+        WatermarkStrategy,
+    )
+    from streaming_source.spark import from_source, read_stream, register, required_delay, with_exact_watermark
+
+_OF_SPARK = ("from_source", "read_stream", "register", "required_delay", "with_exact_watermark")
 
 
 def __getattr__(name: str) -> Any:
     # Lazily: the source model is of use without Spark, and importing PySpark takes a second.
     if name in __all__:
-        from streaming_source import spark
-
-        return getattr(spark, name)
+        return getattr(import_module("streaming_source.spark" if name in _OF_SPARK else "alignment"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -66,6 +66,14 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         """Whether records come with a source record timestamp, as in Kafka; if not, event times need a column."""
         return False
 
+    @property
+    def source_timestamp_column(self) -> str | None:
+        """The column of `schema` that holds the source record timestamp, if one does.
+
+        Where no other column is named it is the event time, under its own name.
+        """
+        return None
+
     @abstractmethod
     def create_enumerator(self, context: SplitEnumeratorContext[SplitT]) -> SplitEnumerator[SplitT, CheckpointT]:
         """The enumerator of a fresh start."""

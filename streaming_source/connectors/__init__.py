@@ -1,3 +1,32 @@
-"""Sources that come with the library. Each is imported by its own name, so that none needs another's libraries."""
+"""Sources that come with the library. Each is imported when it is used, so that none needs another's libraries."""
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["DataGeneratorSource", "FileSource", "KafkaSource"]
+
+if TYPE_CHECKING:
+    from streaming_source.connectors.datagen import DataGeneratorSource
+    from streaming_source.connectors.files import FileSource
+    from streaming_source.connectors.kafka import KafkaSource
+
+_MODULES = {"DataGeneratorSource": "datagen", "FileSource": "files", "KafkaSource": "kafka"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs confluent-kafka: install spark-watermark-alignment[kafka]", name=error.name
+        ) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,7 +13,7 @@ from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import boolean, choice, duration, integer, optional_duration, text
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.watermark_rows import FAR_US
+from streaming_source.spark.watermark_rows import EMITTED, FAR_US
 
 __all__ = [
     "FRAME_OPTIONS",
@@ -31,9 +31,18 @@ _WORTH_A_TASK: Final = 32_768
 
 _OWN_SPLITS: Final = "the splits of this source"
 
+
+def _watermark_rows(name: str, value: str) -> bool | str:
+    return EMITTED if value == EMITTED else boolean(name, value)
+
+
 STRATEGY_OPTIONS: Final = OptionSet(
     [
-        Option("eventTimeColumn", text, "Column of the event time (dotted path); absent: the source record timestamp."),
+        Option(
+            "eventTimeColumn",
+            text,
+            "Column of the event time (dotted path, in any case); absent: the source record timestamp.",
+        ),
         Option("timestampUnit", choice("s", "ms", "us", "ns"), "Unit of an event-time column of numbers."),
         Option(
             "maxOutOfOrderness",
@@ -69,7 +78,13 @@ STRATEGY_OPTIONS: Final = OptionSet(
 
 FRAME_OPTIONS: Final = OptionSet(
     [
-        Option("eventTimeAs", text, "Name of the column with the final event time.", "event_time", "event_time"),
+        Option(
+            "eventTimeAs",
+            text,
+            "Name of the column with the event time, which is added unless it is a timestamp column of that name.",
+            None,
+            "the timestamp column where it comes from, else `event_time`",
+        ),
         Option(
             "lateness",
             choice("bounded", "none"),
@@ -87,11 +102,19 @@ FRAME_OPTIONS: Final = OptionSet(
         Option(
             "invalidTimestamp",
             choice("fail", "null", "drop"),
-            "What to do with a record whose event time is null or unreadable.",
+            "What to do with a record whose event time is null or unreadable, or, with the exact watermark, before "
+            "1970 or after 3999.",
             "fail",
             "fail",
         ),
-        Option("watermarkRows", boolean, "Emit the rows that `with_exact_watermark` needs.", False, "false"),
+        Option(
+            "watermarkRows",
+            _watermark_rows,
+            "Not needed: `read_stream` and `with_exact_watermark` see to them. With `true` a query that has been "
+            "through neither does not start.",
+            False,
+            "false",
+        ),
         Option(
             "includeMetadata",
             boolean,
@@ -152,13 +175,17 @@ SOURCE_OPTIONS: Final = OptionSet(
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """What becomes of records on their way into the frame. See `FRAME_OPTIONS` for the meanings."""
+    """What becomes of records on their way into the frame. See `FRAME_OPTIONS` for the meanings.
 
-    event_time_as: str = "event_time"
+    `watermark_rows` says that they are emitted; `is_half_exact` that the user set the option, and no more than that.
+    """
+
+    event_time_as: str | None = None
     lateness: str = "bounded"
     late: str = "keep"
     invalid_timestamp: str = "fail"
     watermark_rows: bool = False
+    is_half_exact: bool = False
     include_metadata: bool = False
     max_rows: int | None = None
     min_rows: int | None = None
@@ -188,7 +215,8 @@ class FrameOptions:
 
     def without_watermarks(self) -> FrameOptions:
         """The same for a batch read, where nothing is late and no watermark row is added."""
-        return replace(self, late="keep", watermark_rows=False, max_rows=None, min_rows=None, reports=False)
+        without = replace(self, watermark_rows=False, is_half_exact=False, reports=False)
+        return replace(without, late="keep", max_rows=None, min_rows=None)
 
 
 def frame_options(values: Mapping[str, Any]) -> FrameOptions:
@@ -216,7 +244,8 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         lateness=values["lateness"],
         late=values["late"],
         invalid_timestamp=values["invalidTimestamp"],
-        watermark_rows=values["watermarkRows"],
+        watermark_rows=values["watermarkRows"] == EMITTED,
+        is_half_exact=values["watermarkRows"] is True,
         include_metadata=values["includeMetadata"],
         max_rows=values["maxRowsPerTrigger"],
         min_rows=values["minRowsPerTrigger"],
@@ -298,7 +327,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
 def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:
     if not options.watermark_rows:
         raise OptionError(
-            "option indexing = 'off' needs the exact watermark (from_source, or watermarkRows = true with "
+            "option indexing = 'off' needs the exact watermark (read_stream, from_source or "
             "with_exact_watermark): how far splits drift apart is then known only after reading, and with a plain "
             "withWatermark drift costs records"
         )

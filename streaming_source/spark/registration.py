@@ -1,10 +1,11 @@
-"""The two doors: formats for `spark.readStream`, and frames from a `Source` object."""
+"""Our formats for `spark.readStream`, and frames from a `Source` object."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource
@@ -13,13 +14,17 @@ from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Boundedness, Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
+from streaming_source.spark.exact_watermark import exact_frame
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
-from streaming_source.spark.watermark_rows import with_exact_watermark
+from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["from_source", "register"]
+__all__ = ["checked_name", "from_source", "register", "register_once"]
+
+_registered: Final[WeakSet[Any]] = WeakSet()
+"""Sessions that know our formats."""
 
 
 def register(spark: SparkSession) -> None:
@@ -29,6 +34,26 @@ def register(spark: SparkSession) -> None:
     """
     for name in FORMATS:
         spark.dataSource.register(_data_source(name, driver=sys.executable, driver_host=_driver_host(spark)))
+    _registered.add(spark)
+
+
+def register_once(spark: SparkSession) -> None:
+    """The same, unless it was done for this session."""
+    if spark not in _registered:
+        register(spark)
+
+
+def checked_name(name: str) -> str:
+    """Of a source in a query, unless it is none.
+
+    Raises
+    ------
+    OptionError
+        If it is not of letters, digits and underscores.
+    """
+    if not name.replace("_", "").isalnum():
+        raise OptionError(f"name = {name!r}: must be of letters, digits and underscores")
+    return name
 
 
 def from_source(
@@ -63,22 +88,21 @@ def from_source(
     OptionError
         If an option is unknown, wrong, or one that the strategy stands for.
     """
-    if not name.replace("_", "").isalnum():
-        raise OptionError(f"name = {name!r}: must be of letters, digits and underscores")
+    checked_name(name)
     for option in options:
         if option.lower() in {known.name.lower() for known in STRATEGY_OPTIONS}:
             raise OptionError(f"option {option} is part of the watermark_strategy here; set it there")
     given = {option: _as_text(value) for option, value in options.items()}
-    parsed = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse({**given, "watermarkRows": "true"}))
+    parsed = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse({**given, "watermarkRows": EMITTED}))
     parsed = parsed.with_gateway_host(_driver_host(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
-    AlignedDataSource(source, watermark_strategy, parsed)
+    described = AlignedDataSource(source, watermark_strategy, parsed)
     read_rules(watermark_strategy, parsed, bounded=source.boundedness is Boundedness.BOUNDED)
     content: bytes = cloudpickle.dumps((source, watermark_strategy, parsed))  # type: ignore[no-untyped-call]
     kind = _data_source(f"aligned_source_{name}", driver=sys.executable, content=content)
     spark.dataSource.register(kind)
-    frame = spark.readStream.format(kind.name()).load()
-    return with_exact_watermark(frame, parsed.event_time_as, name)
+    frame = spark.readStream.format(kind.name()).option("watermarkRows", EMITTED).load()
+    return exact_frame(frame, described.event_time_in(frame.schema), described.bound_us, name)
 
 
 def _as_text(value: Any) -> str:
@@ -113,7 +137,8 @@ def _data_source(
             if content is None:
                 self._aligned = AlignedDataSource.of_format(format_name, dict(options), driver_host)
             else:
-                self._aligned = AlignedDataSource.of_pickle(content)
+                emits = {name.lower(): value for name, value in dict(options).items()}.get("watermarkrows") == EMITTED
+                self._aligned = AlignedDataSource.of_pickle(content, emits=emits)
 
         @classmethod
         def name(cls) -> str:

@@ -22,7 +22,10 @@ __all__ = ["FrameOutput", "RowShaper"]
 
 Int64Array = npt.NDArray[np.int64]
 
-_YEAR_4000 = " (where there are watermark rows it must lie before the year 4000)"
+_LIMITS = (
+    " (with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "
+    "and before the year 4000)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class RowShaper:
     ----------
     schema
         Arrow schema of the frame, as Spark expects it of every batch.
+    event_time
+        Name of the column with the event time; a frame may be without.
     assigner, options
         How event times are found, and what becomes of records.
     announced
@@ -42,6 +47,7 @@ class RowShaper:
     """
 
     schema: pa.Schema
+    event_time: str
     assigner: TimestampAssigner
     options: FrameOptions
     announced: int = MIN_WATERMARK
@@ -83,7 +89,7 @@ class RowShaper:
         """One row with nothing but an event time."""
         columns = [
             pa.array([time_us], pa.int64()).cast(field.type)
-            if field.name == self.options.event_time_as
+            if field.name == self.event_time
             else pa.nulls(1, field.type)
             for field in self.schema
         ]
@@ -92,9 +98,10 @@ class RowShaper:
     def _event_times(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         times = self.assigner.extract(batch, source_timestamps)
         limit_us = self.options.time_limit_us
-        if limit_us is None or not len(times) or times.max() < limit_us:
+        # Those without a time hold the smallest integer: where there are some, it takes the longer way.
+        if limit_us is None or not len(times) or (times.max() < limit_us and times.values.min() >= 0):
             return times
-        valid = times.valid & (times.values < limit_us)
+        valid = times.valid & (times.values >= 0) & (times.values < limit_us)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
 
     def _kept(
@@ -109,7 +116,7 @@ class RowShaper:
         options = self.options
         if options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
-            limit = "" if options.time_limit_us is None else _YEAR_4000
+            limit = "" if options.time_limit_us is None else _LIMITS
             raise InvalidTimestampError(
                 f"split {split_id!r}, position {positions[first]}: no valid event time in "
                 f"{self._value(batch, first)}{limit}; option invalidTimestamp = null keeps such records without one, "
@@ -142,9 +149,11 @@ class RowShaper:
         positions: Int64Array,
         late: npt.NDArray[np.bool_],
     ) -> pa.Array:
-        if field.name == self.options.event_time_as:
-            return pa.array(times.values, mask=~times.valid).cast(field.type)
         place = batch.schema.get_field_index(field.name)
+        if field.name == self.event_time:
+            if place >= 0 and _is_in_microseconds(batch.column(place)) and times.valid.all():
+                return batch.column(place).cast(field.type)  # without a copy
+            return pa.array(times.values, mask=~times.valid).cast(field.type)
         if place >= 0:
             return _as_type(batch.column(place), field, is_event_time=field.name in (self.assigner.columns or ()))
         if field.name == "_split":
@@ -200,6 +209,10 @@ class FrameOutput(ReaderOutput):
         taken = list(self._rows)
         self._rows.clear()
         return taken
+
+
+def _is_in_microseconds(column: pa.Array) -> bool:
+    return pa.types.is_timestamp(column.type) and bool(column.type.unit == "us")
 
 
 def _printed(value: pa.Scalar) -> str:

@@ -7,14 +7,31 @@ from typing import Final
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from alignment.timestamps import TimestampAssigner
 from streaming_source.exceptions import SchemaError
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.watermark_rows import WATERMARK_ROWS_KEY
 
-__all__ = ["METADATA_COLUMNS", "arrow_schema", "frame_schema"]
+__all__ = [
+    "EVENT_TIME",
+    "METADATA_COLUMNS",
+    "arrow_schema",
+    "checked_event_time_column",
+    "event_time_column",
+    "frame_schema",
+]
+
+EVENT_TIME: Final = "event_time"
+"""Name of an event-time column that is added, unless the user names it."""
 
 METADATA_COLUMNS: Final = {
     "_split": StringType(),
@@ -24,37 +41,74 @@ METADATA_COLUMNS: Final = {
 }
 
 
-def frame_schema(data: pa.Schema, assigner: TimestampAssigner, options: FrameOptions) -> StructType:
-    """The columns of the frame: the data's, the event time, and the metadata if asked for. All are nullable.
+def event_time_column(frame: StructType, source: str | None, named: str | None) -> str:
+    """Name of the column that holds the event time in a frame, or would, where the frame has no such column.
+
+    It is the timestamp column from which event times come, if the frame has one, and the user has not named another.
+
+    Parameters
+    ----------
+    frame
+        Its columns.
+    source
+        The column from which event times come; None if they come from none or several.
+    named
+        Option `eventTimeAs`.
+    """
+    own = next((field.name for field in frame if source is not None and _is_time_called(field, source)), None)
+    if own is not None and (named is None or _same(named, own)):
+        return own
+    name = named or EVENT_TIME
+    return next((field.name for field in frame if _same(field.name, name)), name)
+
+
+def checked_event_time_column(frame: StructType, data: pa.Schema, source: str | None, named: str | None) -> str:
+    """The same where the columns of the records are known: `source` is as it is written there.
 
     Raises
     ------
     SchemaError
-        If a column of the data clashes with one that is added, has a type that Spark has not, or cannot give event
-        times as the assigner wants it to.
+        If that is the name of another column of theirs.
     """
-    name = options.event_time_as
-    replaced = name if getattr(assigner, "statistics_column", None) == name else None
-    # As Spark compares names: without regard to case.
-    clash = [column for column in data.names if column.lower() == name.lower() and column != replaced]
-    if clash:
+    name = event_time_column(frame, source, named)
+    if name in data.names and name != source:
         raise SchemaError(
-            f"the data has a column {clash[0]!r}, which is also the name of the column with the event time; "
+            f"the data has a column {name!r}, which is also the name of the column with the event time; "
             f"make it the eventTimeColumn, or name the event time otherwise with option eventTimeAs"
         )
-    # On no rows: what it says of columns and types, it says now and not in the first micro-batch.
-    assigner.extract(_no_rows(data), None)
-    fields = [StructField(field.name, _spark_type(field)) for field in data if field.name != name]
-    metadata = {WATERMARK_ROWS_KEY: True} if options.watermark_rows else {}
-    event_time = StructField(name, TimestampType(), True, metadata)
-    place = data.get_field_index(name)
-    fields.insert(len(fields) if place < 0 else place, event_time)
+    return name
+
+
+def frame_schema(data: pa.Schema, source: str | None, options: FrameOptions) -> StructType:
+    """The columns of the frame: the data's, the event time, and the metadata if asked for. All are nullable.
+
+    Parameters
+    ----------
+    data
+        Columns of the records.
+    source
+        The one from which event times come, as it is written there; None if they come from none or several.
+    options
+        Which columns are added.
+
+    Raises
+    ------
+    SchemaError
+        If a column of the data clashes with one that is added, or has a type that Spark has not.
+    """
+    frame = StructType([StructField(field.name, _spark_type(field)) for field in data])
+    name = checked_event_time_column(frame, data, source, options.event_time_as)
+    if name not in data.names:
+        frame.add(StructField(name, TimestampType()))
+    # Without a zone it is UTC: Spark takes watermarks from timestamps with one alone.
+    frame[name].dataType = TimestampType()
     if options.include_metadata:
-        clash = [column for column in (*data.names, name) if column.lower() in METADATA_COLUMNS]
+        clash = [column for column in frame.names if column.lower() in METADATA_COLUMNS]
         if clash:
             raise SchemaError(f"there are columns {clash} already, which includeMetadata would add; read without it")
-        fields += [StructField(column, kind) for column, kind in METADATA_COLUMNS.items()]
-    return StructType(fields)
+        for column, kind in METADATA_COLUMNS.items():
+            frame.add(StructField(column, kind))
+    return frame
 
 
 def arrow_schema(frame: StructType) -> pa.Schema:
@@ -62,8 +116,13 @@ def arrow_schema(frame: StructType) -> pa.Schema:
     return to_arrow_schema(frame, timezone="UTC")
 
 
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+def _is_time_called(field: StructField, name: str) -> bool:
+    return _same(field.name, name) and isinstance(field.dataType, TimestampType | TimestampNTZType)
+
+
+def _same(name: str, other: str) -> bool:
+    # As Spark compares names.
+    return name.lower() == other.lower()
 
 
 def _spark_type(field: pa.Field) -> DataType:

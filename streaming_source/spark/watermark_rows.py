@@ -9,25 +9,22 @@ out right behind the operator that reads the event times.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
-from uuid import uuid4
+from typing import Final
 
 from alignment.durations import format_duration
 from alignment.strategy import WatermarkStrategy
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.exceptions import OptionError, SchemaError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from streaming_source.exceptions import OptionError
 
 __all__ = [
+    "DELAY",
+    "EMITTED",
+    "FAR_SQL",
     "FAR_US",
     "MAX_SPARK_WATERMARK_US",
     "OFFSET_US",
-    "WATERMARK_ROWS_KEY",
     "required_delay",
     "watermark_row_time",
-    "with_exact_watermark",
 ]
 
 
@@ -35,8 +32,10 @@ def _epoch_us(moment: datetime) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-_OFFSET: Final = timedelta(days=1_461_000)
-OFFSET_US: Final = _OFFSET // timedelta(microseconds=1)
+DELAY: Final = timedelta(days=1_461_000)
+"""With which Spark is given watermark rows; `OFFSET_US`."""
+
+OFFSET_US: Final = DELAY // timedelta(microseconds=1)
 """4000 years of 365.25 days: how far watermark rows lie behind the watermark they announce."""
 
 FAR_US: Final = _epoch_us(datetime(4000, 1, 1, tzinfo=UTC))
@@ -45,10 +44,11 @@ FAR_US: Final = _epoch_us(datetime(4000, 1, 1, tzinfo=UTC))
 MAX_SPARK_WATERMARK_US: Final = _epoch_us(datetime(9999, 12, 31, tzinfo=UTC)) - OFFSET_US
 """The latest watermark that a row of Spark's last year can announce; later than any data."""
 
-WATERMARK_ROWS_KEY: Final = "aligned.watermarkRows"
-"""Key in the metadata of the event-time column by which `with_exact_watermark` knows its frames."""
+FAR_SQL: Final = "TIMESTAMP '4000-01-01 00:00:00+00:00'"
+"""`FAR_US` for Spark."""
 
-_FAR_SQL: Final = "TIMESTAMP '4000-01-01 00:00:00+00:00'"
+EMITTED: Final = "emitted"
+"""What `exact_watermark` gives as option `watermarkRows`; users say no more than true, and then get no rows."""
 
 
 def watermark_row_time(watermark: int) -> int | None:
@@ -60,61 +60,6 @@ def watermark_row_time(watermark: int) -> int | None:
     if watermark == MIN_WATERMARK or watermark < 0:
         return None
     return min(watermark, MAX_SPARK_WATERMARK_US) + OFFSET_US
-
-
-def with_exact_watermark(df: DataFrame, event_time: str = "event_time", name: str | None = None) -> DataFrame:
-    """Let the watermark rows of a source set Spark's watermark, and take them out of the frame.
-
-    Parameters
-    ----------
-    df
-        A streaming frame as `readStream.format(...).option("watermarkRows", True).load()` gave it, before any other
-        operation.
-    event_time
-        Its event-time column (option `eventTimeAs`).
-    name
-        Name of the observed metrics (`observedMetrics` of the query's progress) with the number of rows and, if
-        the frame has metadata, of late ones; by default a unique one.
-
-    Returns
-    -------
-    DataFrame
-        The data, with an event-time watermark on `event_time`: do not call `withWatermark` on it again.
-
-    Raises
-    ------
-    SchemaError
-        If the frame has no such column.
-    OptionError
-        If it is not a streaming frame, or was loaded without `watermarkRows`.
-
-    Notes
-    -----
-    The observation is not decoration: Spark pushes filters on other columns below the watermark operator, where they
-    would remove the watermark row; nothing is pushed through an observation.
-    """
-    from pyspark.sql import functions as F
-
-    fields = {field.name: field for field in df.schema.fields}
-    if event_time not in fields:
-        raise SchemaError(f"the frame has no column {event_time!r} (event_time); it has {', '.join(fields)}")
-    if not df.isStreaming:
-        raise OptionError("with_exact_watermark needs a streaming frame: batch reads have no watermark")
-    if not fields[event_time].metadata.get(WATERMARK_ROWS_KEY):
-        raise OptionError(
-            f"column {event_time!r} carries no watermark rows: load the frame with option watermarkRows = true, "
-            "and call with_exact_watermark on it as loaded (a schema given to readStream takes the mark away: leave it "
-            "out, and select columns afterwards)"
-        )
-    column = F.col(f"`{event_time}`")
-    metrics = [F.count(F.lit(1)).alias("rows")]
-    if "_late" in fields:
-        metrics.append(F.count_if(F.col("_late")).alias("late"))
-    return (
-        df.withWatermark(event_time, f"{_OFFSET.days} days")
-        .where((column < F.expr(_FAR_SQL)) | column.isNull())
-        .observe(name or f"aligned_{uuid4().hex[:8]}", *metrics)
-    )
 
 
 def required_delay(strategy: WatermarkStrategy, *, per_row: bool = False) -> str:

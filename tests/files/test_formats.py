@@ -197,7 +197,7 @@ def test_micro_batches_have_every_row_once_with_its_position_and_the_naive_water
         options["maxRowsPerTrigger"] = str(max_rows)
     frame = None
     if sample.needs_schema:
-        frame = StructType.fromJson(FRAME.jsonValue()).add("event_time", TimestampType())
+        frame = StructType.fromJson(FRAME.jsonValue())
         for name, kind in (("_split", StringType()), ("_position", LongType())):
             frame.add(name, kind)
     reading = Reading(stream_reader(store.uri, frame, **options))
@@ -213,7 +213,8 @@ def test_micro_batches_have_every_row_once_with_its_position_and_the_naive_water
                 table = table.set_column(at, column, micros)
         names = ["_split", "_position", *(["value"] if sample.time == "value" else ["t", "n", "s"])]
         read += list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
-        timed = zip(table.column("_split").to_pylist(), table.column("event_time").to_pylist(), strict=True)
+        event_time = "event_time" if "event_time" in table.column_names else "t"
+        timed = zip(table.column("_split").to_pylist(), table.column(event_time).to_pylist(), strict=True)
         for split_id, time in timed:
             latest[split_id] = max(latest.get(split_id, time), time)
         known = {split[1] for split in reading.offset["splits"]} - {None}

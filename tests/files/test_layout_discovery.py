@@ -295,7 +295,7 @@ def test_the_event_time_may_be_in_a_name(tmp_path: Path) -> None:
     for options in ({}, {"maxRowsPerTrigger": 2}, {"splitBy": "file", "indexing": "scan"}):
         table = read_all(tmp_path, eventTimeColumn="hour", **options)
         assert len(table) == 6
-        assert {(row["n"], row["event_time"].hour) for row in table.to_pylist()} == {(1, 1), (2, 2)}
+        assert {(row["n"], row["hour"].hour) for row in table.to_pylist()} == {(1, 1), (2, 2)}
     frame = StructType().add("event_time", TimestampType())
     assert len(read_all(tmp_path, frame, eventTimeColumn="hour")) == 6
 

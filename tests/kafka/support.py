@@ -13,7 +13,7 @@ from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.topics import MS, Record, Topic
 from tests.spark import support as spark_support
 from tests.spark.support import Times
-from tests.streaming_source.reading import Reading
+from tests.streaming_source.reading import Reading, rows_emitted
 
 __all__ = ["BOUND", "Logs", "by_split", "format_options", "logs_of", "naive_logs", "reading"]
 
@@ -52,7 +52,8 @@ def format_options(topic: Topic, **options: Any) -> dict[str, str]:
 @contextmanager
 def reading(topic: Topic, **options: Any) -> Iterator[Reading]:
     """Read a topic through the reader objects of the format, without Spark; metadata columns included."""
-    source = AlignedDataSource.of_format("aligned_kafka", format_options(topic, includeMetadata="true", **options))
+    given = rows_emitted(format_options(topic, includeMetadata="true", **options))
+    source = AlignedDataSource.of_format("aligned_kafka", given)
     begun = Reading(source.stream_reader(source.schema()))
     try:
         yield begun

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming_source import with_exact_watermark
+from streaming_source import read_stream
 from streaming_source.exceptions import DataLossError, OptionError, SourceError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.broker import KafkaBroker
@@ -328,8 +328,8 @@ def test_a_secret_is_in_no_error_no_log_and_no_repr(
 @pytest.mark.spark
 def test_a_secret_is_in_no_checkpoint_and_no_progress(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     topic.create().write(numbered(10))
-    given = format_options(topic, watermarkRows="true", **{"kafka.sasl.password": SECRET, "maxRowsPerTrigger": 4})
-    frame = with_exact_watermark(spark.readStream.format("aligned_kafka").options(**given).load())
+    given = format_options(topic, **{"kafka.sasl.password": SECRET, "maxRowsPerTrigger": 4})
+    frame = read_stream(spark).format("aligned_kafka").options(**given).load()
     run = available_now(spark, frame, tmp_path / "cp")
     assert len(run.rows) == 10
     assert SECRET not in json.dumps(run.progress)

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from streaming_source import with_exact_watermark
+from streaming_source import read_stream
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.support import format_options
 from tests.kafka.topics import MS, Record, Topic
@@ -80,14 +80,13 @@ def test_a_live_run_reads_every_record_once_and_tells_what_is_late(
     topic = Topic(own_broker).create(partitions=3)
     options = format_options(
         topic,
-        watermarkRows="true",
         includeMetadata="true",
         maxOutOfOrderness="1 second",
         idleTimeout="2 seconds",
         discoveryInterval="200 ms",
     )
-    frame = with_exact_watermark(spark.readStream.format("aligned_kafka").options(**options).load())
-    rows = frame.select("partition", "offset", "_late", F.unix_micros("event_time"))
+    frame = read_stream(spark).format("aligned_kafka").options(**options).load()
+    rows = frame.select("partition", "offset", "_late", F.unix_micros("timestamp"))
     run = Run(spark, rows, tmp_path / "cp", trigger={"processingTime": "200 milliseconds"})
 
     def offset() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming_source import required_delay, with_exact_watermark
+from streaming_source import read_stream, required_delay
 from tests.kafka.support import BOUND, SKEWS, Logs, format_options, naive_logs
 from tests.kafka.topics import MS, Topic
 from tests.spark.support import (
@@ -34,12 +34,12 @@ Rows = list[tuple[int, int]]
 def stream(spark: SparkSession, topic: Topic, **options: Any) -> DataFrame:
     """A frame with the column `s` that tells the partitions."""
     given = format_options(topic, maxOutOfOrderness=BOUND, **options)
-    frame = spark.readStream.format("aligned_kafka").options(**given).load()
-    return frame if "watermarkRows" in given else named(frame)
+    return named(spark.readStream.format("aligned_kafka").options(**given).load())
 
 
 def exact(spark: SparkSession, topic: Topic, **options: Any) -> DataFrame:
-    return named(with_exact_watermark(stream(spark, topic, watermarkRows="true", **options)))
+    given = format_options(topic, maxOutOfOrderness=BOUND, **options)
+    return named(read_stream(spark).format("aligned_kafka").options(**given).load())
 
 
 def topics_of(frame: DataFrame) -> set[str]:
@@ -123,7 +123,7 @@ def test_plain_mode_at_the_required_delay_gives_all_closed_windows(
     spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path
 ) -> None:
     frame = stream(spark, topic, bounded="true", maxOffsetsPerTrigger=250)
-    watermarked = frame.withWatermark("event_time", required_delay(strategy(5 * SECOND)))
+    watermarked = frame.withWatermark("timestamp", required_delay(strategy(5 * SECOND)))
     run = available_now(spark, windows(watermarked), tmp_path / "cp")
     final_us = (max(int(times.max()) for times in logs.values()) // MS - 5000) * MS
     assert run.rows == [row for row in naive_windows(naive_logs(logs)) if row[1] <= final_us]
@@ -142,7 +142,7 @@ def test_sparks_own_source_loses_rows_on_the_same_topics_and_this_one_none(
 ) -> None:
     given = {"kafka.bootstrap.servers": topic.broker.bootstrap, "subscribe": topic.name, "startingOffsets": "earliest"}
     theirs = named(spark_kafka.readStream.format("kafka").options(**given, maxOffsetsPerTrigger="150").load())
-    theirs = theirs.withColumnRenamed("timestamp", "event_time").withWatermark("event_time", BOUND)
+    theirs = theirs.withWatermark("timestamp", BOUND)
     ours = exact(spark_kafka, topic, maxOffsetsPerTrigger=150)
     # Counts as they were at last, of windows that are still open too: what is not in them was dropped.
     kept = {

@@ -202,7 +202,7 @@ class Source:
 
 def shaper() -> RowShaper:
     frame = pa.schema([("n", pa.int64()), ("event_time", pa.timestamp("us", "UTC"))])
-    return RowShaper(frame, FieldTimestampAssigner("n", "us"), FrameOptions())
+    return RowShaper(frame, "event_time", FieldTimestampAssigner("n", "us"), FrameOptions())
 
 
 def rows_of(source: Source, splits: list[Split]) -> list[int]:

@@ -38,8 +38,7 @@ def exact(stream: Loader) -> Loader:
     """`exact(path, **options)`: the same with the exact watermark."""
 
     def load(path: Path | str, **options: Any) -> DataFrame:
-        frame = stream(path, watermarkRows="true", **options)
-        return streaming_source.with_exact_watermark(frame, options.get("eventTimeAs", "event_time"))
+        return streaming_source.with_exact_watermark(stream(path, **options))
 
     return load
 

@@ -106,8 +106,8 @@ def _batch(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def _joined(left: DataFrame, right: DataFrame) -> DataFrame:
-    left = left.select(F.col("event_time").alias("lt"), F.col("k").alias("lk"))
-    right = right.select(F.col("event_time").alias("rt"), F.col("k").alias("rk"))
+    left = left.select(F.col("ts").alias("lt"), F.col("k").alias("lk"))
+    right = right.select(F.col("ts").alias("rt"), F.col("k").alias("rk"))
     near = F.expr("date_trunc('minute', lt) = date_trunc('minute', rt) and rt between lt - interval 3 seconds and lt")
     return left.join(right, near, "left_outer").select(F.unix_micros("lt"), "lk", F.coalesce("rk", F.lit("none")))
 

@@ -92,9 +92,14 @@ SKEWS: dict[str, Logs] = {
 }
 
 
+def event_time_of(frame: DataFrame) -> str:
+    """Its event-time column: an added one, that of `write_file`, or Kafka's."""
+    return next(name for name in ("event_time", "ts", "timestamp") if name in frame.columns)
+
+
 def windows(frame: DataFrame, size: str = "1 minute") -> DataFrame:
     """The windowed count that the tests compare."""
-    counted = frame.groupBy(F.window("event_time", size), "s").count()
+    counted = frame.groupBy(F.window(event_time_of(frame), size), "s").count()
     start = F.unix_micros("window.start").alias("start")
     return counted.select(start, F.unix_micros("window.end").alias("end"), "s", "count")
 

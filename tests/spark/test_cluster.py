@@ -38,12 +38,11 @@ def _formats() -> None:
 
 def windows_and_where(spark: SparkSession, folder: Path) -> tuple[list[tuple[int, int, str, int]], set[str], int]:
     """Windowed counts of skewed files, the executors' directories that their records came through, the state left."""
-    streaming_source.register(spark)
-    options = {"eventTimeColumn": "ts", "watermarkRows": "true", "bounded": "true", "numReaders": "2"}
-    loaded = spark.readStream.format("aligned_files").options(**options, maxOutOfOrderness="5 seconds")
-    frame = streaming_source.with_exact_watermark(loaded.load(str(folder / "in")))
+    options = {"eventTimeColumn": "ts", "bounded": "true", "numReaders": "2"}
+    reader = streaming_source.read_stream(spark).format("aligned_files").options(**options)
+    frame = reader.option("maxOutOfOrderness", "5 seconds").load(str(folder / "in"))
     here = F.udf(lambda _: os.getcwd(), "string")
-    counted = frame.groupBy(F.window("event_time", "1 minute"), "s").agg(
+    counted = frame.groupBy(F.window("ts", "1 minute"), "s").agg(
         F.count("*").alias("count"), F.collect_set(here("k")).alias("where")
     )
     start, end = F.unix_micros("window.start").alias("start"), F.unix_micros("window.end").alias("end")

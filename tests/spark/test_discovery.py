@@ -113,7 +113,7 @@ def test_late_records_are_dropped_or_fail_the_query_on_request(
 ) -> None:
     write_file(tmp_path / "in" / "a" / "f.parquet", T0 + np.array([0, 100, 50, 200]) * SECOND)
     frame = exact(tmp_path / "in", late=late, maxRowsPerTrigger=1, bounded="true")
-    run = Run(spark, frame.select(F.unix_micros("event_time")), tmp_path / "cp")
+    run = Run(spark, frame.select(F.unix_micros("ts")), tmp_path / "cp")
     if late == "fail":
         with fails_with(
             "split 'a', position 2: event time ", "is at or below the watermark", "option late = keep marks"

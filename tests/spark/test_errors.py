@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.spark.conftest import Loader
-from tests.spark.support import SECOND, T0, available_now, end_offset, fails_with, naive_windows, windows, write_file
+from tests.spark.support import SECOND, T0, available_now, end_offset, fails_with, write_file
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +33,7 @@ def run(frame: DataFrame, checkpoint: Path) -> None:
     ("options", "message"),
     [
         ({"eventTimeColum": "ts"}, "unknown option 'eventtimecolum'; did you mean eventTimeColumn?"),
-        ({"eventTimeColumn": "Ts"}, "column 'Ts' is not in the data; did you mean 'ts'?"),
+        ({"eventTimeColumn": "tss"}, "column 'tss' is not in the data; did you mean 'ts'?"),
         ({"eventTimeColumn": None}, "has no source record timestamps: name the column of the event time"),
         ({"maxOutOfOrderness": "5"}, "option maxOutOfOrderness = '5' is not a duration"),
     ],
@@ -196,28 +196,10 @@ def test_the_event_times_that_exact_mode_cannot_hold_are_invalid_and_told(
     write_file(tmp_path / "in" / "a" / "f.parquet", [T0, far, T0 + SECOND])
     with fails_with("position 1: no valid event time", "before the year 4000"):
         run(exact(tmp_path / "in"), tmp_path / "fail")
-    frame = exact(tmp_path / "in", invalidTimestamp="null", bounded="true").selectExpr("k", "event_time is null")
+    frame = exact(tmp_path / "in", invalidTimestamp="null", bounded="true").selectExpr("k", "ts is null")
     out = available_now(spark, frame, tmp_path / "null")
     assert [row[1] for row in out.rows] == [False, True, False]
     assert end_offset(out.progress[0])["splits"][0][1] == T0 + SECOND - 1
     # Without watermark rows there is no such limit.
-    plain = available_now(
-        spark, stream(tmp_path / "in", bounded="true").selectExpr("unix_micros(event_time)"), tmp_path / "p"
-    )
+    plain = available_now(spark, stream(tmp_path / "in", bounded="true").selectExpr("unix_micros(ts)"), tmp_path / "p")
     assert (far,) in plain.rows
-
-
-def test_times_before_1970_are_below_the_watermark_that_every_spark_query_starts_with(
-    spark: SparkSession, exact: Loader, batch: Loader, tmp_path: Path
-) -> None:
-    # Spark's watermark is 1970 before it is anything else, and no row can set it to less: whatever the source, windows
-    # that end before are dropped. Rows alone pass.
-    logs = {"a": np.arange(-300, 300, 5) * SECOND, "b": np.arange(-900, 120, 5) * SECOND}
-    for split, times in logs.items():
-        write_file(tmp_path / "in" / split / "f.parquet", times)
-    assert sorted(map(tuple, windows(batch(tmp_path / "in")).collect())) == naive_windows(logs)
-    frame = exact(tmp_path / "in", bounded="true", maxRowsPerTrigger=150)
-    out = available_now(spark, windows(frame), tmp_path / "windows")
-    assert out.rows == [row for row in naive_windows(logs) if row[1] > 0]
-    rows = available_now(spark, frame.selectExpr("s", "unix_micros(event_time)"), tmp_path / "rows").rows
-    assert rows == sorted((split, t) for split, times in logs.items() for t in times.tolist())

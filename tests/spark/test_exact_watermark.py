@@ -16,7 +16,6 @@ import streaming_source
 from alignment import WatermarkGenerator, WatermarkStrategy
 from alignment.watermarks import WatermarkOutput
 from streaming_source.connectors.files import FileSource
-from streaming_source.exceptions import OptionError, SchemaError
 from tests.spark.conftest import Loader
 from tests.spark.support import (
     MS,
@@ -208,32 +207,11 @@ def test_the_observed_metrics_count_rows_and_late_ones(spark: SparkSession, tmp_
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(seconds=10)).with_timestamp_assigner("ts")
     source = FileSource(str(tmp_path / "in"))
     frame = streaming_source.from_source(spark, source, strategy, "observed", includeMetadata=True, maxRowsPerTrigger=2)
-    run = available_now(spark, frame.select(F.unix_micros("event_time"), "_position", "_late"), tmp_path / "cp")
+    run = available_now(spark, frame.select(F.unix_micros("ts"), "_position", "_late"), tmp_path / "cp")
     assert [row[1:] for row in run.rows] == [(2, True), (0, False), (1, False), (3, False)]
     metrics = [p["observedMetrics"]["observed"] for p in run.progress if p["numInputRows"]]
     assert metrics == [{"rows": 1, "late": 0}, {"rows": 2, "late": 1}, {"rows": 1, "late": 0}]
     assert end_offset(run.progress[-1])["splits"][0][3] == 1
-
-
-def test_with_exact_watermark_refuses_a_batch_frame(batch: Loader, tmp_path: Path) -> None:
-    write_file(tmp_path / "a" / "f.parquet", [T0])
-    with pytest.raises(OptionError, match="needs a streaming frame"):
-        streaming_source.with_exact_watermark(batch(tmp_path, watermarkRows="true"))
-
-
-def test_with_exact_watermark_refuses_a_frame_without_watermark_rows(stream: Loader, tmp_path: Path) -> None:
-    write_file(tmp_path / "a" / "f.parquet", [T0])
-    with pytest.raises(OptionError, match="carries no watermark rows: load the frame with option watermarkRows"):
-        streaming_source.with_exact_watermark(stream(tmp_path))
-
-
-def test_with_exact_watermark_refuses_a_frame_with_a_schema_of_the_users_own_and_says_what_to_do(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    write_file(tmp_path / "a" / "f.parquet", [T0])
-    reader = spark.readStream.format("aligned_files").options(eventTimeColumn="ts", watermarkRows="true")
-    with pytest.raises(OptionError, match="a schema given to readStream takes the mark away: leave it out"):
-        streaming_source.with_exact_watermark(reader.schema("event_time timestamp, k string").load(str(tmp_path)))
 
 
 def test_the_session_time_zone_makes_no_difference(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
@@ -245,12 +223,6 @@ def test_the_session_time_zone_makes_no_difference(spark: SparkSession, exact: L
         assert available_now(spark, windows(frame), tmp_path / "cp").rows == naive_windows(SKEWS["one-tiny"])
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
-
-
-def test_with_exact_watermark_refuses_a_column_that_is_not_there(stream: Loader, tmp_path: Path) -> None:
-    write_file(tmp_path / "a" / "f.parquet", [T0])
-    with pytest.raises(SchemaError, match="no column 'when'"):
-        streaming_source.with_exact_watermark(stream(tmp_path, watermarkRows="true"), "when")
 
 
 def test_a_read_limit_of_one_row_still_gives_every_row_and_never_a_late_one(

@@ -79,9 +79,9 @@ def test_58_files_years_apart_give_the_batch_result(
     if order == "few in work":
         options["maxFilesPerTrigger"] = 7
     if mode == "exact":
-        frame = with_exact_watermark(stream(root, watermarkRows="true", **options), "event_time")
+        frame = with_exact_watermark(stream(root, **options))
     else:
-        frame = stream(root, **options).withWatermark("event_time", "40 hours")
+        frame = stream(root, **options).withWatermark("ts", "40 hours")
     assert last_counts(windows(frame), tmp_path / "cp") == expected
 
 

@@ -43,8 +43,8 @@ def source_frame(spark: SparkSession, path: Path, name: str, **options: Any) -> 
 
 def joined(left: DataFrame, right: DataFrame, how: str) -> DataFrame:
     near = F.expr("rt between lt - interval 3 seconds and lt + interval 3 seconds and ls = rs")
-    left = left.select(F.col("event_time").alias("lt"), F.col("k").alias("lk"), F.substring("s", 1, 5).alias("ls"))
-    right = right.select(F.col("event_time").alias("rt"), F.col("k").alias("rk"), F.substring("s", 1, 5).alias("rs"))
+    left = left.select(F.col("ts").alias("lt"), F.col("k").alias("lk"), F.substring("s", 1, 5).alias("ls"))
+    right = right.select(F.col("ts").alias("rt"), F.col("k").alias("rk"), F.substring("s", 1, 5).alias("rs"))
     micros = F.unix_micros("lt").alias("lt"), F.coalesce(F.unix_micros("rt"), F.lit(-1)).alias("rt")
     return left.join(right, near, how).select(*micros, "lk", F.coalesce("rk", F.lit("none")).alias("rk"))
 
@@ -94,7 +94,7 @@ def test_drop_duplicates_gives_the_distinct_rows_of_the_batch_and_ends_without_s
     times = {"a": LEFT["split-0"], "b": LEFT["split-0"]}
     write_logs(tmp_path / "in", times, files=2)
     frame = source_frame(spark, tmp_path / "in", "distinct", maxRowsPerTrigger=70)
-    run = available_now(spark, frame.select("event_time").dropDuplicates(["event_time"]), tmp_path / "cp")
+    run = available_now(spark, frame.select("ts").dropDuplicates(["ts"]), tmp_path / "cp")
     assert len(run.rows) == len(set(LEFT["split-0"].tolist()))
     assert state_rows(run) == 0
 
@@ -105,7 +105,7 @@ def test_session_windows_are_those_of_the_batch_and_end_without_state(
     write_logs(tmp_path / "in", LEFT)
 
     def sessions(frame: DataFrame) -> DataFrame:
-        counted = frame.groupBy(F.session_window("event_time", "5 seconds").alias("w"), "s").count()
+        counted = frame.groupBy(F.session_window("ts", "5 seconds").alias("w"), "s").count()
         return counted.select(F.unix_micros("w.start"), F.unix_micros("w.end"), "s", "count")
 
     frame = source_frame(spark, tmp_path / "in", "sessions", maxRowsPerTrigger=70)

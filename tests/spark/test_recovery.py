@@ -177,7 +177,6 @@ _KILLED = """
 import sys
 from pyspark.sql import SparkSession
 import streaming_source
-from streaming_source import with_exact_watermark
 
 root = sys.argv[1]
 spark = (
@@ -187,9 +186,8 @@ spark = (
     .config("spark.sql.session.timeZone", "UTC")
     .getOrCreate()
 )
-streaming_source.register(spark)
-options = {"eventTimeColumn": "ts", "watermarkRows": "true", "includeMetadata": "true", "maxRowsPerTrigger": "20"}
-frame = with_exact_watermark(spark.readStream.format("aligned_files").options(**options).load(root + "/in"))
+options = {"eventTimeColumn": "ts", "includeMetadata": "true", "maxRowsPerTrigger": "20"}
+frame = streaming_source.read_stream(spark).format("aligned_files").options(**options).load(root + "/in")
 frame = frame.select("_split", "_position")
 query = frame.writeStream.format("parquet").option("path", root + "/out")
 query.option("checkpointLocation", root + "/cp").start().awaitTermination()

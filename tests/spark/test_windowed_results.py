@@ -107,7 +107,7 @@ def test_an_unbounded_source_closes_exactly_the_windows_that_the_slowest_split_h
 
 
 def plain(frame: DataFrame, delay: str) -> DataFrame:
-    return frame.withWatermark("event_time", delay)
+    return frame.withWatermark("ts", delay)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_the_required_delay_per_row_keeps_a_row_that_a_millisecond_less_loses(
     kept = {}
     for delay in ("6 milliseconds", "5 milliseconds"):
         frame = stream(tmp_path / "in", maxOutOfOrderness="5 ms", bounded="true", maxRowsPerTrigger=1)
-        distinct = plain(frame, delay).dropDuplicates(["event_time", "k"])
-        run = available_now(spark, distinct.select(F.unix_micros("event_time")), tmp_path / delay)
+        distinct = plain(frame, delay).dropDuplicates(["ts", "k"])
+        run = available_now(spark, distinct.select(F.unix_micros("ts")), tmp_path / delay)
         kept[delay] = [(t - T0) // MS for (t,) in run.rows]
     assert kept == {"6 milliseconds": [95, 100, 100, 200], "5 milliseconds": [100, 100, 200]}
 

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.stream_reader import AlignedStreamReader
+from streaming_source.spark.watermark_rows import EMITTED
 
 T0 = 1_700_000_040_000_000
 SECOND = 1_000_000
@@ -34,8 +35,13 @@ def stamps(*seconds: float, unit: str = "us", zone: str | None = None) -> pa.Arr
     return pa.array(micros, pa.int64()).cast(pa.timestamp("us", zone)).cast(pa.timestamp(unit, zone), safe=False)
 
 
+def rows_emitted(options: dict[str, str]) -> dict[str, str]:
+    """With watermark rows, as `with_exact_watermark` loads them, where a test writes what users write."""
+    return {**options, "watermarkRows": EMITTED} if options.get("watermarkRows") == "true" else options
+
+
 def data_source(path: Path | str, **options: Any) -> AlignedDataSource:
-    given = {name: str(value) for name, value in options.items()}
+    given = rows_emitted({name: str(value) for name, value in options.items()})
     return AlignedDataSource.of_format("aligned_files", {"path": str(path), **given})
 
 
@@ -92,5 +98,7 @@ def read_batch(path: Path | str, schema: StructType | None = None, **options: An
     )
 
 
-def micros(table: pa.Table, column: str = "event_time") -> list[int | None]:
+def micros(table: pa.Table, column: str = "") -> list[int | None]:
+    """The event times: of a column that was added for them, or of `t` itself."""
+    column = column or ("event_time" if "event_time" in table.schema.names else "t")
     return table.column(column).cast(pa.int64()).to_pylist()

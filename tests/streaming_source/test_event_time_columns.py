@@ -9,7 +9,10 @@ import pyarrow as pa
 import pytest
 
 from alignment.exceptions import InvalidArgumentError, InvalidTimestampError
+from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
+from streaming_source.spark.options import FrameOptions
+from streaming_source.spark.rows import RowShaper
 from tests.streaming_source.reading import SECOND, T0, Reading, micros, put, read_all, read_batch, stamps, stream_reader
 
 ISO = ["2023-11-14T22:14:00Z", "2023-11-14T23:14:01+01:00", "2023-11-14 22:14:02.5"]
@@ -77,7 +80,7 @@ def test_files_without_statistics_are_indexed_by_reading_them_unless_that_is_ref
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        ("T", "'T' is not in the data; did you mean 't'?"),
+        ("tt", "'tt' is not in the data; did you mean 't'?"),
         ("e.at.x", "'e.at.x' is not in the data; the columns are: 'e.at.t'"),
         ("e.at.t.y", "'e.at.t.y' does not exist: 't' is int64, not a struct"),
         ("e.at", "'e.at' is struct.*, which holds no event time; choose"),
@@ -147,7 +150,8 @@ def test_a_time_beyond_what_python_can_print_is_told_all_the_same(tmp_path: Path
 
 
 def test_a_column_called_event_time_must_be_the_event_time_column_or_make_way(tmp_path: Path) -> None:
-    put(tmp_path / "a" / "f.parquet", {"k": [1, 2], "event_time": stamps(5, 6), "t": stamps(0, 1)})
+    text = ["2023-11-14T22:14:00Z", "2023-11-14T22:14:01Z"]
+    put(tmp_path / "a" / "f.parquet", {"k": [1, 2], "event_time": stamps(5, 6), "t": text})
     with pytest.raises(SchemaError, match=r"a column 'event_time'.* make it the eventTimeColumn, or .*eventTimeAs"):
         stream_reader(tmp_path, eventTimeColumn="t")
     beside = read_all(tmp_path, eventTimeColumn="t", eventTimeAs="happened")
@@ -159,8 +163,25 @@ def test_a_column_called_event_time_must_be_the_event_time_column_or_make_way(tm
 
 
 def test_names_that_spark_cannot_tell_apart_clash(tmp_path: Path) -> None:
-    put(tmp_path / "a" / "f.parquet", {"Event_Time": stamps(0), "t": stamps(0)})
+    put(tmp_path / "a" / "f.parquet", {"Event_Time": stamps(0), "t": ["2023-11-14T22:14:00Z"]})
     with pytest.raises(SchemaError, match="has a column 'Event_Time'"):
         stream_reader(tmp_path, eventTimeColumn="t")
     with pytest.raises(SchemaError, match=r"columns \['_split'\] already"):
         stream_reader(tmp_path, eventTimeColumn="t", eventTimeAs="_split", includeMetadata="true")
+
+
+def test_the_users_own_column_passes_without_a_copy_and_invalid_times_become_null_in_it() -> None:
+    def shaped(times: list[int], **options: Any) -> tuple[pa.Array, pa.Array]:
+        column = pa.array(times, pa.timestamp("us"))
+        frame = pa.schema([("t", pa.timestamp("us", "UTC"))])
+        shaper = RowShaper(frame, "t", FieldTimestampAssigner("t"), FrameOptions(**options))
+        return column, shaper.shape("a", pa.record_batch({"t": column}), None, 0).column(0)
+
+    column, out = shaped([T0, -5])
+    assert out.cast(pa.int64()).to_pylist() == [T0, -5]
+    assert out.buffers()[1].address == column.buffers()[1].address
+    far = 64_060_588_800_000_000  # the year 4000
+    _, out = shaped([T0, -5, 0, far, far - 1], watermark_rows=True, invalid_timestamp="null")
+    assert out.cast(pa.int64()).to_pylist() == [T0, None, 0, None, far - 1]
+    with pytest.raises(InvalidTimestampError, match=r"position 1: no valid event time in t = .*from 1970 on"):
+        shaped([T0, -5], watermark_rows=True)

@@ -293,7 +293,7 @@ def test_a_file_under_an_earlier_name_is_told_also_when_it_came_while_nothing_wa
 
 def test_a_path_without_files_can_be_read_with_a_schema_of_the_users_own(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
-    schema = StructType().add("t", TimestampType()).add("n", LongType()).add("event_time", TimestampType())
+    schema = StructType().add("t", TimestampType()).add("n", LongType())
     options = {"eventTimeColumn": "t", "discoveryInterval": "1 ms", "maxDrift": "1 hour"}
     reading = Reading(stream_reader(tmp_path, schema, **options))
     assert reading.next() is not None  # the split itself is news

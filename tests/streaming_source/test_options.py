@@ -20,6 +20,7 @@ from streaming_source.spark.options import (
     read_rules,
     strategy_of,
 )
+from streaming_source.spark.watermark_rows import EMITTED
 
 ALL = STRATEGY_OPTIONS | FRAME_OPTIONS | FileSource.options()
 
@@ -122,7 +123,7 @@ def test_nothing_is_held_back_unless_the_user_states_a_bound(
     options: dict[str, str], exact_us: int | None, plain_us: int | None
 ) -> None:
     drifts = []
-    for rows in ("true", "false"):
+    for rows in (EMITTED, "false"):
         values = ALL.parse({**options, "watermarkRows": rows})
         drifts.append(read_rules(strategy_of(values), frame_options(values), bounded=False).planning.max_drift_us)
     assert drifts == [exact_us, plain_us]

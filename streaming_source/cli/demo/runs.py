@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streaming_source.cli.demo.flights import FlightFile
 from streaming_source.cli.demo.history import split_positions
-from streaming_source.spark import register, with_exact_watermark
+from streaming_source.spark import read_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,7 +128,6 @@ def run_aligned(spark: SparkSession, plan: Plan, advance: Advance) -> StreamRun:
     the query is stopped; it goes on from its checkpoint with `bounded`, reads what was held back, and closes the last
     windows.
     """
-    register(spark)
     arriving = plan.scratch / "arriving"
     for carrier in {file.carrier for file in plan.files}:
         (arriving / carrier).mkdir(parents=True)
@@ -142,7 +141,7 @@ def run_aligned(spark: SparkSession, plan: Plan, advance: Advance) -> StreamRun:
             published[file.carrier] = published.get(file.carrier, _Published()).with_file(file)
         if query is None:
             frame = _aligned_frame(spark, plan, arriving, bounded=False)
-            query = _start(_hourly(frame, "event_time"), run, plan, "aligned", "append", processingTime="0 seconds")
+            query = _start(_hourly(frame, "departure"), run, plan, "aligned", "append", processingTime="0 seconds")
         slowest = min(published, key=lambda carrier: published[carrier].latest_us)
         while _position(query, slowest) < published[slowest].rows:
             # Returns early only to raise the error that has ended the query.
@@ -155,7 +154,7 @@ def run_aligned(spark: SparkSession, plan: Plan, advance: Advance) -> StreamRun:
     run.progress.extend(query.recentProgress)
 
     frame = _aligned_frame(spark, plan, arriving, bounded=True)
-    query = _start(_hourly(frame, "event_time"), run, plan, "aligned", "append", availableNow=True)
+    query = _start(_hourly(frame, "departure"), run, plan, "aligned", "append", availableNow=True)
     while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]
         advance(read + _rows(query))
     run.progress.extend(query.recentProgress)
@@ -163,19 +162,18 @@ def run_aligned(spark: SparkSession, plan: Plan, advance: Advance) -> StreamRun:
 
 
 def _aligned_frame(spark: SparkSession, plan: Plan, path: Path, *, bounded: bool) -> DataFrame:
-    frame = (
-        spark.readStream.format("aligned_files")
+    return (
+        read_stream(spark)
+        .format("aligned_files")
         .option("eventTimeColumn", "departure")
         .option("maxOutOfOrderness", plan.out_of_orderness)
         .option("maxDrift", plan.max_drift)
         .option("idleTimeout", "none")
         .option("maxRowsPerTrigger", _ROWS_PER_TRIGGER)
         .option("discoveryInterval", "50 ms")
-        .option("watermarkRows", True)
         .option("bounded", bounded)
         .load(str(path))
     )
-    return with_exact_watermark(frame)
 
 
 def _hourly(frame: DataFrame, event_time: str) -> DataFrame:

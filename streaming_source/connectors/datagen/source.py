@@ -234,6 +234,11 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
         return True
 
     @property
+    def source_timestamp_column(self) -> str:
+        """See `Source`."""
+        return "ts"
+
+    @property
     def disorder_us(self) -> int:
         """`disorder` in microseconds."""
         return parse_duration_us(self.disorder, name="disorder")

@@ -203,6 +203,11 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
         """See `Source`."""
         return True
 
+    @property
+    def source_timestamp_column(self) -> str:
+        """See `Source`."""
+        return "timestamp"
+
     def for_batch(self) -> KafkaSource:
         """See `Source`: to the present end, and from the earliest records unless the options say otherwise.
 

@@ -1,0 +1,113 @@
+"""Frames with the exact watermark: how Spark takes its watermark from watermark rows, and never shows them.
+
+No frame has watermark rows but those that are made here, with what takes the rows out again on them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from streaming_source.exceptions import SchemaError
+from streaming_source.spark.datasource import AlignedDataSource
+from streaming_source.spark.loaded import loaded_from
+from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["exact_frame", "with_exact_watermark"]
+
+_DELAY_KEY: Final = "spark.watermarkDelayMs"
+
+
+def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str | None = None) -> DataFrame:
+    """Give a frame of one of our formats the exact watermark, in place of `withWatermark`.
+
+    Parameters
+    ----------
+    df
+        A streaming frame as `readStream.format(...).load()` gave it, before any other operation.
+    event_time
+        Its event-time column, which is found without.
+    name
+        Name of the observed metrics (`observedMetrics` of the query's progress) with the number of rows and, if
+        the frame has metadata, of late ones; by default a unique one.
+
+    Returns
+    -------
+    DataFrame
+        The data, with an event-time watermark on the event-time column. Do not call `withWatermark` on it: Spark
+        refuses to define a watermark twice.
+
+    Raises
+    ------
+    OptionError
+        If it is not a streaming frame of one of our formats, or not as it was loaded.
+    SchemaError
+        If a schema that was given to `readStream` lacks the column of the event time, or `event_time` is not it.
+
+    Examples
+    --------
+    >>> frame = spark.readStream.format("aligned_files").option("eventTimeColumn", "ts").load(path)  # doctest: +SKIP
+    >>> events = with_exact_watermark(frame)  # doctest: +SKIP
+    """
+    loaded = loaded_from(df)
+    source = AlignedDataSource.of_format(loaded.format_name, loaded.options)
+    column = source.event_time_in(df.schema)
+    if event_time is not None and event_time.lower() != column.lower():
+        raise SchemaError(f"event_time = {event_time!r}: the event time of this frame is {column!r}; leave it out")
+    schema = StructType()
+    for field in df.schema:
+        # Watermark rows are null elsewhere, and Spark takes watermarks from this one type.
+        kind = TimestampType() if field.name == column else field.dataType
+        schema.add(StructField(field.name, kind, True, field.metadata))
+    if column not in df.columns:
+        schema.add(StructField(column, TimestampType()))
+    # Loaded anew, with the rows: a frame that has them is never in the user's hands.
+    reader = df.sparkSession.readStream.format(loaded.format_name).schema(schema)
+    if loaded.source_name is not None:
+        reader = reader.name(loaded.source_name)
+    options = {option: value for option, value in loaded.options.items() if option.lower() != "watermarkrows"}
+    return exact_frame(reader.options(**options, watermarkRows=EMITTED).load(), column, source.bound_us, name)
+
+
+def exact_frame(df: DataFrame, column: str, bound_us: int | None, name: str | None) -> DataFrame:
+    """Let the watermark rows of a frame set Spark's watermark, and take them out.
+
+    Parameters
+    ----------
+    df
+        A frame with watermark rows.
+    column
+        Of the event time.
+    bound_us
+        On out-of-orderness: what operators find that look for the delay of a watermark, such as
+        `dropDuplicatesWithinWatermark`. None, where it is not known, is 0.
+    name
+        Of the observed metrics; None for a unique one.
+
+    Notes
+    -----
+    The observation is not decoration: Spark pushes filters on other columns below the watermark operator, where they
+    would remove the watermark row; nothing is pushed through an observation.
+    """
+    from pyspark.sql import functions as F
+
+    names = {name: f"`{name.replace('`', '``')}`" for name in df.columns}
+    time = F.col(names[column])
+    metrics = [F.count(F.lit(1)).alias("rows")]
+    if "_late" in df.columns:
+        metrics.append(F.count_if(F.col("_late")).alias("late"))
+    observed = (
+        df.withWatermark(names[column], f"{DELAY.days} days")
+        .where((time < F.expr(FAR_SQL)) | time.isNull())
+        .observe(name or f"aligned_{uuid4().hex[:8]}", *metrics)
+    )
+    # The watermark operator has its delay for itself; whoever else wants to know one reads it here, in milliseconds.
+    delay = {_DELAY_KEY: -(-(bound_us or 0) // 1000)}
+    return observed.select(
+        *(F.col(quoted).alias(name, metadata=delay) if name == column else quoted for name, quoted in names.items())
+    )
