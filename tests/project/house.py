@@ -137,10 +137,11 @@ def micro_batch() -> dict[str, int]:
     import pyspark.sql.streaming.python_streaming_source_runner  # noqa: F401
 
     from streaming_source.spark.datasource import AlignedDataSource
+    from streaming_source.spark.watermark_rows import EMITTED
 
     with tempfile.TemporaryDirectory() as folder:
         _write_files(Path(folder))
-        options = {"path": folder, "eventTimeColumn": "ts", "watermarkRows": "true", "maxRowsPerTrigger": "50"}
+        options = {"path": folder, "eventTimeColumn": "ts", "watermarkRows": EMITTED, "maxRowsPerTrigger": "50"}
         source = AlignedDataSource.of_format("aligned_files", {**options, "numReaders": "2"})
         reader = source.stream_reader(source.schema())
         limit = reader.getDefaultReadLimit()
