@@ -380,11 +380,6 @@ class Engine:
         at = zip(self.table.split_ids, self.table.positions.tolist(), strict=True)
         return {split_id: (position, ends[split_id]) for split_id, position in at}
 
-    def statuses(self) -> dict[str, SplitStatus]:
-        """Status of each split after the last plan, also if nothing but who is paused has changed. O(n)."""
-        table = self.table if self._pending is None else self._pending.after
-        return dict(zip(table.split_ids, map(SplitStatus, table.statuses.tolist()), strict=True))
-
     def unreported(self) -> Sequence[str]:
         """Splits of which not all that was planned last is reported; none where there is an index. O(n)."""
         return () if self._reactive is None else self._reactive.unreported()

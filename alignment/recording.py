@@ -108,6 +108,13 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def start(
+        self, rules: PlanningRules, idle_timeout_us: int | None, time_limit_us: int | None, *, by_reports: bool
+    ) -> None:
+        """Write down what an engine is made with; see `EngineStarted`."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.write(EngineStarted(rules, idle_timeout_us, time_limit_us, by_reports))
+
     def write(self, entry: object) -> None:
         """Write one entry: an event, a plan, or what an engine was made with."""
         with self._path.open("a", encoding="utf-8") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,8 @@ import pyarrow as pa
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked
+from alignment.explain import Explanation
 from alignment.micro_batch import MicroBatchPlan
-from alignment.recording import Recorder
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.foresight import OwnIndex
@@ -27,6 +27,9 @@ from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import SourceError
+
+if TYPE_CHECKING:
+    from alignment.recording import Recorder
 
 __all__ = ["SourceCoordinator"]
 
@@ -262,9 +265,21 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         position_at, available = self.hosted.foresight.position_at, self.hosted.engine.available()
         return {i: (position_at(i, position), position_at(i, end)) for i, (position, end) in available.items()}
 
-    def statuses(self) -> dict[str, SplitStatus]:
-        """Status of each split in work after the last plan, also if that plan made no micro-batch. O(n)."""
-        return self._hosted.engine.statuses() if self._hosted is not None else {}
+    def explain(self) -> Explanation | None:
+        """Why the watermark stands where it does, in positions of the source; None before planning has begun. O(n)."""
+        if not self._started:
+            return None
+        explanation = self.hosted.engine.explain(self._now_us())
+        position_at = self.hosted.foresight.position_at
+        splits = tuple(
+            replace(
+                split,
+                position=position_at(split.split_id, split.position),
+                available=position_at(split.split_id, split.available),
+            )
+            for split in explanation.splits
+        )
+        return replace(explanation, splits=splits)
 
     def ranges(
         self,

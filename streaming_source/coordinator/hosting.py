@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from alignment.engine import Engine
 from alignment.events import RangesReported, Restored
 from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.reactive import ReactivePlanner
-from alignment.recording import EngineStarted, Recorder
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
@@ -31,6 +30,9 @@ from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import Workers
 from streaming_source.exceptions import OptionError
+
+if TYPE_CHECKING:
+    from alignment.recording import Recorder
 
 __all__ = ["HostedSource"]
 
@@ -134,8 +136,7 @@ class HostedSource(Generic[SplitT, CheckpointT]):
         load: EventTimeLoader = valid_times
         locate = foresight.locate
         if recorder is not None:
-            started = EngineStarted(rules.planning, strategy.idle_timeout_us, rules.time_limit_us, rules.reports)
-            recorder.write(started)
+            recorder.start(rules.planning, strategy.idle_timeout_us, rules.time_limit_us, by_reports=rules.reports)
             load, locate = recorder.loading(load), locate and recorder.locating(locate)
         engine = Engine(
             rules.planning,

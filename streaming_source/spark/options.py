@@ -153,6 +153,12 @@ FRAME_OPTIONS: Final = OptionSet(
         Option("gatewayPort", integer(0), "Port of the same; 0 for any that is free.", 0, "0"),
         Option("gatewayCertificate", text, "PEM file on the driver: the gateway speaks TLS. With `gatewayKey`."),
         Option("gatewayKey", text, "PEM file on the driver: the private key of `gatewayCertificate`."),
+        Option(
+            "eventLog",
+            text,
+            "Folder on the driver's host into which the planner writes all that it learns and plans, but no record: "
+            "for a bug report. `alignment.recording.replay` makes the same plans of it.",
+        ),
         Option("maxFutureSkew", optional_duration(1), "Reserved; see `frame_options`."),
     ]
 )
@@ -198,6 +204,7 @@ class FrameOptions:
     gateway_port: int = 0
     gateway_certificate: str | None = None
     gateway_key: str | None = None
+    event_log: str | None = None
 
     @property
     def time_limit_us(self) -> int | None:
@@ -258,6 +265,7 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         gateway_port=values["gatewayPort"],
         gateway_certificate=values["gatewayCertificate"],
         gateway_key=values["gatewayKey"],
+        event_log=values["eventLog"],
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from alignment.iso8601 import format_timestamp
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Source
 from streaming_source.coordinator import (
     GroupMeeting,
@@ -27,7 +30,13 @@ from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.watermark_rows import watermark_row_time
 
+if TYPE_CHECKING:
+    from alignment.recording import Recorder
+
 __all__ = ["StreamPlanning"]
+
+_NAMED: Final = 10
+"""Splits that are named of those that hold the watermark."""
 
 
 class StreamPlanning:
@@ -52,7 +61,13 @@ class StreamPlanning:
         self._codec = OffsetCodec(source)
         self._turn = threading.RLock()
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(
-            source, rules, schema, processing_time_us, readers=readers, meeting=_meeting(rules)
+            source,
+            rules,
+            schema,
+            processing_time_us,
+            readers=readers,
+            meeting=_meeting(rules),
+            recorder=_recorder(options.event_log, source),
         )
         self._has_events = source.source_event_serializer is not None
         self._channel: PlannerChannel | None = None
@@ -119,15 +134,26 @@ class StreamPlanning:
         with self._turn:
             self._coordinator.notify_committed(end["n"])
 
-    def available(self) -> Offset | None:
-        """For each split in work its next position, the one after the last record known to be there, and its status."""
+    def report(self) -> Offset | None:
+        """Where the watermark stands and why, and how far each split in work is; event times as ISO-8601 text."""
         with self._turn:
-            if not self._coordinator.restored:
+            explanation = self._coordinator.explain()
+            if explanation is None:
                 return None
-            statuses = self._coordinator.statuses()
             return {
-                split_id: {"position": position, "available": end, "status": statuses[split_id].name.lower()}
-                for split_id, (position, end) in self._coordinator.available().items()
+                "watermark": _text(explanation.watermark),
+                "why": str(explanation),
+                "heldBy": list(explanation.held_by[:_NAMED]),
+                "splits": {
+                    split.split_id: {
+                        "status": split.status.name.lower(),
+                        "watermark": _text(split.watermark),
+                        "position": split.position,
+                        "available": split.available,
+                        "waitsFor": str(split.waits_for),
+                    }
+                    for split in explanation.splits
+                },
             }
 
     def close(self) -> None:
@@ -170,3 +196,19 @@ def _meeting_place() -> Path:
             "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
         )
     return folder / "watermark-alignment.sqlite"
+
+
+def _text(watermark: int) -> str | None:
+    if watermark == MIN_WATERMARK:
+        return None
+    return "the end" if watermark == MAX_WATERMARK else format_timestamp(watermark)
+
+
+def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
+    if folder is None:
+        return None
+    # Here and not above: hardly a query has a log, and importing it takes time in each planner process.
+    from alignment.recording import Recorder
+
+    # Each planner process writes a log of its own.
+    return Recorder(Path(folder) / f"{source.name}-{os.getpid()}.jsonl")

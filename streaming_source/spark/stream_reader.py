@@ -85,8 +85,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._made.committed(end)
 
     def reportLatestOffset(self) -> Offset | None:
-        """For each split in work its next position, the one after the last record known to be there, and its status."""
-        return None if self._made is None else self._made.available()
+        """Where the watermark stands and why, and how far each split in work is; see `StreamPlanning.report`."""
+        return None if self._made is None else self._made.report()
 
     def stop(self) -> None:
         """End discovery; Spark does not always call it."""
