@@ -55,12 +55,11 @@ def test_the_quick_start_loses_no_row(spark: SparkSession, capsys: pytest.Captur
     ]
     # The last lines make a second frame, over a `FileSource`.
     assert scope["events"].isStreaming
-    assert "event_time" in scope["events"].columns
+    assert scope["events"].columns == ["ts", "log"]
 
 
 @pytest.mark.spark
 def test_the_page_on_files_reads_the_same_by_both_doors(spark: SparkSession, tmp_path: Path) -> None:
-    streaming_source.register(spark)
     folder = tmp_path / "readings" / "cellar"
     folder.mkdir(parents=True)
     (folder / "1.csv").write_text("ts,sensor,value\n2026-01-01 00:00:00,cellar,20.5\n", encoding="utf-8")
@@ -68,7 +67,7 @@ def test_the_page_on_files_reads_the_same_by_both_doors(spark: SparkSession, tmp
     text = code(ROOT / "docs" / "files.md").replace("/data/readings", str(tmp_path / "readings"))
     exec(compile(text, "files.md", "exec"), scope)
     assert scope["readings"].isStreaming
-    assert scope["same"].columns == scope["readings"].columns == ["ts", "sensor", "value", "event_time"]
+    assert scope["same"].columns == scope["readings"].columns == ["ts", "sensor", "value"]
 
 
 @pytest.mark.spark
