@@ -252,6 +252,37 @@ def test_brokers_that_cannot_be_reached_fail_the_query_when_its_patience_ends(to
     assert time.monotonic() - began > 2
 
 
+@pytest.mark.parametrize(
+    ("given", "cause"),
+    [
+        ({"kafka.bootstrap.servers": "no-such-host.invalid:9092"}, "Failed to resolve 'no-such-host.invalid:9092'"),
+        ({"kafka.security.protocol": "SSL"}, "SSL handshake failed"),
+        (
+            {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.username": "u", "kafka.sasl.password": "p"},
+            "SASL",
+        ),
+    ],
+    ids=["unresolvable", "tls", "sasl"],
+)
+def test_brokers_that_were_never_there_are_named_with_the_cause(
+    topic: Topic, given: dict[str, str], cause: str
+) -> None:
+    options = {"kafka.sasl.mechanism": "PLAIN", "brokerTimeout": "2 seconds", **given}
+    with reading(topic, **options) as begun, pytest.raises(SourceError) as error:
+        begun.next()
+    told = str(error.value).partition(". No broker has answered since the query started")
+    assert told[1]
+    assert cause in told[0].partition("the client says: ")[2]
+
+
+def test_brokers_that_were_never_there_are_waited_for_seconds_and_not_for_all_of_broker_timeout(topic: Topic) -> None:
+    began = time.monotonic()
+    options = {"kafka.bootstrap.servers": "127.0.0.1:19", "brokerTimeout": "10 minutes"}
+    with reading(topic, **options) as begun, pytest.raises(SourceError, match="Connection refused"):
+        begun.next()
+    assert time.monotonic() - began < 60
+
+
 def test_a_broker_that_is_paused_and_killed_is_waited_for(own_broker: KafkaBroker) -> None:
     topic = Topic(own_broker).create(partitions=2)
     topic.write([*numbered(10), *numbered(10, partition=1)])
