@@ -19,7 +19,7 @@ from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.support import format_options, on_executor, reading, records, to_end
 from tests.kafka.topics import Record, Topic, wait_until
-from tests.spark.support import T0, available_now, fails_with
+from tests.spark.support import T0, Run, available_now, fails_with, forget_batches, last_batch
 from tests.streaming_source.reading import Reading
 
 T0_MS = T0 // 1000
@@ -252,6 +252,37 @@ def test_brokers_that_cannot_be_reached_fail_the_query_when_its_patience_ends(to
     assert time.monotonic() - began > 2
 
 
+@pytest.mark.parametrize(
+    ("given", "cause"),
+    [
+        ({"kafka.bootstrap.servers": "no-such-host.invalid:9092"}, "Failed to resolve 'no-such-host.invalid:9092'"),
+        ({"kafka.security.protocol": "SSL"}, "SSL handshake failed"),
+        (
+            {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.username": "u", "kafka.sasl.password": "p"},
+            "SASL",
+        ),
+    ],
+    ids=["unresolvable", "tls", "sasl"],
+)
+def test_brokers_that_were_never_there_are_named_with_the_cause(
+    topic: Topic, given: dict[str, str], cause: str
+) -> None:
+    options = {"kafka.sasl.mechanism": "PLAIN", "brokerTimeout": "2 seconds", **given}
+    with reading(topic, **options) as begun, pytest.raises(SourceError) as error:
+        begun.next()
+    told = str(error.value).partition(". No broker has answered since the query started")
+    assert told[1]
+    assert cause in told[0].partition("the client says: ")[2]
+
+
+def test_brokers_that_were_never_there_are_waited_for_seconds_and_not_for_all_of_broker_timeout(topic: Topic) -> None:
+    began = time.monotonic()
+    options = {"kafka.bootstrap.servers": "127.0.0.1:19", "brokerTimeout": "10 minutes"}
+    with reading(topic, **options) as begun, pytest.raises(SourceError, match="Connection refused"):
+        begun.next()
+    assert time.monotonic() - began < 60
+
+
 def test_a_broker_that_is_paused_and_killed_is_waited_for(own_broker: KafkaBroker) -> None:
     topic = Topic(own_broker).create(partitions=2)
     topic.write([*numbered(10), *numbered(10, partition=1)])
@@ -336,6 +367,30 @@ def test_a_secret_is_in_no_checkpoint_and_no_progress(spark: SparkSession, topic
     written = [path for path in (tmp_path / "cp").rglob("*") if path.is_file()]
     assert any("offsets" in path.parts for path in written)
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
+
+
+@pytest.mark.spark
+def test_a_restart_after_a_crash_goes_on_with_the_topic_that_was_created_again(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.create().write(numbered(10))
+    cp, out = tmp_path / "cp", tmp_path / "out"
+
+    def run(**more: object) -> Run:
+        given = format_options(topic, watermarkRows="true", **more)
+        frame = with_exact_watermark(spark.readStream.format("aligned_kafka").options(**given).load())
+        return available_now(spark, frame.select("value"), cp, files=out)
+
+    assert len(run().rows) == 10
+    # As if the driver had died between planning the micro-batch and committing it.
+    forget_batches(cp / "commits", last_batch(cp))
+    forget_batches(out / "_spark_metadata", last_batch(cp))
+    topic.delete()
+    topic.create().write(numbered(4, 100))
+    with fails_with("DataLossError", topic.name, "created again", "failOnDataLoss"):
+        run()
+    read = {bytes(row[0]) for row in run(failOnDataLoss="false").rows}
+    assert {b"%d" % i for i in range(100, 104)} <= read
 
 
 @pytest.mark.spark

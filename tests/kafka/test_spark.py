@@ -61,6 +61,33 @@ def test_a_pattern_chooses_the_topics_that_it_chooses_with_sparks_own_source(
         assert topics_of(ours) == topics_of(theirs) != set()
 
 
+def test_a_query_from_latest_reads_all_that_is_written_once_it_has_processed_all_available(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.create(partitions=2).write_logs({p: T0 + np.arange(3) * SECOND for p in range(2)})
+    chosen = {"subscribe": None, "assign": f'{{"{topic.name}": [0, 1]}}', "startingOffsets": "latest"}
+    for turn in range(2):
+        run = Run(spark, exact(spark, topic, **chosen), tmp_path / "cp", files=tmp_path / "out")
+        # Where it begins is fixed now, and is in its checkpoint.
+        run.query.processAllAvailable()
+        if turn == 0:
+            run.query.stop()
+            topic.write_logs({p: T0 + np.arange(3, 6) * SECOND for p in range(2)})
+    assert run.caught_up().query.exception() is None
+    read = spark.read.parquet(str(tmp_path / "out")).select("partition", "offset").collect()
+    assert sorted(map(tuple, read)) == [(p, offset) for p in range(2) for offset in range(3, 6)]
+
+
+def test_a_batch_frame_that_is_used_again_has_the_records_of_its_first_use(spark: SparkSession, topic: Topic) -> None:
+    topic.create().write_logs({0: T0 + np.arange(3) * SECOND})
+    reader = spark.read.format("aligned_kafka").options(**format_options(topic, startingOffsets=None))
+    frame = reader.load()
+    assert frame.count() == 3
+    topic.write_logs({0: T0 + np.arange(3, 7) * SECOND})
+    # Spark plans a Python source once for each load().
+    assert (frame.count(), reader.load().count()) == (3, 7)
+
+
 def test_min_partitions_gives_at_least_as_many_tasks(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     topic.create(partitions=2).write_logs({p: T0 + np.arange(9) * SECOND for p in range(2)})
     tasks: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,10 @@ T = TypeVar("T")
 _REQUEST_S: Final = 10.0
 _FIRST_BACKOFF_S: Final = 0.1
 _LAST_BACKOFF_S: Final = 5.0
+_FIRST_CONTACT: Final = (
+    ". No broker has answered since the query started: do kafka.bootstrap.servers name one, and does "
+    "kafka.security.protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) fit its listener?"
+)
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 _HOPELESS: Final = frozenset(
@@ -52,12 +57,29 @@ class Patience:
         How long.
     clock
         Seconds, monotonic.
+    first_s
+        How long as long as no call has succeeded: what was never there is an error of the configuration, sooner than
+        brokers that are away for a while.
+
+    Attributes
+    ----------
+    has_succeeded
+        Whether a call has.
     """
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.seconds = seconds
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.monotonic, *, first_s: float = math.inf
+    ) -> None:
+        self._seconds = seconds
         self._clock = clock
+        self._first_s = min(first_s, seconds)
         self._ended = threading.Event()
+        self.has_succeeded = False
+
+    @property
+    def seconds(self) -> float:
+        """How long, for now."""
+        return self._seconds if self.has_succeeded else self._first_s
 
     def run(self, call: Callable[[], T]) -> T:
         """What the call returns when it succeeds.
@@ -70,7 +92,9 @@ class Patience:
         until, backoff_s = self._clock() + self.seconds, _FIRST_BACKOFF_S
         while True:
             try:
-                return call()
+                result = call()
+                self.has_succeeded = True
+                return result
             except KafkaException as error:
                 left_s = until - self._clock()
                 if _code(error) in _HOPELESS or left_s <= 0:
@@ -140,7 +164,6 @@ class KafkaAdmin:
         self._patience = patience
         self._client: AdminClient | None = None
         self._last_trouble = ""
-        self._request_s = min(_REQUEST_S, patience.seconds)
         self.reads_committed = config.isolation_level == "read_committed"
 
     def topics(self, subscription: Subscription) -> list[FoundTopic]:
@@ -197,14 +220,22 @@ class KafkaAdmin:
                 # What it has to say of its connections waits for this.
                 self._client.poll(0)
             failed = client_error(self._config, what, error)
-        raise SourceError(f"{failed}{self._last_trouble}") from None
+        advice = "" if self._patience.has_succeeded else _FIRST_CONTACT
+        raise SourceError(f"{failed}{self._last_trouble}{advice}") from None
 
     def _connected(self) -> AdminClient:
         if self._client is None:
             self._client = AdminClient({**self._config.for_admin(), "error_cb": self._note})
         return self._client
 
+    @property
+    def _request_s(self) -> float:
+        # Half, so that a first call can be tried twice.
+        return min(_REQUEST_S, self._patience.seconds if self._patience.has_succeeded else self._patience.seconds / 2)
+
     def _note(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            return  # of each of them it has said why
         self._last_trouble = self._config.scrub(f"; the client says: {error.str()}")
 
     def _topics(self, subscription: Subscription) -> list[FoundTopic]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -48,6 +49,7 @@ __all__ = ["Indexing", "KafkaSource"]
 Indexing = Literal["auto", "scan"]
 
 _SHORTEST_US: Final = 1000
+_FIRST_CONTACT_S: Final = 10.0
 _ENDS_OF_LOGS: Final = "_ends_of_logs"
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -271,7 +273,9 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
     def _enumerator(
         self, context: SplitEnumeratorContext[KafkaSplit], checkpoint: KafkaCheckpoint | None
     ) -> KafkaSplitEnumerator:
-        patience = Patience(_seconds(self.broker_timeout))
+        # Of a query that goes on from a checkpoint the brokers were there.
+        first_s = _FIRST_CONTACT_S if checkpoint is None else math.inf
+        patience = Patience(_seconds(self.broker_timeout), first_s=first_s)
         discovery = PartitionDiscovery(
             KafkaAdmin(self.config, patience),
             self.subscription,
