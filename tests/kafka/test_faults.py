@@ -377,8 +377,7 @@ def test_a_restart_after_a_crash_goes_on_with_the_topic_that_was_created_again(
     cp, out = tmp_path / "cp", tmp_path / "out"
 
     def run(**more: object) -> Run:
-        given = format_options(topic, watermarkRows="true", **more)
-        frame = with_exact_watermark(spark.readStream.format("aligned_kafka").options(**given).load())
+        frame = read_stream(spark).format("aligned_kafka").options(**format_options(topic, **more)).load()
         return available_now(spark, frame.select("value"), cp, files=out)
 
     assert len(run().rows) == 10
