@@ -37,9 +37,9 @@ from alignment.events import (
 from alignment.explain import Explanation, explain
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
-from alignment.micro_batch import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
-from alignment.planner import plan_micro_batch
-from alignment.reactive import ReactivePlanner, nearest_us
+from alignment.plan.by_index import plan_micro_batch
+from alignment.plan.by_reports import ReactivePlanner, nearest_us
+from alignment.plan.model import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.split_generators import SplitGenerators
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, WatermarkGenerator
@@ -201,7 +201,7 @@ class Engine:
 
     def _index_opaque_block(self, event: OpaqueBlockIndexed) -> None:
         if event.split_id not in self._abandoned:
-            self.index.append_asked(event.split_id, event.rows, event.max_us)
+            self.index.append_opaque(event.split_id, event.rows, event.max_us)
             self._found(event.split_id)
 
     def _found(self, split_id: str) -> None:
@@ -363,7 +363,7 @@ class Engine:
     def nearest_us(self) -> int | None:
         """Event time of the record to be read next, of all splits; None if nothing is unread. O(n log n).
 
-        Without an index: how far the source must be let go for it to go on, see `alignment.reactive.nearest_us`.
+        Without an index: how far the source must be let go for it to go on, see `alignment.plan.by_reports.nearest_us`.
         """
         self._settle()
         ends = self.index.ends()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from alignment.micro_batch import SplitTable
+from alignment.plan.model import SplitTable
 from alignment.reports import RangeReport
 
 __all__ = [
@@ -102,7 +102,7 @@ class BlocksIndexed:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueBlockIndexed:
-    """Records of a split are there of which only the latest event time is known; see `EventTimeIndex.append_asked`."""
+    """Records of a split are there of which only the latest event time is known; see `EventTimeIndex.append_opaque`."""
 
     split_id: str
     rows: int

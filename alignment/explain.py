@@ -13,7 +13,7 @@ import numpy.typing as npt
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.iso8601 import format_timestamp
-from alignment.micro_batch import LimitedBy, MicroBatchPlan, SplitTable
+from alignment.plan.model import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
 __all__ = ["Explanation", "SplitExplanation", "WaitsFor", "explain"]

@@ -22,8 +22,8 @@ from alignment import events
 from alignment.engine import Engine
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
-from alignment.micro_batch import MicroBatchPlan, PlanningRules, SplitTable
-from alignment.reactive import ReactivePlanner
+from alignment.plan.by_reports import ReactivePlanner
+from alignment.plan.model import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.reports import RangeReport
 
 __all__ = ["EngineStarted", "Recorder", "ReplayedPlan", "replay"]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from alignment.micro_batch import SplitTable
+from alignment.plan.model import SplitTable
 from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 
 __all__ = ["EMIT_PERIOD_US", "LatestWatermark", "SplitGenerators"]

@@ -172,8 +172,8 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @property
     @abstractmethod
-    def can_ask(self) -> bool:
-        """Whether blocks may be told with `add_asked_block`: watermarks follow from a bound and one time of each cut.
+    def supports_opaque_blocks(self) -> bool:
+        """Whether blocks may be told with `add_opaque_block`: watermarks follow from a bound and one time of each cut.
 
         Not with a watermark generator of the user's own, and not with perfect watermarks, which need every event time.
         """
@@ -191,10 +191,10 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         """
 
     @abstractmethod
-    def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
+    def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
         """Tell the next records of a split as one block, cut where `SupportsEventTimeIndex.first_later` says.
 
-        Only where `can_ask` says so.
+        Only where `supports_opaque_blocks` says so.
 
         Parameters
         ----------
@@ -288,10 +288,10 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """
         return own_stops(self, splits)
 
-    def held_back(self) -> Collection[str]:
+    def blocked_splits(self) -> Collection[str]:
         """Ids of splits with records that cannot be read yet: these are not idle. By default there are none.
 
-        A reader that the planner looks ahead with can say so itself, see `CaughtUp.HELD_BACK`.
+        A reader that the planner looks ahead with can say so itself, see `CaughtUp.BLOCKED`.
         """
         return ()
 

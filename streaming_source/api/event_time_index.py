@@ -58,8 +58,8 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Of each split the first record in `[start, stop)` whose event time is later than a bound.
 
-        Only of splits told with `SplitEnumeratorContext.add_asked_block`. Called by a plan, which waits for the answer:
-        for all splits at once, and seldom more than twice.
+        Only of splits that have opaque blocks, see `SplitEnumeratorContext.add_opaque_block`. A plan calls it and waits
+        for the answer: for all splits at once, and seldom more than twice.
 
         Returns
         -------
@@ -75,7 +75,7 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
             f"{type(self).__name__} tells blocks that are asked: it must say with first_later where they are to be cut"
         )
 
-    def look_on(self) -> None:
+    def extend_snapshot(self) -> None:
         """Tell more of the splits of which all that was told is in a state, up to what was there at the last look.
 
         Called before each plan of a run that reads to the end of what is there (AvailableNow), when nothing is looked

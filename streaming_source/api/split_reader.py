@@ -41,7 +41,7 @@ class CaughtUp(Enum):
     ----------
     YES
         There was nothing more.
-    HELD_BACK
+    BLOCKED
         Nothing more can be fetched, but there is something: records of a transaction that is open, say. Such a split
         is not idle.
     NO
@@ -49,7 +49,7 @@ class CaughtUp(Enum):
     """
 
     YES = "yes"
-    HELD_BACK = "held_back"
+    BLOCKED = "blocked_splits"
     NO = "no"
 
 

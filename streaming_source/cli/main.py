@@ -9,7 +9,7 @@ import typer
 
 from alignment.durations import parse_duration_us
 from alignment.exceptions import InvalidArgumentError
-from alignment.scenario import Faults, Planning, SourceScenario
+from alignment.simulation.scenario import Faults, Planning, SourceScenario
 from streaming_source.cli.demo import DemoError, DemoSettings, run_demo
 from streaming_source.cli.simulate import run_simulation
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from alignment.durations import format_duration
-from alignment.scenario import Faults, Scenario, SourceScenario
-from alignment.simulate import SimulationResult, SourceTrace, simulate
+from alignment.simulation.run import SimulationResult, SourceTrace, simulate
+from alignment.simulation.scenario import Faults, Scenario, SourceScenario
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
 __all__ = ["run_simulation"]

@@ -59,7 +59,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         Where work is done.
     out_of_orderness_us
         Bound of the watermark generator; None if it has none.
-    can_ask
+    supports_opaque_blocks
         Whether watermarks are made of it alone.
 
     Attributes
@@ -89,11 +89,11 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         workers: Workers,
         out_of_orderness_us: int | None = None,
         *,
-        can_ask: bool = False,
+        supports_opaque_blocks: bool = False,
     ) -> None:
         self._parallelism = parallelism
         self._out_of_orderness_us = out_of_orderness_us
-        self._can_ask = can_ask
+        self._can_ask = supports_opaque_blocks
         self._assigner = assigner
         self._schema = schema
         self._is_hosted = self._probes_records = False
@@ -224,7 +224,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         return self._out_of_orderness_us
 
     @property
-    def can_ask(self) -> bool:
+    def supports_opaque_blocks(self) -> bool:
         """See `SplitEnumeratorContext`."""
         return self._can_ask
 
@@ -240,7 +240,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         if high.size:
             self._send(BlocksIndexed(split_id, count, low, high))
 
-    def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
+    def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
         """See `SplitEnumeratorContext`."""
         self._send(OpaqueBlockIndexed(split_id, rows, max_us))
 

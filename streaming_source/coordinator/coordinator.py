@@ -15,15 +15,15 @@ from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked
 from alignment.explain import Explanation
-from alignment.micro_batch import MicroBatchPlan
+from alignment.plan.model import MicroBatchPlan
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
-from streaming_source.coordinator.foresight import OwnIndex
-from streaming_source.coordinator.group import GroupSeat
-from streaming_source.coordinator.host import EnumeratorHost
-from streaming_source.coordinator.hosting import HostedSource
-from streaming_source.coordinator.meeting import GroupMeeting
+from streaming_source.coordinator.enumerator_host import EnumeratorHost
+from streaming_source.coordinator.event_times.indexed import IndexedTimes
+from streaming_source.coordinator.group_exchange import GroupExchange
+from streaming_source.coordinator.group_membership import GroupMembership
 from streaming_source.coordinator.rules import ReadRules
+from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import SourceError
@@ -81,7 +81,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         *,
         readers: int = 1,
         workers: Workers | None = None,
-        meeting: GroupMeeting | None = None,
+        meeting: GroupExchange | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self._source = source
@@ -90,12 +90,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._now_us = now_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
-        self._group = GroupSeat(meeting)
+        self._group = GroupMembership(meeting)
         self._recorder = recorder
         # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
         self._drains_from_us: int | None = None
         self._announce_again = self._started = self._warned = self._look_again = False
-        self._hosted: HostedSource[SplitT, CheckpointT] | None = None
+        self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -103,10 +103,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     @property
     def restored(self) -> bool:
         """Whether `restore` was called."""
-        return self._hosted is not None
+        return self._runtime is not None
 
     @property
-    def hosted(self) -> HostedSource[SplitT, CheckpointT]:
+    def runtime(self) -> SourceRuntime[SplitT, CheckpointT]:
         """The enumerator, and all around it; there after `restore`.
 
         Raises
@@ -114,17 +114,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         SourceError
             Before `restore`.
         """
-        if self._hosted is None:
+        if self._runtime is None:
             raise SourceError(
                 f"the planner of {self._source.name} has no enumerator yet: call restore() first, with the state of an "
                 "offset or SourceState.initial()"
             )
-        return self._hosted
+        return self._runtime
 
     @property
     def host(self) -> EnumeratorHost[SplitT, CheckpointT]:
         """The enumerator and its readers; there after `restore`."""
-        return self.hosted.host
+        return self.runtime.host
 
     def restore(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet.
@@ -139,7 +139,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 f"cannot restore state {state.sequence}: planning has begun, and stands at state "
                 f"{self.state.sequence}; go on from an earlier state with rewind()"
             )
-        self._hosted = HostedSource.of(
+        self._runtime = SourceRuntime.of(
             self._source,
             state.checkpoint,
             self._rules,
@@ -153,52 +153,52 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._begin_from(state)
         alignment = self._rules.strategy.alignment
         if alignment is not None and not self.is_draining:
-            self._group.start(self.hosted.calls, alignment.update_interval_us / 1e6, self._plan_again)
+            self._group.start(self.runtime.calls, alignment.update_interval_us / 1e6, self._plan_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
-        at_work = self.hosted
+        runtime = self.runtime
         _log.warning("planning goes on from state %d instead of %d", state.sequence, self.state.sequence)
-        if not (at_work.foresight.goes_back and self._started):
+        if not (runtime.event_times.goes_back and self._started):
             # What the enumerator told of the records since is forgotten: it must be found anew.
             self.host.close()
             self._started = False
             self.restore(state)
             return
         self._begin_from(state)
-        at_work.go_back(state)
+        runtime.go_back(state)
 
     def drain(self) -> None:
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
         self._drains_from_us = self._now_us()
         if self._started:
-            self.hosted.calls.end()
+            self.runtime.calls.end()
             self._drain_engine()
 
     def start(self) -> None:
         """Start discovery and wait for its first result."""
-        at_work = self.hosted
+        runtime = self.runtime
         if self.is_draining:
             self._drain_engine()
-        at_work.begin_from(self.state)
-        self.host.start(at_work.engine.table.split_ids)
-        self.host.run_until(lambda: not at_work.calls.awaits_first)
-        at_work.take_added()
-        at_work.foresight.start()
+        runtime.begin_from(self.state)
+        self.host.start(runtime.engine.table.split_ids)
+        self.host.run_until(lambda: not runtime.calls.awaits_first)
+        runtime.take_added()
+        runtime.event_times.start()
         self._started = True
         if self.is_draining:
-            at_work.calls.end()
+            runtime.calls.end()
         else:
             # Not needed, but the first micro-batch had better not be an empty one.
-            self.host.run_until(at_work.foresight.has_looked_at_all, _FIRST_LOOKS_S)
+            self.host.run_until(runtime.event_times.is_warm, _FIRST_LOOKS_S)
 
     def close(self) -> None:
         """End discovery."""
         self._group.leave()
         try:
-            if self._hosted is not None:
-                self._hosted.foresight.close()
-                self._hosted.host.close()
+            if self._runtime is not None:
+                self._runtime.event_times.close()
+                self._runtime.host.close()
         finally:
             self._workers.close()
 
@@ -218,16 +218,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         has_looked = not self._started
         if not self._started:
             self.start()
-        at_work = self.hosted
+        runtime = self.runtime
         while True:
-            at_work.host.run()
-            at_work.take_added()
+            runtime.host.run()
+            runtime.take_added()
             if self.is_draining:
-                at_work.foresight.look_on()
-            elif at_work.engine.emits_at_us <= (now_us := self._now_us()):
-                at_work.engine.apply(EmitPeriodElapsed(now_us))
-            is_due = at_work.engine.is_due or self._look_again
-            if is_due and (not self.is_draining or at_work.foresight.is_settled) and self._plan(max_rows):
+                runtime.event_times.extend_snapshot()
+            elif runtime.engine.emits_at_us <= (now_us := self._now_us()):
+                runtime.engine.apply(EmitPeriodElapsed(now_us))
+            is_due = runtime.engine.is_due or self._look_again
+            if is_due and (not self.is_draining or runtime.event_times.is_settled) and self._plan(max_rows):
                 return self.state
             if not self.is_draining:
                 if has_looked:
@@ -235,23 +235,23 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self._look_for_more()
                 has_looked = True
                 continue
-            if at_work.foresight.is_at_rest:
+            if runtime.event_times.is_at_rest:
                 self._warn_of_unread()
                 return self.state
-            at_work.calls.wait()
+            runtime.calls.wait()
 
     def unread_rows(self) -> int:
         """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
         if not self._started:
             self.start()
         self.host.run()
-        self.hosted.take_added()
-        return int(self.hosted.engine.unread().sum())
+        self.runtime.take_added()
+        return int(self.runtime.engine.unread().sum())
 
     @property
     def last_plan(self) -> MicroBatchPlan | None:
         """The plan that led to `state`; None if that was restored."""
-        return None if self._hosted is None else self._hosted.engine.last_plan
+        return None if self._runtime is None else self._runtime.engine.last_plan
 
     @property
     def is_draining(self) -> bool:
@@ -262,15 +262,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Of each split in work: its next position, and the position after the last record known to be there."""
         if not self._started:
             return {split.split_id: (split.position, split.position) for split in self.state.unfinished()}
-        position_at, available = self.hosted.foresight.position_at, self.hosted.engine.available()
+        position_at, available = self.runtime.event_times.position_at, self.runtime.engine.available()
         return {i: (position_at(i, position), position_at(i, end)) for i, (position, end) in available.items()}
 
     def explain(self) -> Explanation | None:
         """Why the watermark stands where it does, in positions of the source; None before planning has begun. O(n)."""
         if not self._started:
             return None
-        explanation = self.hosted.engine.explain(self._now_us())
-        position_at = self.hosted.foresight.position_at
+        explanation = self.runtime.engine.explain(self._now_us())
+        position_at = self.runtime.event_times.position_at
         splits = tuple(
             replace(
                 split,
@@ -294,7 +294,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._announce_again = False
         # In all other cases discovery looks in the background.
         lost = () if self._started and not self.is_draining else self.host.enumerator.lost_splits()
-        ranges = self.hosted.ranges(start, end, readers, min_rows)
+        ranges = self.runtime.ranges(start, end, readers, min_rows)
         return [part for part in ranges if part.split.split_id not in lost]
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
@@ -303,8 +303,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         A bounded source without an index is not looked ahead in: its splits have their ends in themselves.
         """
         self.drain()
-        if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self.hosted.foresight, OwnIndex):
-            return self.hosted.whole_splits(self._readers, min_rows)
+        if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self.runtime.event_times, IndexedTimes):
+            return self.runtime.whole_splits(self._readers, min_rows)
         found = []
         while (before := self.state) is not self.advance():
             found += self.ranges(before, self.state, self._readers, min_rows)
@@ -319,14 +319,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _plan(self, max_rows: int | None) -> bool:
         """Plan, and hand the state out if there is news in it; whether there is."""
-        at_work, engine = self.hosted, self.hosted.engine
-        at_work.assign_waiting()
+        runtime, engine = self.runtime, self.runtime.engine
+        runtime.assign_waiting()
         self._look_again = False
-        if blocked := self.host.enumerator.held_back():
+        if blocked := self.host.enumerator.blocked_splits():
             engine.apply(SplitsBlocked(frozenset(blocked)))
         if not self.is_draining:
             engine.apply(GroupLimitMoved(self._group.limit_us()))
-        at_work.foresight.before_plan()
+        runtime.event_times.before_plan()
         plan = engine.plan(self._now_us(), max_rows)
         is_news = self._announce_again or engine.has_news(plan)
         if is_news:
@@ -338,16 +338,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _look_for_more(self) -> None:
         """Whether something is there that was not seen yet, as far as that can be said soon."""
-        at_work = self.hosted
-        at_work.calls.refresh(_LOOK_S)
-        if at_work.context.expected:
-            at_work.foresight.look_again(at_work.context.expected)
-            at_work.context.expected.clear()
-            at_work.host.run_until(at_work.foresight.has_looked_again, _LOOK_S)
+        runtime = self.runtime
+        runtime.calls.refresh(_LOOK_S)
+        if runtime.context.expected:
+            runtime.event_times.look_again(runtime.context.expected)
+            runtime.context.expected.clear()
+            runtime.host.run_until(runtime.event_times.has_looked_again, _LOOK_S)
 
     def _warn_of_unread(self) -> None:
         """The run ends (AvailableNow): say once what it leaves unread, and why."""
-        table, unread = self.hosted.engine.table, self.hosted.engine.unread()
+        table, unread = self.runtime.engine.table, self.runtime.engine.unread()
         if self._warned or not unread.any():
             return
         self._warned = True
@@ -368,18 +368,18 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         )
 
     def _hand_out(self, plan: MicroBatchPlan) -> None:
-        at_work, engine = self.hosted, self.hosted.engine
+        runtime, engine = self.runtime, self.runtime.engine
         ids = plan.after.split_ids
         if plan.late.any():
             late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
-        splits = at_work.foresight.hand_out(ids, plan.after.positions.tolist())
+        splits = runtime.event_times.commit_plan(ids, plan.after.positions.tolist())
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
         checkpoint = self.host.snapshot(sequence)
         self.state = SourceState(sequence, splits, table, late_so_far, engine.silent_since_us(plan), checkpoint)
         self._announce_again = False
-        at_work.foresight.finish_splits(engine.commit(plan))
+        runtime.event_times.finish_splits(engine.commit(plan))
 
     # ---- inside: life --------------------------------------------------------------------------------------------
 
@@ -394,8 +394,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _drain_engine(self) -> None:
         assert self._drains_from_us is not None
-        self.hosted.engine.apply(DrainStarted(self._drains_from_us))
-        self.hosted.foresight.drain()
+        self.runtime.engine.apply(DrainStarted(self._drains_from_us))
+        self.runtime.event_times.drain()
 
     def _plan_again(self) -> None:
         self._look_again = True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from alignment.planner import PlanningRules
+from alignment.plan.by_index import PlanningRules
 from alignment.strategy import WatermarkStrategy
-from streaming_source.coordinator.look_ahead import LOOK_AHEAD_ROWS
+from streaming_source.coordinator.event_times.read_ahead import READ_AHEAD_ROWS
 
 __all__ = ["ReadRules"]
 
@@ -29,7 +29,7 @@ class ReadRules:
         Name of the alignment group that other sources of the application may be in; None if this source is alone.
     reports
         Event times of a source without an index are learnt from what its readers report, not by reading ahead.
-    look_ahead_rows
+    read_ahead_rows
         Of a source without an index: records that the planner may have read ahead of the readers, at least 1.
     """
 
@@ -39,7 +39,7 @@ class ReadRules:
     announces: bool = False
     group: str | None = None
     reports: bool = False
-    look_ahead_rows: int = LOOK_AHEAD_ROWS
+    read_ahead_rows: int = READ_AHEAD_ROWS
 
     @property
     def asks(self) -> bool:

@@ -18,7 +18,7 @@ from streaming_source.api import (
 )
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.handover import Handover
-from streaming_source.reader.held import HeldElements
+from streaming_source.reader.held import PausedElements
 from streaming_source.reader.managers import SplitFetcherManager
 from streaming_source.reader.split_output import SplitOutput
 
@@ -93,7 +93,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         self._dropped: set[str] = set()
         self._handover: Handover[ElementT] | None = None
         self._split_id: str | None = None
-        self._held: HeldElements[ElementT] = HeldElements()
+        self._held: PausedElements[ElementT] = PausedElements()
         self._no_more_splits = False
         self._ready: Future[None] = Future()
         self._ready.set_result(None)

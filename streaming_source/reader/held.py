@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 
 from streaming_source.reader.handover import Handover
 
-__all__ = ["HeldElements"]
+__all__ = ["PausedElements"]
 
 ElementT = TypeVar("ElementT")
 
 
-class HeldElements(Generic[ElementT]):
+class PausedElements(Generic[ElementT]):
     """Keeps elements of paused splits, each split's in order, until the split is resumed.
 
     How much that can be: what the queue and the fetchers had in hand when the split was paused.

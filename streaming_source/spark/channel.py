@@ -76,14 +76,14 @@ class PlannerChannel:
 
     def on_reports(self, reports: Sequence[RangeReport]) -> None:
         """See `GatewayListener`."""
-        self._coordinator.hosted.take_reports(reports)
+        self._coordinator.runtime.take_reports(reports)
 
     def on_event(self, subtask_id: int, event: SourceEvent) -> None:
         """See `GatewayListener`."""
-        self._coordinator.hosted.take_event(subtask_id, event)
+        self._coordinator.runtime.take_event(subtask_id, event)
         if self._turn.acquire(timeout=_TURN_S):
             try:
-                self._coordinator.hosted.work()
+                self._coordinator.runtime.work()
             finally:
                 self._turn.release()
 
@@ -92,7 +92,7 @@ class PlannerChannel:
         if not self._turn.acquire(timeout=_TURN_S):
             return []
         try:
-            return self._coordinator.hosted.take_events(subtask_id)
+            return self._coordinator.runtime.take_events(subtask_id)
         finally:
             self._turn.release()
 

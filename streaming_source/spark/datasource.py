@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from alignment.columns import exact_path, top_level_column
-from alignment.planner import PlanningRules
+from alignment.plan.by_index import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
 from streaming_source.api import Boundedness, Source

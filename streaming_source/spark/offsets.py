@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.planner import SplitTable
+from alignment.plan.by_index import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit

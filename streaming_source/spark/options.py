@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from alignment.planner import PlanningRules
+from alignment.plan.by_index import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.api import Option, OptionSet

@@ -15,7 +15,7 @@ from alignment.iso8601 import format_timestamp
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Source
 from streaming_source.coordinator import (
-    GroupMeeting,
+    GroupExchange,
     ReadRules,
     SourceCoordinator,
     SourceState,
@@ -126,7 +126,7 @@ class StreamPlanning:
                 part.batch = ended.sequence
                 part.gateway = gateway
                 # Without something to read no reader is made: its events wait.
-                part.events = tuple(coordinator.hosted.take_events(subtask_id)) if part.splits else ()
+                part.events = tuple(coordinator.runtime.take_events(subtask_id)) if part.splits else ()
             return parts
 
     def committed(self, end: Offset) -> None:
@@ -178,11 +178,11 @@ class StreamPlanning:
         return self._codec.decode(offset) if known is None else known
 
 
-def _meeting(rules: ReadRules) -> GroupMeeting | None:
+def _meeting(rules: ReadRules) -> GroupExchange | None:
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
         return None
-    return GroupMeeting(
+    return GroupExchange(
         _meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, monotonic_us
     )
 

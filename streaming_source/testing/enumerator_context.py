@@ -185,7 +185,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         return self._out_of_orderness_us
 
     @property
-    def can_ask(self) -> bool:
+    def supports_opaque_blocks(self) -> bool:
         """See `SplitEnumeratorContext`. Always."""
         return True
 
@@ -199,7 +199,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         columns = [np.atleast_1d(np.asarray(column, np.int64)).tolist() for column in (rows, min_us, max_us)]
         self.blocks.setdefault(split_id, []).extend(zip(*columns, strict=True))
 
-    def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
+    def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
         """See `SplitEnumeratorContext`."""
         self.asked_blocks.setdefault(split_id, []).append((rows, max_us))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from alignment.combine import SplitStatus
-from alignment.planner import PlanningRules
+from alignment.plan.by_index import PlanningRules
 from alignment.recording import Recorder
 from alignment.reports import RangeReport
 from alignment.strategy import WatermarkStrategy
@@ -55,7 +55,7 @@ class SourceHarness:
         then it is the bound on out-of-orderness.
     available_now
         Read to the end of what is there, and then no further.
-    look_ahead_rows
+    read_ahead_rows
         How far the planner reads ahead where there is no index.
     min_rows
         The smallest range that is worth a reader of its own.
@@ -89,7 +89,7 @@ class SourceHarness:
         clock: FakeClock | None = None,
         exact: bool = True,
         available_now: bool = False,
-        look_ahead_rows: int = 10_000,
+        read_ahead_rows: int = 10_000,
         min_rows: int = 1,
         threads: bool = False,
         reports: Callable[[list[RangeReport]], list[RangeReport]] | None = None,
@@ -105,7 +105,7 @@ class SourceHarness:
         self.state: SourceState[Any, Any] = SourceState.initial()
         self.batches: list[ReadBatch] = []
         self._rules = replace(
-            _rules(source, strategy, exact=exact, look_ahead_rows=look_ahead_rows), reports=reports is not None
+            _rules(source, strategy, exact=exact, read_ahead_rows=read_ahead_rows), reports=reports is not None
         )
         self._reports = reports
         self._available_now = available_now
@@ -289,7 +289,7 @@ class SourceHarness:
 
     def _new_tasks(self, ranges: Sequence[SplitRange[Any]]) -> list[ReadTask]:
         assigned = assign_ranges(ranges, self.readers)
-        events = self._coordinator.hosted.take_events
+        events = self._coordinator.runtime.take_events
         return [ReadTask.of(number, splits, events(number)) for number, splits in enumerate(assigned)]
 
     def _read(
@@ -307,7 +307,7 @@ class SourceHarness:
         output = CollectingOutput(self.strategy.timestamp_assigner, self._schema)
         task.run(lambda: self.create_reader(context), output, hook, pauses, self._patience_s if self._threads else 0)
         if self._reports is not None:
-            self._coordinator.hosted.take_reports(self._reports(reports_of(task.ranges(), output.records)))
+            self._coordinator.runtime.take_reports(self._reports(reports_of(task.ranges(), output.records)))
         return output.records
 
     def _excuse_splits(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:
@@ -333,7 +333,7 @@ class SourceHarness:
         return replace(state, splits=splits, checkpoint=checkpoint)
 
 
-def _rules(source: Source[Any, Any], strategy: WatermarkStrategy, *, exact: bool, look_ahead_rows: int) -> ReadRules:
+def _rules(source: Source[Any, Any], strategy: WatermarkStrategy, *, exact: bool, read_ahead_rows: int) -> ReadRules:
     bound_us = strategy.out_of_orderness_us
     drift_us = strategy.alignment.max_drift_us if strategy.alignment else None if exact else bound_us
     planning = PlanningRules(
@@ -342,4 +342,4 @@ def _rules(source: Source[Any, Any], strategy: WatermarkStrategy, *, exact: bool
         drains_past_caught_up=exact,
         bounded=source.boundedness is Boundedness.BOUNDED,
     )
-    return ReadRules(strategy, planning, announces=exact, look_ahead_rows=look_ahead_rows)
+    return ReadRules(strategy, planning, announces=exact, read_ahead_rows=read_ahead_rows)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from alignment.combine import SplitStatus
-from alignment.planner import PlanningRules
+from alignment.plan.by_index import PlanningRules
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.planner import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
-from alignment.reactive import ReactivePlanner
+from alignment.plan.by_index import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
+from alignment.plan.by_reports import ReactivePlanner
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.scenario import Faults, Planning, Scenario, SourceScenario
-from alignment.simulate import SimulationResult, simulate
-from alignment.simulated import SimulatedSource, SimulatedStep
+from alignment.simulation.run import SimulationResult, simulate
+from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
+from alignment.simulation.source import SimulatedSource, SimulatedStep
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.naive_planner import watermark_of
 

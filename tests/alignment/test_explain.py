@@ -20,7 +20,7 @@ from alignment.events import (
 )
 from alignment.explain import Explanation, WaitsFor
 from alignment.index import EventTimeIndex
-from alignment.micro_batch import PlanningRules
+from alignment.plan.model import PlanningRules
 
 S = 1_000_000
 BOUND_US = 2 * S

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from alignment.combine import SplitStatus
 from alignment.exceptions import InvalidArgumentError
-from alignment.observed import ObservedSplits
-from alignment.planner import LimitedBy, PlanConditions, PlanningRules, SplitTable
-from alignment.reactive import ReactivePlanner
+from alignment.plan.by_index import LimitedBy, PlanConditions, PlanningRules, SplitTable
+from alignment.plan.by_reports import ReactivePlanner
+from alignment.plan.observed import ObservedSplits
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
@@ -287,7 +287,7 @@ def test_of_many_missing_reports_the_oldest_are_given_up_and_then_counted_no_mor
     table = SplitTable(("a",), np.array([0]), np.array([MIN_WATERMARK]), np.array([0], np.int8))
     slots = splits.take_up(table)
     for k in range(100):
-        splits.hand_out(slots, np.array([k + 1]))
+        splits.admit(slots, np.array([k + 1]))
         if k % 2:
             splits.report(RangeReport("a", k, k + 1, 1, k, k, late=1))
         splits.check_invariants()

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignment.shares import share_by_time, share_evenly
+from alignment.plan.shares import share_by_time, share_evenly
 
 SPLITS = st.lists(
     st.tuples(

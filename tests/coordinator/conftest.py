@@ -20,5 +20,5 @@ def _no_thread_is_left() -> Iterator[None]:
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fetches that block are woken soon."""
-    monkeypatch.setattr("streaming_source.coordinator.look._FIRST_PATIENCE_S", 0.01)
-    monkeypatch.setattr("streaming_source.coordinator.look._LAST_PATIENCE_S", 0.04)
+    monkeypatch.setattr("streaming_source.coordinator.event_times.split_scan._FIRST_PATIENCE_S", 0.01)
+    monkeypatch.setattr("streaming_source.coordinator.event_times.split_scan._LAST_PATIENCE_S", 0.04)

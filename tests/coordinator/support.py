@@ -16,7 +16,7 @@ from alignment import WatermarkStrategy
 from alignment.engine import Engine
 from alignment.events import Restored, SplitsAssigned
 from alignment.index import EventTimeIndex
-from alignment.planner import PlanningRules, SplitTable
+from alignment.plan.by_index import PlanningRules, SplitTable
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.api import (
     Boundedness,
@@ -33,8 +33,8 @@ from streaming_source.api import (
 from streaming_source.coordinator import ReadRules, SourceCoordinator, Workers
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
-from streaming_source.coordinator.host import EnumeratorHost
-from streaming_source.coordinator.look_ahead import LookAhead
+from streaming_source.coordinator.enumerator_host import EnumeratorHost
+from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
 
 WAIT_S = 20.0
@@ -109,7 +109,7 @@ class NotingEnumerator(SplitEnumerator[RecordSplit, tuple[RecordSplit, ...]]):
 
 
 class Planner:
-    """An enumerator and all that it is hosted with; the time stands still, unless there are other workers."""
+    """An enumerator and all that it is runtime with; the time stands still, unless there are other workers."""
 
     def __init__(self, readers: int = 1, splits: Iterable[str] = (), workers: Workers | None = None) -> None:
         self.clock = FakeClock()
@@ -231,7 +231,7 @@ class FetchSource(TestingSource):
 
 
 class Looking:
-    """A `LookAhead` alone."""
+    """A `ReadAheadTimes` alone."""
 
     def __init__(self, source: TestingSource, workers: Workers | None = None, max_rows: int = 100) -> None:
         self.planner = Planner(workers=workers)
@@ -242,13 +242,13 @@ class Looking:
             self.planner.context._calls = self.planner.calls
         self.calls, self.context = self.planner.calls, self.planner.context
         self.index = self.planner.index
-        self.look_ahead = LookAhead(
+        self.read_ahead = ReadAheadTimes(
             source, self.context, self.calls, self.planner.workers, self.planner.clock.now_us, max_rows
         )
 
     def add(self, *split_ids: str) -> None:
         self.planner.engine.apply(SplitsAssigned(split_ids, (0,) * len(split_ids), (0,) * len(split_ids), 0))
-        self.look_ahead.add_splits([RecordSplit(split_id) for split_id in split_ids])
+        self.read_ahead.add_splits([RecordSplit(split_id) for split_id in split_ids])
 
     def seen(self) -> dict[str, int]:
         """Records taken over, by split."""
@@ -266,7 +266,7 @@ def coordinator(
     *,
     readers: int = 1,
     workers: Workers | None = None,
-    look_ahead_rows: int = 1000,
+    read_ahead_rows: int = 1000,
     now_us: Callable[[], int] | None = None,
 ) -> SourceCoordinator[Any, Any]:
     """One with the exact watermark, on the clock of its source."""
@@ -276,7 +276,7 @@ def coordinator(
         drains_past_caught_up=True,
         bounded=source.boundedness is Boundedness.BOUNDED,
     )
-    rules = ReadRules(strategy, planning, announces=True, look_ahead_rows=look_ahead_rows)
+    rules = ReadRules(strategy, planning, announces=True, read_ahead_rows=read_ahead_rows)
     clock = source.clock
     workers = InlineWorkers(clock) if workers is None else workers
     return SourceCoordinator(source, rules, source.schema(), now_us or clock.now_us, readers=readers, workers=workers)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from alignment.engine import Engine
-from alignment.planner import PlanningRules
+from alignment.plan.by_index import PlanningRules
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import RecordSplit, SplitsAssignment

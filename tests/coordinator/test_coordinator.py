@@ -176,10 +176,10 @@ def test_going_back_behind_the_end_of_a_split_reads_its_end_again() -> None:
 
 def test_what_was_seen_to_the_end_and_is_not_any_more_is_not_taken_for_finished() -> None:
     source = TestingSource({"a": [1, 2, 3, 4, EOF]})
-    planning = restored(source, look_ahead_rows=2)
+    planning = restored(source, read_ahead_rows=2)
     first = planning.advance(1)
     planning.advance(1)
-    assert planning.hosted.engine.complete == {"a"}
+    assert planning.runtime.engine.complete == {"a"}
     planning.rewind(first)
     ends = {"a": first.splits[0].position}
     before = first
@@ -198,7 +198,7 @@ def test_what_was_assigned_and_not_planned_is_assigned_once_after_going_back() -
     source.go_on("b", 2)
     source.clock.advance("2 seconds")
     planning.host.run()
-    assert ids(planning.hosted.context.added) == ["b"]
+    assert ids(planning.runtime.context.added) == ["b"]
     planning.rewind(first)
     source.clock.advance("2 seconds")
     planning.advance()
@@ -214,9 +214,9 @@ def test_cd_22_with_an_index_of_its_own_the_enumerator_is_another_and_has_no_rea
     planning.rewind(first)
     assert planning.host is not before
     assert planning.host.enumerator is not before.enumerator
-    assert planning.hosted.context.registered_readers() == {}
+    assert planning.runtime.context.registered_readers() == {}
     again = planning.advance(4)
-    assert sorted(planning.hosted.context.registered_readers()) == [0, 1]
+    assert sorted(planning.runtime.context.registered_readers()) == [0, 1]
     assert (again.splits, again.sequence) == (state.splits, state.sequence)
     planning.close()
 
@@ -249,7 +249,7 @@ def test_a_bounded_source_without_an_index_is_read_at_once_as_its_splits_are() -
 
 def test_of_a_source_that_does_not_end_what_is_there_is_read_at_once() -> None:
     source = TestingSource({"a": [1, 2, 3, Pause("1 hour"), 4], "b": [Gap(5), 3], "c": []})
-    planning = restored(source, look_ahead_rows=2)
+    planning = restored(source, read_ahead_rows=2)
     read = dict.fromkeys("abc", 0)
     for part in planning.everything(1):
         read[part.split.split_id] += part.rows
@@ -346,7 +346,7 @@ def test_nobody_is_idle_of_whom_it_was_not_looked_whether_there_is_more() -> Non
 
 def test_while_a_snapshot_is_read_nobody_becomes_idle() -> None:
     source = TestingSource({"a": [1], "b": list(range(2, 8))})
-    planning = coordinator(source, STRATEGY.with_idleness("1 second"), look_ahead_rows=2)
+    planning = coordinator(source, STRATEGY.with_idleness("1 second"), read_ahead_rows=2)
     planning.drain()
     planning.restore(planning.state)
     statuses: set[int] = set()
@@ -390,7 +390,7 @@ def test_an_enumerator_that_cannot_be_closed_leaves_no_thread() -> None:
 
 def test_with_threads_all_is_planned_and_none_is_left() -> None:
     source = TestingSource({name: list(range(200)) for name in "abcdefghij"}, bounded=True, records_per_fetch=7)
-    planning = restored(source, workers=WorkerPool(), look_ahead_rows=300)
+    planning = restored(source, workers=WorkerPool(), read_ahead_rows=300)
     while planning.state.table.combined < MAX_WATERMARK:
         planning.advance(97)
     assert planning.state.sequence >= 2000 / 97

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from streaming_source.connectors.kafka.admin import KafkaAdmin, Patience
+from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
 from streaming_source.connectors.kafka.config import ClientConfig
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST
 from streaming_source.connectors.kafka.subscription import Partition
@@ -17,7 +17,7 @@ T0_MS = 1_700_000_040_000
 
 
 def admin_of(broker: KafkaBroker, patience_s: float) -> KafkaAdmin:
-    return KafkaAdmin(ClientConfig.of({"bootstrap.servers": broker.bootstrap}), Patience(patience_s))
+    return KafkaAdmin(ClientConfig.of({"bootstrap.servers": broker.bootstrap}), RetryPolicy(patience_s))
 
 
 def write(topic: Topic, partition: int, n: int) -> None:
@@ -49,7 +49,7 @@ def test_that_nothing_is_there_any_more_is_an_answer_and_no_trouble(topic: Topic
     # Any trial that fails is the last one.
     clock = itertools.count(step=1000.0).__next__
     config = ClientConfig.of({"bootstrap.servers": topic.broker.bootstrap})
-    admin = KafkaAdmin(config, Patience(60, clock))
+    admin = KafkaAdmin(config, RetryPolicy(60, clock))
     if deleted:
         topic.create(partitions=1)
         assert admin.offsets({part: LATEST}) == {part: 0}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.connectors.kafka.admin import KafkaAdmin, Patience
+from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
 from streaming_source.connectors.kafka.config import ClientConfig
 from streaming_source.connectors.kafka.scanning import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
@@ -31,7 +31,7 @@ class Index:
         config = ClientConfig.of({"bootstrap.servers": topic.broker.bootstrap, **settings})
         self.topic = topic
         self.context: TestingEnumeratorContext[KafkaSplit] = TestingEnumeratorContext()
-        self.admin = KafkaAdmin(config, Patience(30))
+        self.admin = KafkaAdmin(config, RetryPolicy(30))
         self.scanner = Scanner(config, fail_on_data_loss=True, patience_s=30, time_limit_us=None)
         self.index = TimeIndex(self.context, self.admin, self.admin, self.scanner, fail_on_data_loss=True)
         self.index.FEW = few  # type: ignore[misc]
@@ -124,12 +124,12 @@ def test_an_open_transaction_ends_what_can_be_asked_for(topic: Topic, level: str
     with index_of(topic, few=1000, **{"isolation.level": level}) as begun:
         begun.look()
         waits = level == "read_committed"
-        assert begun.index.held_back == ({f"{topic.name}-0"} if waits else set())
+        assert begun.index.blocked_splits == ({f"{topic.name}-0"} if waits else set())
         assert begun.read() == [(20, T0, T0 + 190 * MS) if waits else (21, T0, T0 + 10**6 * MS)]
         left_open.commit_transaction(30)
 
         def released() -> bool:
-            return not begun.look().index.held_back
+            return not begun.look().index.blocked_splits
 
         wait_until(released, "the transaction to be over")
         assert sum(rows for rows, _, _ in begun.read()) == 21

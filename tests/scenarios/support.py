@@ -8,9 +8,9 @@ from typing import Any
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
-from alignment.planner import PlanningRules
+from alignment.plan.by_index import PlanningRules
 from streaming_source.api import Boundedness
-from streaming_source.coordinator import GroupMeeting, ReadRules, SourceCoordinator, SourceState
+from streaming_source.coordinator import GroupExchange, ReadRules, SourceCoordinator, SourceState
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
 from streaming_source.testing.script import Element
 
@@ -103,7 +103,7 @@ class Planned:
             drains_past_caught_up=True,
             bounded=self.source.boundedness is Boundedness.BOUNDED,
         )
-        rules = ReadRules(self._strategy, planning, announces=True, group="pair", look_ahead_rows=1000)
+        rules = ReadRules(self._strategy, planning, announces=True, group="pair", read_ahead_rows=1000)
         self.meeting = self._group.meeting(alignment.max_drift_us, alignment.update_interval_us)
         self._workers = InlineWorkers(self._group.clock)
         self.planning: SourceCoordinator[Any, Any] = SourceCoordinator(
@@ -131,8 +131,8 @@ class Group:
         self.members.append(member)
         return member
 
-    def meeting(self, max_drift_us: int, interval_us: int) -> GroupMeeting:
-        return GroupMeeting(self.folder / "meeting", "pair", max_drift_us, interval_us, self.clock.now_us)
+    def meeting(self, max_drift_us: int, interval_us: int) -> GroupExchange:
+        return GroupExchange(self.folder / "meeting", "pair", max_drift_us, interval_us, self.clock.now_us)
 
     def end(self, source_id: str) -> None:
         """What the next exchange does when a member's process is gone; here all are one process."""

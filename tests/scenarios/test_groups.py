@@ -11,7 +11,7 @@ import pytest
 
 from alignment.combine import SplitStatus
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.coordinator import GroupMeeting
+from streaming_source.coordinator import GroupExchange
 from streaming_source.testing import EOF
 from tests.scenarios.support import SECOND, Group
 
@@ -147,7 +147,7 @@ def test_sources_of_one_name_do_not_speak_for_each_other(group: Group) -> None:
 class Counted:
     """How often a source has said how far it is, or done something else."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, meeting: GroupMeeting, method: str = "_say") -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, meeting: GroupExchange, method: str = "_say") -> None:
         self.times = 0
         call: Callable[..., Any] = getattr(meeting, method)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from alignment.combine import SplitStatus
-from alignment.planner import PlanningRules
+from alignment.plan.by_index import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.api import (
@@ -118,7 +118,7 @@ def test_a_split_that_has_nothing_more_is_idle_after_the_timeout() -> None:
     assert query.run(10) == [SplitStatus.IDLE] * 2
 
 
-@pytest.mark.parametrize("says", [CaughtUp.NO, CaughtUp.HELD_BACK])
+@pytest.mark.parametrize("says", [CaughtUp.NO, CaughtUp.BLOCKED])
 def test_a_split_that_may_have_more_is_not_idle_however_long_nothing_comes(says: CaughtUp) -> None:
     logs = Logs(says={"a": says, "b": CaughtUp.YES})
     query = Query(logs)
@@ -128,7 +128,7 @@ def test_a_split_that_may_have_more_is_not_idle_however_long_nothing_comes(says:
     assert query.run(15) == [SplitStatus.IDLE] * 2
 
 
-@pytest.mark.parametrize("says", [CaughtUp.NO, CaughtUp.HELD_BACK])
+@pytest.mark.parametrize("says", [CaughtUp.NO, CaughtUp.BLOCKED])
 def test_what_was_about_to_be_idle_is_not_if_there_may_be_more(says: CaughtUp) -> None:
     logs = Logs()
     query = Query(logs)
@@ -138,7 +138,7 @@ def test_what_was_about_to_be_idle_is_not_if_there_may_be_more(says: CaughtUp) -
 
 
 def test_a_drained_query_ends_where_something_is_held_back() -> None:
-    query = Query(Logs(says={"a": CaughtUp.HELD_BACK, "b": CaughtUp.YES}))
+    query = Query(Logs(says={"a": CaughtUp.BLOCKED, "b": CaughtUp.YES}))
     query.coordinator.drain()
     query.run()
     assert [split.position for split in query.coordinator.state.splits] == [1, 1]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
-from alignment.planner import PlanningRules
+from alignment.plan.by_index import PlanningRules
 from alignment.timestamps import (
     CallableTimestampAssigner,
     FieldTimestampAssigner,

@@ -10,11 +10,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streaming_source.api import SourceSplit
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.admin import FoundRecord, FoundTopic, KafkaAdmin, Patience
+from streaming_source.connectors.kafka.admin import FoundRecord, FoundTopic, KafkaAdmin, RetryPolicy
 from streaming_source.connectors.kafka.config import ClientConfig
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
-from streaming_source.connectors.kafka.ends import LogEnd, LogEnds
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
+from streaming_source.connectors.kafka.log_ends import LogEnd, LogEnds
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,
     KafkaCheckpointSerializer,
@@ -214,7 +214,7 @@ def enumerator(
     looks = discovery(cluster, Subscription.to_topics("a"), bounded=bounded, fail_on_data_loss=False)
     period = None if bounded else 1.0
     ends = LogEnds(lambda parts: {})
-    return KafkaSplitEnumerator(context, looks, Patience(0), ends, period_seconds=period, checkpoint=None)
+    return KafkaSplitEnumerator(context, looks, RetryPolicy(0), ends, period_seconds=period, checkpoint=None)
 
 
 def assigned(context: TestingEnumeratorContext[KafkaSplit]) -> list[str]:
@@ -360,7 +360,7 @@ class StartingBroker(KafkaAdmin):
     """Leads a partition, and does not know of it when it is first asked."""
 
     def __init__(self, there: tuple[int, ...]) -> None:
-        super().__init__(ClientConfig.of({"bootstrap.servers": "nowhere"}), Patience(10))
+        super().__init__(ClientConfig.of({"bootstrap.servers": "nowhere"}), RetryPolicy(10))
         self.there = there
         self.unknowing = 2
 

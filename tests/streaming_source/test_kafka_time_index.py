@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, Patience
+from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, RetryPolicy
 from streaming_source.connectors.kafka.config import ClientConfig
 from streaming_source.connectors.kafka.scanning import Scanner, SeenTimes
 from streaming_source.connectors.kafka.split import KafkaSplit
@@ -54,7 +54,7 @@ class Broker(KafkaAdmin):
     """Answers as a broker does: from the start of the log, and without a look at what an entry is."""
 
     def __init__(self, logs: dict[Partition, Log]) -> None:
-        super().__init__(CONFIG, Patience(1))
+        super().__init__(CONFIG, RetryPolicy(1))
         self.logs = logs
         self.calls = 0
 
@@ -119,8 +119,8 @@ class Told(TestingEnumeratorContext[KafkaSplit]):
         super().add_blocks(split_id, rows, min_us, max_us)
         self.order.setdefault(split_id, []).append((int(rows), int(min_us), int(max_us)))
 
-    def add_asked_block(self, split_id: str, rows: int, max_us: int) -> None:
-        super().add_asked_block(split_id, rows, max_us)
+    def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
+        super().add_opaque_block(split_id, rows, max_us)
         self.order.setdefault(split_id, []).append((rows, NO_TIMESTAMP, max_us))
 
 
@@ -242,11 +242,11 @@ def test_what_an_open_transaction_holds_back_is_not_told() -> None:
     parts.look()
     # The latest record cannot be read yet, so that the brokers tell none.
     assert parts.told() == ([], [(2, 1 * MS, 2 * MS)])
-    assert parts.index.held_back == {"t-0"}
+    assert parts.index.blocked_splits == {"t-0"}
     parts.append(mark(11))
     parts.look()
     assert parts.told()[1][1:] == [(2, 9 * MS, 10 * MS)]
-    assert parts.index.held_back == set()
+    assert parts.index.blocked_splits == set()
 
 
 def test_a_partition_of_which_the_brokers_say_nothing_is_held_back() -> None:
@@ -259,10 +259,10 @@ def test_a_partition_of_which_the_brokers_say_nothing_is_held_back() -> None:
         part: found for part, found in answer(wanted, **options).items() if part.number
     }
     parts.look()
-    assert parts.index.held_back == {"t-0"}
+    assert parts.index.blocked_splits == {"t-0"}
     parts.index.leave(["t-0"])
     parts.look()
-    assert parts.index.held_back == set()
+    assert parts.index.blocked_splits == set()
 
 
 def test_a_look_whose_news_were_told_meanwhile_tells_nothing_twice() -> None:
@@ -303,11 +303,11 @@ def test_a_long_log_that_must_be_read_is_read_part_by_part(monkeypatch: pytest.M
     parts.append(*(Entry(i) for i in range(8)), mark(99))
     parts.look()
     assert parts.told()[1] == [(3, 0, 2 * MS)]
-    assert parts.index.held_back == {"t-0"}, "not idle before all was looked at"
-    parts.index.look_on()
+    assert parts.index.blocked_splits == {"t-0"}, "not idle before all was looked at"
+    parts.index.extend_snapshot()
     assert len(parts.told()[1]) == 1, "what was told is not read yet"
-    parts.index.hand_out("t-0", 3)
-    parts.index.look_on()
+    parts.index.commit_plan("t-0", 3)
+    parts.index.extend_snapshot()
     assert parts.told()[1][1:] == [(3, 3 * MS, 5 * MS)]
 
 
@@ -322,9 +322,9 @@ def test_what_is_read_ahead_has_a_limit_over_all_partitions(monkeypatch: pytest.
     assert unknown.reader.read == 60
     parts.look()
     for number in range(20):
-        parts.index.hand_out(f"t-{number}", 3)
+        parts.index.commit_plan(f"t-{number}", 3)
     before = parts.reader.read
-    parts.index.look_on()
+    parts.index.extend_snapshot()
     assert (before, parts.reader.read - before) == (60, 60)
 
 
@@ -375,8 +375,8 @@ class LogWalk(RuleBasedStateMachine):
     def all_is_read(self) -> None:
         for number in range(2):
             self.at[number] = sum(rows for rows, *_ in self._told(number))
-            self.parts.index.hand_out(f"t-{number}", self.at[number])
-        self.parts.index.look_on()
+            self.parts.index.commit_plan(f"t-{number}", self.at[number])
+        self.parts.index.extend_snapshot()
 
     @rule(number=st.integers(0, 1), start=st.integers(0, 30), bound=st.integers(-1, 41), finer=st.integers(0, 1))
     def it_is_cut(self, number: int, start: int, bound: int, finer: int) -> None:

@@ -140,8 +140,8 @@ class Runner:
 
 @settings(max_examples=examples(60))
 @given(cases(aborts=True, nulls=True), st.sampled_from([1, 3, 10_000]))
-def test_every_record_is_read_once_and_in_order_whatever_happens(case: Case, look_ahead_rows: int) -> None:
-    case.options["look_ahead_rows"] = look_ahead_rows
+def test_every_record_is_read_once_and_in_order_whatever_happens(case: Case, read_ahead_rows: int) -> None:
+    case.options["read_ahead_rows"] = read_ahead_rows
     runner = Runner(case)
     runner.run()
     expected = runner.source.expected()

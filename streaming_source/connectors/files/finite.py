@@ -13,6 +13,7 @@ from alignment.durations import saturating_add
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import SplitEnumeratorContext
+from streaming_source.connectors.files.approximate_minimum import ApproximateMinimum
 from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finished import FinishedFiles, OrderKey, RecentFiles, order_key
@@ -21,7 +22,6 @@ from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.in_work import FilesInWork
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.log import FileLog, LoggedFile
-from streaming_source.connectors.files.lowest import Lowest
 from streaming_source.connectors.files.marks import marks_of
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.connectors.files.state_log import LoggedFiles
@@ -74,7 +74,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                 "most: it needs a built-in watermark generator, or use fileOrder = eventTime"
             )
         self._backlog = Backlog(self._order)
-        self._waiting_ms = Lowest(width=max(source.max_file_age_us // 64_000, 1000))
+        self._waiting_ms = ApproximateMinimum(width=max(source.max_file_age_us // 64_000, 1000))
         self._files = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
         self._left_out: set[str] = set()
         self._just_finished: list[ListedFile] = []

@@ -18,7 +18,7 @@ from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, MAX_TIM
 from streaming_source.connectors.kafka.subscription import Partition, Subscription
 from streaming_source.exceptions import SourceError
 
-__all__ = ["FoundRecord", "FoundTopic", "KafkaAdmin", "Patience"]
+__all__ = ["FoundRecord", "FoundTopic", "KafkaAdmin", "RetryPolicy"]
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _HOPELESS: Final = frozenset(
 """Errors that no patience mends."""
 
 
-class Patience:
+class RetryPolicy:
     """Tries again what fails for reasons that pass, with growing pauses, until its time is over.
 
     Parameters
@@ -159,7 +159,7 @@ class KafkaAdmin:
         Whether ends of logs are those of what is committed.
     """
 
-    def __init__(self, config: ClientConfig, patience: Patience) -> None:
+    def __init__(self, config: ClientConfig, patience: RetryPolicy) -> None:
         self._config = config
         self._patience = patience
         self._client: AdminClient | None = None

@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
-from streaming_source.connectors.kafka.admin import Patience
+from streaming_source.connectors.kafka.admin import RetryPolicy
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
-from streaming_source.connectors.kafka.ends import LogEnd, LogEnds
+from streaming_source.connectors.kafka.log_ends import LogEnd, LogEnds
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
 
 __all__ = ["KafkaSplitEnumerator"]
@@ -37,7 +37,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self,
         context: SplitEnumeratorContext[KafkaSplit],
         discovery: PartitionDiscovery,
-        patience: Patience,
+        patience: RetryPolicy,
         ends: LogEnds,
         *,
         period_seconds: float | None,
@@ -52,7 +52,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self._is_complete = self._has_started = False
         self._taken_back: list[KafkaSplit] = []
         # Replaced on a worker, never changed.
-        self._held_back: set[str] = set()
+        self._blocked_splits: set[str] = set()
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
@@ -88,16 +88,18 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         """
         ends = [self._ends.end(split.split_id) for split in splits]
         behind = zip(splits, ends, strict=True)
-        self._held_back = {split.split_id for split, end in behind if end is not None and end.written > end.readable}
+        self._blocked_splits = {
+            split.split_id for split, end in behind if end is not None and end.written > end.readable
+        }
         stops = (split.stop for split in splits)
         return [
             None if end is None else end.readable if stop is None else min(end.readable, stop)
             for end, stop in zip(ends, stops, strict=True)
         ]
 
-    def held_back(self) -> Collection[str]:
+    def blocked_splits(self) -> Collection[str]:
         """See `SplitEnumerator`: those in which a transaction is open."""
-        return self._held_back
+        return self._blocked_splits
 
     def lost_splits(self) -> Collection[str]:
         """See `SplitEnumerator`: those of topics that are gone or were created again. O(topics), one call.

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streaming_source.api import SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
-from streaming_source.connectors.kafka.admin import Patience
+from streaming_source.connectors.kafka.admin import RetryPolicy
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
-from streaming_source.connectors.kafka.ends import LogEnds
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
+from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.scanning import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
 from streaming_source.connectors.kafka.time_index import Looked, TimeIndex
@@ -44,7 +44,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         self,
         context: SplitEnumeratorContext[KafkaSplit],
         discovery: PartitionDiscovery,
-        patience: Patience,
+        patience: RetryPolicy,
         ends: LogEnds,
         index: TimeIndex,
         scanner: Scanner,
@@ -87,17 +87,17 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         """See `SupportsEventTimeIndex`."""
         return self._index.first_later(split_ids, starts, stops, bound_us)
 
-    def held_back(self) -> Collection[str]:
+    def blocked_splits(self) -> Collection[str]:
         """See `SupportsEventTimeIndex`."""
-        return self._index.held_back
+        return self._index.blocked_splits
 
-    def look_on(self) -> None:
+    def extend_snapshot(self) -> None:
         """See `SupportsEventTimeIndex`."""
-        self._index.look_on()
+        self._index.extend_snapshot()
 
     def split_at(self, split_id: str, position: int) -> KafkaSplit:
         """See `SupportsEventTimeIndex`."""
-        return self._index.hand_out(split_id, position)
+        return self._index.commit_plan(split_id, position)
 
     def ranges(self, start: KafkaSplit, end: KafkaSplit, rows_per_range: int) -> Sequence[SplitRange[KafkaSplit]]:
         """See `SupportsEventTimeIndex`. Cut by offsets: what is not there any more is noticed by the readers."""

@@ -21,13 +21,13 @@ from streaming_source.api import (
     SplitEnumeratorContext,
 )
 from streaming_source.api.options import duration_argument
-from streaming_source.connectors.kafka.admin import KafkaAdmin, Patience
+from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
 from streaming_source.connectors.kafka.config import ClientConfig
 from streaming_source.connectors.kafka.discovery import PartitionDiscovery
-from streaming_source.connectors.kafka.ends import LogEnds
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
 from streaming_source.connectors.kafka.formats import value_format
 from streaming_source.connectors.kafka.indexed_enumerator import IndexedKafkaSplitEnumerator
+from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.options import KAFKA_OPTIONS
 from streaming_source.connectors.kafka.records import MessageColumns, record_schema
 from streaming_source.connectors.kafka.scanning import Scanner
@@ -275,7 +275,7 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
     ) -> KafkaSplitEnumerator:
         # Of a query that goes on from a checkpoint the brokers were there.
         first_s = _FIRST_CONTACT_S if checkpoint is None else math.inf
-        patience = Patience(_seconds(self.broker_timeout), first_s=first_s)
+        patience = RetryPolicy(_seconds(self.broker_timeout), first_s=first_s)
         discovery = PartitionDiscovery(
             KafkaAdmin(self.config, patience),
             self.subscription,
@@ -287,7 +287,7 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
         period = None if self.end is not None else _seconds(self.discovery_interval)
         # For the readers of the planner that hosts this enumerator, which are made by this very object.
         ends = self.__dict__[_ENDS_OF_LOGS] = LogEnds.of(self.config, _seconds(self.broker_timeout))
-        is_asked = context.can_ask and isinstance(context.timestamp_assigner, RecordTimestampAssigner)
+        is_asked = context.supports_opaque_blocks and isinstance(context.timestamp_assigner, RecordTimestampAssigner)
         if self.indexing == "scan" or not is_asked:
             return KafkaSplitEnumerator(
                 context, discovery, patience, ends, period_seconds=period, checkpoint=checkpoint

@@ -22,7 +22,7 @@ from streaming_source.api import (
 )
 from streaming_source.connectors.kafka.config import GONE, ClientConfig, client_error
 from streaming_source.connectors.kafka.consumer import PartitionConsumer
-from streaming_source.connectors.kafka.ends import LogEnds
+from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.messages import Run, runs_of
 from streaming_source.connectors.kafka.records import MessageColumns
 from streaming_source.connectors.kafka.split import KafkaSplit
@@ -239,7 +239,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if end is None:
                 continue
             if reading.is_at_end:
-                reading.caught_up = CaughtUp.HELD_BACK if end.written > end.readable else CaughtUp.YES
+                reading.caught_up = CaughtUp.BLOCKED if end.written > end.readable else CaughtUp.YES
                 self._unassign(reading)
             else:
                 self._assign(reading)

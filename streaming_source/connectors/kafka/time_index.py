@@ -20,8 +20,8 @@ import numpy.typing as npt
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
-from streaming_source.connectors.kafka.ends import AskEnds
-from streaming_source.connectors.kafka.news import News, NewsFinder, UntoldPart
+from streaming_source.connectors.kafka.log_ends import AskEnds
+from streaming_source.connectors.kafka.partition_updates import News, NewsFinder, UntoldPart
 from streaming_source.connectors.kafka.scanning import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import Partition
@@ -59,13 +59,13 @@ class Looked:
         Of the splits that have some.
     ends
         Where what can be read ends, by split id.
-    held_back
+    blocked_splits
         Splits with records behind that, of transactions that are open, and those of whose ends the brokers say nothing.
     """
 
     news: tuple[News, ...]
     ends: Mapping[str, int]
-    held_back: frozenset[str]
+    blocked_splits: frozenset[str]
 
 
 class TimeIndex:
@@ -116,7 +116,7 @@ class TimeIndex:
         self._ends = AskEnds(for_looks)
         self._for_plans = for_plans
         self._scanner = scanner
-        self._held_back: frozenset[str] = frozenset()
+        self._blocked_splits: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         # Guarded by the lock, which is held for moments: changed on the coordinator's thread, seen by looks.
         self._splits: dict[str, _Told] = {}
@@ -142,7 +142,7 @@ class TimeIndex:
             self._splits.pop(split_id, None)
             self._gone.discard(split_id)
 
-    def hand_out(self, split_id: str, position: int) -> KafkaSplit:
+    def commit_plan(self, split_id: str, position: int) -> KafkaSplit:
         """The split at a position; what is before it is in a state."""
         told = self._splits[split_id]
         if position > told.position:
@@ -174,31 +174,33 @@ class TimeIndex:
             ]
         parts += [UntoldPart(split, split.position, split.position, share) for split in found]
         logs = self._ends(sorted({part.split.of for part in parts}))
-        ends, held_back = {}, set()
+        ends, blocked_splits = {}, set()
         for part in parts:
             log = logs.get(part.split.of)
             if log is None:
                 # Nothing is known of it; whether it is gone says discovery.
-                held_back.add(part.split.split_id)
+                blocked_splits.add(part.split.split_id)
                 continue
             stop = part.split.stop
             ends[part.split.split_id] = log.readable if stop is None else min(log.readable, stop)
             if log.written > log.readable and (stop is None or stop > log.readable):
-                held_back.add(part.split.split_id)
+                blocked_splits.add(part.split.split_id)
             if log.readable < part.looked:
                 self._for_looks.lose(
                     part, f"the partition ends at {log.readable}: its last ones were deleted, or its topic was"
                 )
         return Looked(
-            tuple(self._for_looks.find(parts, ends, few=self.FEW, at_once=self.AT_ONCE)), ends, frozenset(held_back)
+            tuple(self._for_looks.find(parts, ends, few=self.FEW, at_once=self.AT_ONCE)),
+            ends,
+            frozenset(blocked_splits),
         )
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
     @property
-    def held_back(self) -> frozenset[str]:
+    def blocked_splits(self) -> frozenset[str]:
         """Splits that are not read to their ends although nothing of them is unread in the index."""
-        return self._held_back
+        return self._blocked_splits
 
     def take(self, looked: Looked) -> None:
         """Tell what a look brought. O(news), and O(n) where an end has moved."""
@@ -211,9 +213,9 @@ class TimeIndex:
         for split_id in looked.ends:
             self._complete(split_id)
         behind = {split_id for split_id in looked.ends if self._is_behind(split_id)}
-        self._held_back = looked.held_back | behind
+        self._blocked_splits = looked.blocked_splits | behind
 
-    def look_on(self) -> None:
+    def extend_snapshot(self) -> None:
         """Tell more of the splits of which all that was told is handed out, up to the ends of the last look."""
         wanted = [t for i, t in self._splits.items() if t.position >= t.told and self._is_behind(i)]
         share = self._share(len(self._splits))
@@ -284,7 +286,7 @@ class TimeIndex:
                 if times is not None and rows:
                     told.scanned.append((begin, times))
             if times is None:
-                self._context.add_asked_block(split_id, rows, max_us)
+                self._context.add_opaque_block(split_id, rows, max_us)
             elif rows:
                 self._context.add_blocks(split_id, rows, times.min(), times.max())
             self._complete(split_id)

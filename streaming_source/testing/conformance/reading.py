@@ -13,7 +13,7 @@ import pytest
 from alignment.combine import SplitStatus
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Boundedness, InputStatus, SourceReaderContext
-from streaming_source.coordinator.ahead_reader import columns_for_times
+from streaming_source.coordinator.event_times.ahead_reader import columns_for_times
 from streaming_source.testing.conformance.connector import ConnectorUnderTest, Expected, records_by_batch
 from streaming_source.testing.output import CollectingOutput, EmittedRecord
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streaming_source.connectors.files.formats.lines import LineFormat, Records, Run
 from streaming_source.connectors.files.formats.patterns import TimePattern, time_pattern
-from streaming_source.connectors.files.formats.texts import are_times, inferred, may_be_time, raw_field, typed
+from streaming_source.connectors.files.formats.text_times import are_times, inferred, may_be_time, raw_field, typed
 from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
 
 __all__ = ["CORRUPT_RECORD", "MODES", "RecordFormat"]

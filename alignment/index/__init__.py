@@ -1,0 +1,9 @@
+"""What a source knows of the event times of its unread records, ahead of reading them."""
+
+from __future__ import annotations
+
+from alignment.index.blocks import CACHED_TIMES, EventTimeLoader
+from alignment.index.event_time_index import EventTimeIndex
+from alignment.index.opaque import FirstLater
+
+__all__ = ["CACHED_TIMES", "EventTimeIndex", "EventTimeLoader", "FirstLater"]

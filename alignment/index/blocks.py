@@ -1,0 +1,341 @@
+"""The blocks of many splits, in columns: how an `EventTimeIndex` keeps what it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import ClassVar, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
+from alignment.runs import first_not_before, running
+from alignment.timestamps import NO_TIMESTAMP
+
+__all__ = ["CACHED_TIMES", "BlockTable", "EventTimeLoader"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+EventTimeLoader: TypeAlias = Callable[[str, int, int], Int64Array]
+"""`(split_id, start, stop) -> int64[stop - start]`: event times of one block; `NO_TIMESTAMP` where there is none."""
+
+CACHED_TIMES: Final = 32 * 1024 * 1024
+"""How many exact event times are kept by default."""
+
+
+class _Blocks(NamedTuple):
+    """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.
+
+    `times` holds the exact times of the blocks that are cached, None for the others; `used` says when they were last
+    looked up, 0 for the others. `asked` and `head` are those of `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where
+    the inside of a block is loaded.
+    """
+
+    owner: Int64Array
+    first: Int64Array
+    rows: Int64Array
+    low: Int64Array
+    high: Int64Array
+    loose: Int64Array
+    asked: Int64Array
+    head: Int64Array
+    used: Int64Array
+    times: npt.NDArray[np.object_]
+
+    def where(self, keep: BoolArray | Int64Array) -> _Blocks:
+        return _Blocks._make(column[keep] for column in self)
+
+
+class _Added(NamedTuple):
+    """Blocks of one split that are not in the columns yet; what is not said here is the same for all new ones."""
+
+    split_id: str
+    asked: int
+    columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
+    """`first`, `rows`, `low`, `high`, `loose`."""
+
+
+_NO_BLOCKS = _Blocks._make([*(np.empty(0, np.int64) for _ in range(9)), np.empty(0, np.object_)])
+
+
+class BlockTable:
+    """Splits and the blocks of their unread records, as columns that change seldom and are asked often.
+
+    Changes are collected, and taken into the columns by `_settle` before the first question after them.
+
+    Parameters
+    ----------
+    load
+        Called for the exact times of one whole block. The latest answers are kept.
+    cached_times
+        How many exact event times (8 bytes each) are kept at most; the latest block always is.
+    """
+
+    _PORTION_TIMES: ClassVar[int] = 4 * 1024 * 1024
+    """How many exact event times are worked on at once."""
+
+    def __init__(self, load: EventTimeLoader, *, cached_times: int = CACHED_TIMES) -> None:
+        self._load = load
+        self._cached_times = cached_times
+        self._cache_size = 0
+        self._asked = 0
+        self._end_of: dict[str, int] = {}
+        self._origin_of: dict[str, int] = {}
+        self._order: tuple[str, ...] = ()
+        self._blocks = _NO_BLOCKS
+        self._added: list[_Added] = []
+        self._stale = True
+
+    # ---- changes -------------------------------------------------------------------------------------------------
+
+    def add_split(self, split_id: str, position: int = 0) -> None:
+        """Make a split known whose blocks will follow `position`. O(1) amortised.
+
+        The first block may be what is left of one that was partly read before: its maximum may then be that of a
+        record already read.
+
+        Raises
+        ------
+        DuplicateSplitError
+            If the split is known already.
+        """
+        if split_id in self._end_of:
+            raise DuplicateSplitError(f"split {split_id!r} is in the event-time index already")
+        self._end_of[split_id] = self._origin_of[split_id] = position
+        self._stale = True
+
+    def append(
+        self,
+        split_id: str,
+        rows: npt.ArrayLike,
+        min_us: npt.ArrayLike,
+        max_us: npt.ArrayLike,
+        *,
+        exact: npt.ArrayLike = True,
+    ) -> None:
+        """Add the blocks that follow the last known one of a split. O(1) amortised a block.
+
+        Parameters
+        ----------
+        rows
+            `int64[k]`, records of each block, at least 1.
+        min_us, max_us
+            `int64[k]`, bounds of the event times of each block in microseconds. `min_us` is `NO_TIMESTAMP` where a
+            record has no valid event time, `max_us` where none has. No record is earlier than `min_us`, and one is at
+            `max_us`: watermarks are made of it.
+        exact
+            `bool[k]`, or one for all: false where `max_us` is only an upper bound. Such a block is loaded at the first
+            question, to learn the maximum.
+        """
+        count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
+        if not count.shape == low.shape == high.shape:
+            raise InvalidArgumentError(
+                f"rows, min_us and max_us of split {split_id!r} must have one length, "
+                f"got {count.size}, {low.size} and {high.size}"
+            )
+        if np.count_nonzero(count < 1):
+            raise InvalidArgumentError(f"a block of split {split_id!r} has {count.min()} rows; must be at least 1")
+        if np.count_nonzero(low > high):
+            raise InvalidArgumentError(f"a block of split {split_id!r} has min_us > max_us")
+        loose = np.zeros(count.shape, np.int64)
+        loose[:] = np.logical_not(exact)
+        self._add(split_id, count, low, high, loose, 0)
+
+    def remove(self, split_ids: Iterable[str]) -> None:
+        """Forget splits, their blocks and their times. O(m + n), however many are removed.
+
+        Raises
+        ------
+        UnknownSplitError
+            If one of them is not known; then none is removed.
+        """
+        gone = frozenset(split_ids)
+        for split_id in gone:
+            self._known_end(split_id)
+        self._settle()
+        leaves = np.fromiter((split_id in gone for split_id in self._order), np.bool_, len(self._order))
+        self._blocks = self._blocks.where(~leaves[self._blocks.owner])
+        for split_id in gone:
+            del self._end_of[split_id], self._origin_of[split_id]
+        self._stale = True
+
+    def forget_unread(self, split_id: str, position: int) -> None:
+        """The records of a split from `position` on are not there any more: what follows them follows it. O(m + n).
+
+        Raises
+        ------
+        UnknownSplitError
+            If it is not known.
+        """
+        if self._known_end(split_id) > position:
+            self.remove([split_id])
+            self.add_split(split_id, position)
+
+    def forget_before(self, positions: Int64Array) -> None:
+        """Drop the blocks that end at or before `positions` (`int64[n]`). O(m + n)."""
+        self._settle()
+        keep = self._blocks.first + self._blocks.rows > positions[self._blocks.owner]
+        if not keep.all():
+            self._blocks = self._blocks.where(keep)
+            self._stale = True
+
+    # ---- what is there -------------------------------------------------------------------------------------------
+
+    @property
+    def split_ids(self) -> tuple[str, ...]:
+        """Ids of the known splits, sorted: the order of every array here."""
+        self._settle()
+        return self._order
+
+    @property
+    def n_blocks(self) -> int:
+        """How many blocks are kept."""
+        self._settle()
+        return int(self._blocks.rows.size)
+
+    def __len__(self) -> int:
+        return len(self._end_of)
+
+    def __contains__(self, split_id: object) -> bool:
+        return split_id in self._end_of
+
+    def ends(self) -> Int64Array:
+        """`int64[n]`: the position after the last known record of each split. O(n)."""
+        self._settle()
+        return self._ends.copy()
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _known_end(self, split_id: str) -> int:
+        try:
+            return self._end_of[split_id]
+        except KeyError:
+            raise UnknownSplitError(f"split {split_id!r} is not in the event-time index") from None
+
+    def _add(
+        self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, loose: Int64Array, asked: int
+    ) -> None:
+        end = self._known_end(split_id)
+        ends = end + np.cumsum(rows)
+        if ends.size:
+            self._end_of[split_id] = int(ends[-1])
+        self._added.append(_Added(split_id, asked, (ends - rows, rows, low, high, loose)))
+        self._stale = True
+
+    def _taken_in(self, slots: dict[str, int]) -> _Blocks:
+        """What was added, as columns: made for all of it at once, as there may be a block for each of many splits."""
+        added = [blocks for blocks in self._added if blocks.split_id in slots]
+        self._added.clear()
+        if not added:
+            return _NO_BLOCKS
+        first, rows, low, high, loose = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
+        sizes = [blocks.columns[0].size for blocks in added]
+        owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int64), sizes)
+        asked = np.repeat(np.array([blocks.asked for blocks in added], np.int64), sizes)
+        head, used = np.full_like(rows, NO_TIMESTAMP), np.zeros_like(rows)
+        return _Blocks(owner, first, rows, low, high, loose, asked, head, used, np.full(rows.size, None, np.object_))
+
+    def _settle(self) -> None:
+        """Take all changes into the columns, and derive what the questions need."""
+        if not self._stale:
+            return
+        order = tuple(sorted(self._end_of))
+        slots = {split_id: slot for slot, split_id in enumerate(order)}
+        renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self._order), np.int64, len(self._order))
+        blocks = self._blocks._replace(owner=renumbered[self._blocks.owner]) if self._order else self._blocks
+        if self._added:
+            blocks = _Blocks._make(map(np.concatenate, zip(blocks, self._taken_in(slots), strict=True)))
+        # Stable: blocks of one split stay in the order in which they came.
+        self._blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
+        self._order, self._slots = order, slots
+        self._cache_size = int(blocks.rows[blocks.used > 0].sum())
+        numbers = np.arange(len(order))
+        self._begin: Int64Array = np.searchsorted(blocks.owner, numbers, side="left").astype(np.int64)
+        self._stop: Int64Array = np.searchsorted(blocks.owner, numbers, side="right").astype(np.int64)
+        self._ends: Int64Array = np.fromiter((self._end_of[split_id] for split_id in order), np.int64, len(order))
+        self._origins: Int64Array = np.fromiter((self._origin_of[split_id] for split_id in order), np.int64, len(order))
+        for block in np.flatnonzero(blocks.loose):
+            self._tighten(int(block))
+        self._attained = self._attained_times()
+        self._suffix_max = running(np.maximum, self._attained[::-1], blocks.owner[::-1])[::-1]
+        self._suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
+        self._stale = False
+
+    def _attained_times(self) -> Int64Array:
+        """`int64[m]`: an event time that some record of each block has, the latest one known."""
+        return self._blocks.high
+
+    def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
+        self._settle()
+        end_of_block = self._blocks.first + self._blocks.rows
+        block = first_not_before(self._begin, self._stop, lambda block, slot: end_of_block[block] <= positions[slot])
+        return block, np.flatnonzero(block < self._stop)
+
+    def _begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
+        """Whether `positions`, one for each of `blocks`, are inside them, or may have been before a restart."""
+        first, origin = self._blocks.first[blocks], self._origins[self._blocks.owner[blocks]]
+        begun: BoolArray = (positions > first) | ((first == origin) & (origin > 0))
+        return begun
+
+    def _tighten(self, block: int) -> None:
+        """Replace the bounds of a block by what its records say."""
+        times = self._times(block)
+        self._blocks.low[block], self._blocks.high[block] = times.min(), times.max()
+        self._blocks.loose[block] = 0
+
+    def _slices(
+        self, blocks: Int64Array, begin: Int64Array, end: Int64Array
+    ) -> Iterator[tuple[slice, Int64Array, Int64Array]]:
+        """Exact event times of the records `[begin, end)` of each of `blocks`, laid end to end, in portions.
+
+        Each portion is told as the slice of `blocks` that it covers, the times, and where those of each block start.
+        `begin < end` throughout.
+        """
+        portion = np.cumsum(self._blocks.rows[blocks]) // self._PORTION_TIMES
+        borders = np.flatnonzero(np.diff(portion, prepend=-1, append=-1)).tolist()
+        for i, j in pairwise(borders):
+            chosen = zip(self._exact_times(blocks[i:j]), begin[i:j].tolist(), end[i:j].tolist(), strict=True)
+            times = np.concatenate([times[first:stop] for times, first, stop in chosen])
+            sizes = end[i:j] - begin[i:j]
+            yield slice(i, j), times, np.cumsum(sizes) - sizes
+
+    def _times(self, block: int) -> Int64Array:
+        """Exact event times of one block, `int64[rows]`."""
+        return self._exact_times(np.array([block]))[0]
+
+    def _exact_times(self, blocks: Int64Array) -> list[Int64Array]:
+        """Exact event times of each of `blocks`. O(1) each where they are cached."""
+        found: list[Int64Array | None] = self._blocks.times[blocks].tolist()
+        times = [self._loaded(int(blocks[i])) if known is None else known for i, known in enumerate(found)]
+        self._asked += 1
+        self._blocks.used[blocks] = self._asked
+        self._evict()
+        return times
+
+    def _loaded(self, block: int) -> Int64Array:
+        split_id = self._order[int(self._blocks.owner[block])]
+        first, rows = int(self._blocks.first[block]), int(self._blocks.rows[block])
+        times = np.asarray(self._load(split_id, first, first + rows), np.int64)
+        if times.size != rows:
+            raise InvalidArgumentError(
+                f"the loader gave {times.size} event times for {rows} records of split {split_id!r} from {first}"
+            )
+        self._blocks.times[block] = times
+        self._cache_size += rows
+        return times
+
+    def _evict(self) -> None:
+        """Let go of the times that were asked for longest ago, of some more than must be: it costs O(m log m)."""
+        if self._cache_size <= self._cached_times:
+            return
+        cached = np.flatnonzero(self._blocks.used)
+        by_age = cached[np.argsort(self._blocks.used[cached], kind="stable")]
+        freed = np.cumsum(self._blocks.rows[by_age])
+        enough = int(np.searchsorted(freed, self._cache_size - self._cached_times * 3 // 4)) + 1
+        gone = by_age[: min(enough, by_age.size - 1)]
+        self._blocks.times[gone] = None
+        self._blocks.used[gone] = 0
+        self._cache_size -= int(self._blocks.rows[gone].sum())

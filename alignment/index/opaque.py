@@ -1,0 +1,177 @@
+"""Blocks whose inside is asked for, and not loaded: of a log whose owner has an index by time, as brokers have.
+
+Of such a block one event time is known ahead, its latest, and one question can be asked: which is the first record
+later than a bound? An answer divides the block there. What lies before it is not later than the bound, and of what
+follows the first record is known with its event time; so no question is asked twice, and what is remembered grows with
+the answers and not with the records.
+
+What was read of a block that was divided is known by a bound alone. That is enough for a watermark: let the record at
+which a split was cut be later than `T`, and `B` the bound on out-of-orderness. A record behind the cut is on time if it
+is at most `B` earlier than the latest before it, which is at least `T + 1`: so it is later than `T - B - 1`, and that
+can be announced as if a record at `T` had been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.exceptions import InvalidArgumentError
+from alignment.index.blocks import CACHED_TIMES, BlockTable, EventTimeLoader
+from alignment.timestamps import NO_TIMESTAMP
+
+__all__ = ["FirstLater", "OpaqueBlocks"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+FirstLater: TypeAlias = Callable[[Sequence[str], Int64Array, Int64Array, int], tuple[Int64Array, Int64Array]]
+"""`(split_ids, starts, stops, bound_us) -> (positions, times)`: all questions of one step at once.
+
+Of each split the first record in `[start, stop)` whose event time is later than the bound: its position and event time;
+`stop` and `NO_TIMESTAMP` where there is none."""
+
+_LOADED: Final = 0
+_TO_ITS_LATEST: Final = 1
+_TO_A_BOUND: Final = 2
+"""What `asked` says of a block: it is loaded; it is asked, and `high` is its latest event time, or a bound of it."""
+
+
+class _Answer(NamedTuple):
+    """To a question about the records of a block from `start` on; `position` is the end of the block where none is."""
+
+    block: int
+    start: int
+    position: int
+    time: int
+    bound: int
+
+
+class OpaqueBlocks(BlockTable):
+    """A table of blocks of which some are asked.
+
+    Parameters
+    ----------
+    load, cached_times
+        See `BlockTable`.
+    locate
+        Answers the questions; None if there are no such blocks.
+    """
+
+    def __init__(
+        self, load: EventTimeLoader, *, cached_times: int = CACHED_TIMES, locate: FirstLater | None = None
+    ) -> None:
+        super().__init__(load, cached_times=cached_times)
+        self._locate = locate
+        self._answers: list[_Answer] = []
+
+    def append_opaque(self, split_id: str, rows: int, max_us: int) -> None:
+        """Add one block behind the last known one of a split, whose inside is to be asked for. O(1) amortised.
+
+        Parameters
+        ----------
+        rows
+            Positions that it covers, at least 1. Where these have gaps, it has fewer records.
+        max_us
+            The latest event time in it: a record of the block has it, and none is later.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no record in it, or nobody to ask.
+        """
+        if rows < 1 or max_us == NO_TIMESTAMP:
+            raise InvalidArgumentError(
+                f"an asked block of split {split_id!r} has {rows} rows and max_us = {max_us}: must have at least one "
+                "record with an event time"
+            )
+        if self._locate is None:
+            raise InvalidArgumentError(f"an asked block of split {split_id!r}: the index was given no locate")
+        one = np.ones(1, np.int64)
+        self._add(split_id, one * rows, one * NO_TIMESTAMP, one * max_us, one * 0, _TO_ITS_LATEST)
+
+    def next_times(self, positions: Int64Array) -> Int64Array:
+        """Event times of the records at `positions` as far as answers told them, `int64[n]`. O(n log m).
+
+        `NO_TIMESTAMP` where nothing is unread, in loaded blocks, and where nobody has asked.
+        """
+        block, unread = self._current_block(positions)
+        block = block[unread]
+        known = np.where(self._blocks.first[block] == positions[unread], self._blocks.head[block], NO_TIMESTAMP)
+        result = np.full(len(self._order), NO_TIMESTAMP, np.int64)
+        result[unread] = known
+        return result
+
+    def asked_bounds(self) -> list[int]:
+        """Bounds at which blocks are divided already, rising: to cut there costs no question. O(m log m)."""
+        self._settle()
+        bounds: list[int] = np.unique(self._blocks.high[self._blocks.asked == _TO_A_BOUND]).tolist()
+        return bounds
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _attained_times(self) -> Int64Array:
+        return np.where(self._blocks.asked == _TO_A_BOUND, self._blocks.head, self._blocks.high)
+
+    def _is_asked(self, blocks: Int64Array) -> BoolArray:
+        asked: BoolArray = self._blocks.asked[blocks] != _LOADED
+        return asked
+
+    def _ask(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
+        """Of each asked block how many records from `skip` on go before the first later one; -1 if none is later.
+
+        One question for all. The answers divide the blocks when `_divide` is called: until then these have their
+        numbers.
+        """
+        if not blocks.size:
+            return np.empty(0, np.int64)
+        assert self._locate is not None, "without it there are no asked blocks"
+        split_ids = [self._order[owner] for owner in self._blocks.owner[blocks].tolist()]
+        starts = self._blocks.first[blocks] + skip
+        stops = self._blocks.first[blocks] + self._blocks.rows[blocks]
+        positions, times = self._locate(split_ids, starts, stops, bound_us)
+        if ((positions < starts) | (positions > stops) | ((positions < stops) & (times <= bound_us))).any():
+            raise InvalidArgumentError(
+                f"locate was asked for the first record in [start, stop) later than {bound_us}, and gave another"
+            )
+        columns = (blocks.tolist(), starts.tolist(), positions.tolist(), times.tolist())
+        self._answers += [_Answer(*answer, bound_us) for answer in zip(*columns, strict=True)]
+        return np.where(positions < stops, positions - starts, -1)
+
+    def _divide(self) -> None:
+        """Take in the answers since the last time. O(m + answers)."""
+        if not self._answers:
+            return
+        answers = {answer.block: answer for answer in self._answers}
+        assert len(answers) == len(self._answers), "a block is asked for once between two divisions"
+        self._answers.clear()
+        parts = {number: self._parts(answer) for number, answer in answers.items()}
+        counts = np.ones(self._blocks.rows.size, np.int64)
+        counts[list(parts)] = [len(several) for several in parts.values()]
+        begins = np.cumsum(counts) - counts
+        blocks = self._blocks.where(np.repeat(np.arange(counts.size), counts))
+        for number, several in parts.items():
+            begin = int(begins[number])
+            for i, part in enumerate(several, begin):
+                blocks.first[i], blocks.rows[i], blocks.high[i], blocks.asked[i], blocks.head[i] = part
+        self._blocks = blocks
+        self._stale = True
+
+    def _parts(self, answer: _Answer) -> list[tuple[int, int, int, int, int]]:
+        """What becomes of a block: first position, rows, high, asked and head of each of its parts."""
+        blocks, block, start, position = self._blocks, answer.block, answer.start, answer.position
+        first, high, asked = (int(column[block]) for column in (blocks.first, blocks.high, blocks.asked))
+        end, head = first + int(blocks.rows[block]), int(blocks.head[block])
+        parts = []
+        if first < start:
+            # Nothing was asked about these. They were read before: the latest of the block may be among them.
+            parts.append((first, start - first, high, _TO_A_BOUND, head))
+            head = NO_TIMESTAMP
+        if start < position:
+            parts.append((start, position - start, min(high, answer.bound), _TO_A_BOUND, head))
+        if position < end:
+            parts.append((position, end - position, high, asked, answer.time))
+        return parts

@@ -1,0 +1,216 @@
+"""One micro-batch: from what was read and what is known to be there, to how far each split is read next.
+
+The planner chooses one bound `T` and cuts every split at its first record later than `T`. `T` is the latest that three
+rules allow:
+
+- *alignment*: `T <= min(reach) + max_drift` over the splits that count, where a split's *reach* is the watermark it
+  would have if all that it has now were read;
+- *read limit*: the records at or before `T` are at most `max_rows`;
+- *liveness*: where both leave nothing although every split that counts has records, the nearest record goes on.
+
+A plan is a function of its arguments alone: same state in, same plan out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.durations import saturating_add
+from alignment.exceptions import InvalidArgumentError
+from alignment.index import EventTimeIndex
+from alignment.plan.model import (
+    LimitedBy,
+    MicroBatchPlan,
+    PlanConditions,
+    PlanningRules,
+    SplitTable,
+    bounding_splits,
+    conclude,
+)
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark
+
+__all__ = [
+    "LimitedBy",
+    "MicroBatchPlan",
+    "PlanConditions",
+    "PlanningRules",
+    "SplitTable",
+    "WatermarkAdvance",
+    "plan_micro_batch",
+]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+WatermarkAdvance: TypeAlias = Callable[[str, Int64Array], int]
+"""`(split_id, event times just admitted) -> watermark`: the slow door, for generators of the user's own."""
+
+
+def plan_micro_batch(
+    before: SplitTable,
+    index: EventTimeIndex,
+    rules: PlanningRules,
+    conditions: PlanConditions | None = None,
+    advance: WatermarkAdvance | None = None,
+) -> MicroBatchPlan:
+    """Plan one micro-batch.
+
+    Parameters
+    ----------
+    before
+        The state now; its splits are those of the index.
+    index
+        Event times of what is unread.
+    rules
+        See `PlanningRules`.
+    conditions
+        See `PlanConditions`; None for those of its defaults.
+    advance
+        Watermarks of a generator whose watermarks cannot be foretold; None for a generator that never emits.
+
+    Returns
+    -------
+    MicroBatchPlan
+
+    Notes
+    -----
+    O((m + n) log m) for n splits and m unread blocks, in numpy steps, beside the loading of the blocks that the cut
+    divides.
+    """
+    if before.split_ids != index.split_ids:
+        raise InvalidArgumentError(f"the state has {len(before)} splits that are not the {len(index)} of the index")
+    conditions = conditions or PlanConditions()
+    idle, complete = conditions.flags(len(before))
+    max_rows, horizon_us, group_limit_us = conditions.max_rows, conditions.horizon_us, conditions.group_limit_us
+    available = index.ends()
+    unread = before.positions < available
+
+    bound, bounding = _alignment_bound(before, index, rules, idle, complete, unread, conditions.draining)
+    limited_by = LimitedBy.HORIZON if horizon_us < min(bound, group_limit_us) else LimitedBy.DRIFT
+    group_limit_us = min(group_limit_us, horizon_us)
+    aligned = bound = min(bound, group_limit_us)
+    bound, ends = _cut(index, before.positions, bound, max_rows)
+    if unread.any() and (ends == before.positions).all() and unread[bounding].all():
+        nearest = index.nearest_time(before.positions)
+        if nearest <= group_limit_us:
+            bound, ends = _cut(index, before.positions, nearest, max_rows)
+            limited_by = LimitedBy.GAP
+    if (ends == available).all():
+        limited_by = LimitedBy.AVAILABLE
+    elif limited_by is not LimitedBy.GAP and _limited_by_rows(before, index, aligned, bound, ends, max_rows):
+        limited_by = LimitedBy.ROWS
+
+    watermarks = _advance(before, index, rules, ends, bound, advance)
+    waits = ends < available
+    return conclude(
+        before,
+        rules,
+        ends,
+        watermarks,
+        held=_held(index, rules, ends, watermarks),
+        paused=waits & (limited_by in (LimitedBy.DRIFT, LimitedBy.GAP)),
+        idle=~waits & idle & (ends == before.positions),
+        finished=~waits & complete,
+        late=index.count_at_or_below(before.positions, ends, before.combined),
+        bound_us=bound,
+        limited_by=limited_by,
+        horizon_us=horizon_us,
+        no_more_splits=conditions.no_more_splits,
+    )
+
+
+def _alignment_bound(
+    before: SplitTable,
+    index: EventTimeIndex,
+    rules: PlanningRules,
+    idle: BoolArray,
+    complete: BoolArray,
+    unread: BoolArray,
+    draining: bool,
+) -> tuple[int, BoolArray]:
+    """`min(reach) + max_drift`, and the splits that set it.
+
+    A split that gets no more records holds nothing back once its last one is read: it reaches as far as its latest
+    record, and when all is read it bounds nothing.
+    """
+    bounding = bounding_splits(rules, unread, idle, complete, draining)
+    if rules.max_drift_us is None or not bounding.any():
+        return MAX_WATERMARK, bounding
+    latest = index.latest_times(before.positions)
+    if rules.out_of_orderness_us is None:
+        reach = np.maximum(before.watermarks, latest)
+    else:
+        bound_us = rules.out_of_orderness_us
+        reach = np.maximum(before.watermarks, bounded_watermark(latest, bound_us))
+        to_the_end = np.minimum(reach, MAX_WATERMARK - bound_us) + bound_us
+        reach = np.where(complete, np.minimum(to_the_end, MAX_WATERMARK - 1) + 1, reach)
+    return saturating_add(int(reach[bounding].min()), rules.max_drift_us), bounding
+
+
+def _cut(index: EventTimeIndex, positions: Int64Array, bound: int, max_rows: int | None) -> tuple[int, Int64Array]:
+    if max_rows is None:
+        return bound, index.cut(positions, bound)
+    return index.cut_rows(positions, bound, max_rows)
+
+
+def _limited_by_rows(
+    before: SplitTable, index: EventTimeIndex, aligned: int, bound: int, ends: Int64Array, max_rows: int | None
+) -> bool:
+    """Whether alignment alone would have let more be read."""
+    if max_rows is None or bound < aligned:
+        return max_rows is not None
+    # The records at the bound itself may have been shared out.
+    return int((ends - before.positions).sum()) == max_rows and bool(
+        (ends < index.cut(before.positions, aligned)).any()
+    )
+
+
+def _advance(
+    before: SplitTable,
+    index: EventTimeIndex,
+    rules: PlanningRules,
+    ends: Int64Array,
+    bound: int,
+    advance: WatermarkAdvance | None,
+) -> Int64Array:
+    """The splits' own watermarks after `[positions, ends)` was read; they never go back.
+
+    Where a split is cut inside a block that is only asked about, its latest event time is not known. But its next
+    record is known to be later than `T`, so that it can be taken as read up to `T`: see `alignment.index.opaque`.
+    """
+    if rules.out_of_orderness_us is not None:
+        following = index.next_times(ends)
+        read_up_to = np.where(following > NO_TIMESTAMP, np.minimum(following - 1, bound), NO_TIMESTAMP)
+        seen = np.maximum(index.maximum_times(before.positions, ends), read_up_to)
+        return np.maximum(before.watermarks, bounded_watermark(seen, rules.out_of_orderness_us))
+    watermarks = before.watermarks.copy()
+    if advance is not None:
+        for slot in np.flatnonzero(ends > before.positions):
+            split_id = before.split_ids[slot]
+            times = index.times_between(split_id, int(before.positions[slot]), int(ends[slot]))
+            watermarks[slot] = max(int(watermarks[slot]), advance(split_id, times[times != MIN_WATERMARK]))
+    return watermarks
+
+
+def _held(index: EventTimeIndex, rules: PlanningRules, ends: Int64Array, watermarks: Int64Array) -> Int64Array:
+    """Where each split holds the combined watermark.
+
+    That is its own watermark. A split of which nothing was read yet holds it just below its smallest unread time
+    instead of at MIN; with perfect watermarks every split does that, as long as it has something unread. What comes
+    after all that is visible is, if on time, later than the watermark that all of it will give: also a bound.
+    """
+    bound_us = rules.out_of_orderness_us
+    applies = ends < index.ends()
+    if not rules.perfect:
+        applies &= watermarks == MIN_WATERMARK
+    if bound_us is None or not applies.any():
+        return watermarks
+    earliest = index.earliest_times(ends, applies)
+    below = np.where(earliest > MIN_WATERMARK, earliest - 1, MIN_WATERMARK)
+    foreseen = np.minimum(below, np.maximum(watermarks, bounded_watermark(index.latest_times(ends), bound_us)))
+    return np.where(applies, foreseen, watermarks)

@@ -1,0 +1,285 @@
+"""One micro-batch of a source that tells where its splits end, but not when: pausing and resuming by what was reported.
+
+An index lets `plan_micro_batch` cut every split at one event time. Without one a split is read by rows, its readers
+report after each range which event times they saw, and the next plan follows from that, as in Flink (FLIP-217):
+
+- *limit*: the smallest watermark of the splits that count, plus the drift; no more than the alignment group allows;
+- a split whose watermark is strictly past the limit is *paused*: it is admitted nothing until the limit has caught up;
+- any other is *admitted* as many records as are predicted to bring its watermark to the limit.
+
+A prediction is worth what the reports are: where there are none a split starts small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.durations import saturating_add
+from alignment.exceptions import InvalidArgumentError
+from alignment.plan.model import (
+    LimitedBy,
+    MicroBatchPlan,
+    PlanConditions,
+    PlanningRules,
+    SplitTable,
+    bounding_splits,
+    conclude,
+)
+from alignment.plan.observed import ObservedSplits, SplitObservation
+from alignment.plan.shares import share_by_time, share_evenly
+from alignment.reports import RangeReport
+from alignment.watermarks import MAX_WATERMARK, bounded_watermark
+
+__all__ = ["ReactivePlanner", "nearest_us"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+Slots: TypeAlias = npt.NDArray[np.intp]
+
+_MANY: Final = 2.0**62
+"""More records than there are, and still an int64."""
+
+
+class ReactivePlanner:
+    """Plans micro-batches from reports; the watermark after a batch is the one that the reports before it justify.
+
+    Let `W` be a split's watermark, `L >= W` the limit, `d` its measured density, in records per microsecond of event
+    time, and `n` what it was admitted last. It is admitted
+
+    - `first_rows`, if its density is not known: a new split, one after a restart, one whose last report was lost;
+    - else `d * (L - W)`, rounded down, but at least `first_rows` and at most the larger of `first_rows` and
+      `growth * n`;
+    - all there is, if nothing sets a limit;
+
+    and never more than it has. `max_rows` lowers this: of all splits those records go that are predicted to be
+    earliest, and splits of unknown density share evenly.
+
+    **Overshoot.** Let every record of a split bring its event time on by between `s` and `c * s` microseconds: its
+    density varies by a factor `c`. Then, once the split has a watermark, one micro-batch takes it past the limit by at
+    most
+
+        max(first_rows * c * s, (c - 1) * (L - W))        where L - W <= max_drift
+
+    Each report that is lost adds another `first_rows * c * s`, since what is not known to be past the limit is not
+    paused. Where records are out of order by up to `J`, or there are gaps of `G` in all, one admission may be measured
+    as much denser than the next one is; then only growth bounds it. Whatever the event times are, it takes the
+    watermark on by at most
+
+        max(first_rows, growth * n) * c * s + J + G
+
+    So a small `first_rows` keeps the state small, and a large one reads a backlog in fewer micro-batches.
+
+    **Lost reports.** A watermark waits for the next report of its split, and never runs ahead. A split has *finished*
+    when it is complete, and a plan finds nothing more to read in it: one plan later than with an index, so that its
+    last report can be in. Where that one was lost, its watermark counts a last time as it was; no drift depends on it
+    any more, and a bounded source ends with `MAX_WATERMARK` all the same.
+
+    Parameters
+    ----------
+    rules
+        See `PlanningRules`. `out_of_orderness_us` must be given, and `perfect` cannot be.
+    first_rows
+        How many records a split of unknown density is admitted; at least 1.
+    growth
+        How many times as many as last a split is admitted at most; at least 2.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the watermarks need more than the event times that are reported, or an argument is below its minimum.
+
+    Notes
+    -----
+    Not thread-safe: reports and plans come from one thread.
+    """
+
+    def __init__(self, rules: PlanningRules, *, first_rows: int = 4096, growth: int = 4) -> None:
+        if rules.out_of_orderness_us is None:
+            raise InvalidArgumentError(
+                "out_of_orderness_us = None: a generator of one's own needs the event times themselves, and readers "
+                "report only how late the latest is; look ahead instead, or use a bound on out-of-orderness"
+            )
+        if rules.perfect:
+            raise InvalidArgumentError(
+                "perfect = True: needs an index of the event times that are not read yet; look ahead instead, or "
+                "accept late records"
+            )
+        if first_rows < 1:
+            raise InvalidArgumentError(f"first_rows = {first_rows}: must be at least 1")
+        if growth < 2:
+            raise InvalidArgumentError(f"growth = {growth}: must be at least 2, or no split would become faster")
+        self._rules = rules
+        self._bound_us = rules.out_of_orderness_us
+        self._first_rows = first_rows
+        self._growth = growth
+        self._splits = ObservedSplits()
+
+    # ---- what comes in -------------------------------------------------------------------------------------------
+
+    def report(self, report: RangeReport) -> bool:
+        """Take in what a reader saw; whether it changed anything that a plan depends on.
+
+        Reports of one split may come in any order, again, or not at all. Ignored is what no plan since the last
+        `rewind` handed out, or of a split that is not known. O(1).
+        """
+        return self._splits.report(report)
+
+    def forget(self, split_ids: Iterable[str]) -> None:
+        """Splits that left the table. Reports of them are ignored from now on."""
+        self._splits.forget(split_ids)
+
+    def rewind(self, table: SplitTable) -> None:
+        """Begin from a state, or go back to one: nothing but the table is known, and its splits start small. O(n).
+
+        Reports to a planner in another process must not come to this one: what they count may be in the table's state
+        already. Reports of a micro-batch that is read again do come, and are taken in.
+        """
+        self._splits.rewind(table)
+
+    def observation(self, split_id: str) -> SplitObservation:
+        """What reports told of a split.
+
+        Raises
+        ------
+        KeyError
+            If the split is in no table so far, or was forgotten.
+        """
+        return self._splits[split_id]
+
+    def unreported(self) -> list[str]:
+        """Ids of the splits of which not all that was handed out last is reported. O(n)."""
+        return self._splits.unreported()
+
+    # ---- plans ---------------------------------------------------------------------------------------------------
+
+    def plan(self, before: SplitTable, ends: Int64Array, conditions: PlanConditions | None = None) -> MicroBatchPlan:
+        """Plan one micro-batch, after the one before it was read.
+
+        Parameters
+        ----------
+        before
+            The state now. A split that is not where the last plan left it starts anew, as after `rewind`.
+        ends
+            `int64[n]`: position after the last record that is known to be there.
+        conditions
+            As for `plan_micro_batch`. Nothing later than a horizon is announced, but may be read.
+
+        Returns
+        -------
+        MicroBatchPlan
+            `bound_us` is the limit. `late` are the late records reported since the plan before: each is in one plan
+            only, so a plan with any must be handed out even if it reads nothing. `rows` are positions: where the
+            positions of a source have gaps, an upper bound of its records.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If `ends` are not as many as the splits.
+
+        Notes
+        -----
+        O(n log n) for n splits, in numpy steps but for one look-up each.
+        """
+        if ends.shape != before.positions.shape:
+            raise InvalidArgumentError(f"ends has the shape {ends.shape}: must be one for each of {len(before)} splits")
+        conditions = conditions or PlanConditions()
+        idle, complete = conditions.flags(len(before))
+        max_rows, horizon_us = conditions.max_rows, conditions.horizon_us
+        slots = self._splits.take_up(before)
+        seen = bounded_watermark(self._splits.latest_us[slots], self._bound_us)
+        watermarks = np.maximum(before.watermarks, seen)
+        unread = before.positions < ends
+
+        bounding = bounding_splits(self._rules, unread, idle, complete, conditions.draining)
+        aligned = min(self._limit(watermarks, bounding), conditions.group_limit_us)
+        bound = min(aligned, horizon_us)
+        room = np.where(unread & (watermarks <= bound), ends - before.positions, 0)
+        wanted = self._wanted(slots, watermarks, room, bound)
+        is_cut = max_rows is not None and int(wanted.sum()) > max_rows
+        rows = wanted
+        if max_rows is not None and is_cut:
+            rows = self._share(slots, before.positions, watermarks, wanted, bound, max_rows)
+        new_ends = before.positions + rows
+        self._splits.admit(slots, new_ends)
+        limited_by = LimitedBy.HORIZON if horizon_us < aligned else LimitedBy.DRIFT
+        if (new_ends >= ends).all():
+            limited_by = LimitedBy.AVAILABLE
+        elif is_cut:
+            limited_by = LimitedBy.ROWS
+        return conclude(
+            before,
+            self._rules,
+            new_ends,
+            watermarks,
+            held=watermarks,
+            paused=unread & (watermarks > aligned),
+            idle=~unread & idle,
+            finished=~unread & complete,
+            late=self._splits.take_late(slots),
+            bound_us=bound,
+            limited_by=limited_by,
+            horizon_us=horizon_us,
+            no_more_splits=conditions.no_more_splits,
+        )
+
+    def check_invariants(self) -> None:
+        """Assert what always holds of what is kept; for tests. O(n)."""
+        self._splits.check_invariants()
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _limit(self, watermarks: Int64Array, bounding: BoolArray) -> int:
+        if self._rules.max_drift_us is None or not bounding.any():
+            return MAX_WATERMARK
+        return saturating_add(int(watermarks[bounding].min()), self._rules.max_drift_us)
+
+    def _is_known(self, slots: Slots) -> BoolArray:
+        """Whether the density is, and all of the last admission was reported, `bool[n]`."""
+        return self._splits.is_reported[slots] & ~np.isnan(self._splits.density[slots])
+
+    def _wanted(self, slots: Slots, watermarks: Int64Array, room: Int64Array, bound: int) -> Int64Array:
+        """What each split is admitted if there is no read limit, `int64[n]`; `room` is how much it has."""
+        if bound == MAX_WATERMARK:
+            return room
+        # Floats do not overflow between the ends of time, and tell microseconds apart in all times that occur.
+        at_most = np.maximum(self._growth * self._splits.last_rows[slots].astype(np.float64), self._first_rows)
+        ahead = float(bound) - watermarks.astype(np.float64)
+        predicted = np.floor(np.nan_to_num(self._splits.density[slots]) * ahead)
+        predicted = np.minimum(np.clip(predicted, self._first_rows, at_most), _MANY)
+        rows = np.where(self._is_known(slots), predicted, self._first_rows).astype(np.int64)
+        return np.minimum(room, rows)
+
+    def _share(
+        self,
+        slots: Slots,
+        positions: Int64Array,
+        watermarks: Int64Array,
+        wanted: Int64Array,
+        bound: int,
+        max_rows: int,
+    ) -> Int64Array:
+        """Lower what is wanted, more than `max_rows`, until it fits, `int64[n]`."""
+        if bound == MAX_WATERMARK:
+            return share_evenly(wanted, positions, max_rows)
+        known = self._is_known(slots)
+        density = self._splits.density[slots]
+        evenly, by_time = np.where(known, 0, wanted), np.where(known, wanted, 0)
+        # Those that nothing is known of get their part by number; what one side leaves is the other's.
+        part = -(-max_rows * int(np.count_nonzero(evenly)) // int(np.count_nonzero(wanted)))
+        left = max_rows - int(share_evenly(evenly, positions, part).sum())
+        timed = share_by_time(by_time, positions, watermarks, density, left)
+        return timed + share_evenly(evenly, positions, max_rows - int(timed.sum()))
+
+
+def nearest_us(after: SplitTable, ends: Int64Array) -> int | None:
+    """How far a group must let the source go for it to go on: `SourceReport.next_us` where there is no index. O(n).
+
+    That is the smallest watermark of the splits that have something left to read; None without any. It must be told: if
+    each source of a group waits for another, the nearest goes on, and who tells nothing is taken to have read all.
+    """
+    left = after.watermarks[after.positions < ends]
+    return int(left.min()) if left.size else None

@@ -1,0 +1,294 @@
+"""What is known of splits whose event times are learnt from reports: how far each is, and how dense its records are.
+
+A split is *handed out* up to a position, *admission* after admission. Each admission is read as one or more ranges,
+each range gives one report, and reports come in any order, twice, or not at all. The watermark needs only the latest
+event time of what came in; how many records go next needs the whole of the last admission.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.plan.model import SplitTable
+from alignment.reports import RangeReport
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK
+
+__all__ = ["ObservedSplits", "SplitObservation"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+Slots: TypeAlias = npt.NDArray[np.intp]
+
+_MAX_HOLES: Final = 16
+"""Ranges without a report that are remembered of one split; of older ones a late report no longer adds counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitObservation:
+    """What reports told of one split.
+
+    Attributes
+    ----------
+    admitted_to
+        Position of the first record that was not handed out.
+    latest_us
+        Latest event time reported, in microseconds; `NO_TIMESTAMP` before any.
+    density
+        Positions per microsecond of event time, smoothed; NaN as long as it is not known.
+    last_rows
+        Positions in the last admission; 0 before any.
+    is_reported
+        Whether all of the last admission was reported; True before any.
+    late, invalid
+        Records counted by the reports, so far.
+    disorder_us
+        By how much a record was earlier than one before it in the same range, at most.
+    """
+
+    admitted_to: int
+    latest_us: int
+    density: float
+    last_rows: int
+    is_reported: bool
+    late: int
+    invalid: int
+    disorder_us: int
+
+
+class ObservedSplits:
+    """The splits of one source, in columns; a split has one slot from `take_up` to `forget`.
+
+    Attributes
+    ----------
+    latest_us, density, last_rows, is_reported
+        One entry for each slot; see `SplitObservation`. Read them at the slots that `take_up` gives.
+    """
+
+    _COLUMNS: Final = (
+        ("latest_us", np.int64, NO_TIMESTAMP),
+        ("density", np.float64, np.nan),
+        ("last_rows", np.int64, 0),
+        ("is_reported", np.bool_, True),
+        ("_admitted_to", np.int64, 0),
+        # Latest event time before the last admission, if all before it was reported; extremes of that admission.
+        ("_latest_before", np.int64, NO_TIMESTAMP),
+        ("_low", np.int64, MAX_WATERMARK),
+        ("_high", np.int64, NO_TIMESTAMP),
+        ("_late", np.int64, 0),
+        ("_late_told", np.int64, 0),
+        ("_invalid", np.int64, 0),
+        ("_disorder_us", np.int64, 0),
+    )
+
+    latest_us: Int64Array
+    density: npt.NDArray[np.float64]
+    last_rows: Int64Array
+    is_reported: npt.NDArray[np.bool_]
+    _admitted_to: Int64Array
+    _latest_before: Int64Array
+    _low: Int64Array
+    _high: Int64Array
+    _late: Int64Array
+    _late_told: Int64Array
+    _invalid: Int64Array
+    _disorder_us: Int64Array
+
+    def __init__(self) -> None:
+        self._slots: dict[str, int] = {}
+        self._free: list[int] = []
+        # Of each slot the ranges reported: begin, end, begin, end, ... ascending.
+        self._reported: list[list[int]] = []
+        for name, dtype, _ in self._COLUMNS:
+            setattr(self, name, np.empty(0, dtype))
+
+    # ---- splits --------------------------------------------------------------------------------------------------
+
+    def take_up(self, table: SplitTable) -> Slots:
+        """The slots of the splits of a table, `intp[n]`. O(n).
+
+        One that is new, or whose position is not where it was handed out to, starts anew from its position: of what was
+        reported before only which ranges is remembered.
+        """
+        for split_id in table.split_ids:
+            if split_id not in self._slots:
+                self._slots[split_id] = self._free.pop() if self._free else self._grow()
+        slots = np.fromiter((self._slots[i] for i in table.split_ids), np.intp, len(table))
+        for at in np.flatnonzero(self._admitted_to[slots] != table.positions):
+            self._begin(int(slots[at]), int(table.positions[at]))
+        return slots
+
+    def rewind(self, table: SplitTable) -> None:
+        """Go back to a state, or begin from one: its splits start anew, all others are forgotten. O(n)."""
+        self.forget(self._slots.keys() - set(table.split_ids))
+        for slot, position in zip(self.take_up(table).tolist(), table.positions.tolist(), strict=True):
+            self._begin(slot, position)
+
+    def forget(self, split_ids: Iterable[str]) -> None:
+        """Keep nothing of these splits; one that is not known makes no difference."""
+        for split_id in split_ids:
+            slot = self._slots.pop(split_id, None)
+            if slot is not None:
+                for name, _, initial in self._COLUMNS:
+                    getattr(self, name)[slot] = initial
+                self._reported[slot] = []
+                self._free.append(slot)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, split_id: object) -> bool:
+        return split_id in self._slots
+
+    def __getitem__(self, split_id: str) -> SplitObservation:
+        """What is known of a split; KeyError if it is not there."""
+        slot = self._slots[split_id]
+        return SplitObservation(
+            int(self._admitted_to[slot]),
+            int(self.latest_us[slot]),
+            float(self.density[slot]),
+            int(self.last_rows[slot]),
+            bool(self.is_reported[slot]),
+            int(self._late[slot]),
+            int(self._invalid[slot]),
+            int(self._disorder_us[slot]),
+        )
+
+    def unreported(self) -> list[str]:
+        """Ids of the splits whose last admission was not reported in full. O(n)."""
+        return [split_id for split_id, slot in self._slots.items() if not self.is_reported[slot]]
+
+    # ---- admissions and reports ----------------------------------------------------------------------------------
+
+    def admit(self, slots: Slots, ends: Int64Array) -> None:
+        """The splits are read up to `ends`, `int64[n]`; where that is no further, nothing changes. O(n)."""
+        rows = ends - self._admitted_to[slots]
+        slots, ends, rows = slots[rows > 0], ends[rows > 0], rows[rows > 0]
+        self._latest_before[slots] = np.where(self.is_reported[slots], self.latest_us[slots], NO_TIMESTAMP)
+        self._low[slots], self._high[slots] = MAX_WATERMARK, NO_TIMESTAMP
+        self._admitted_to[slots], self.last_rows[slots] = ends, rows
+        self.is_reported[slots] = False
+
+    def report(self, report: RangeReport) -> bool:
+        """Take a report in; whether it changed anything. O(1), or O(log k) where k ranges of the split are missing.
+
+        One of a range that was not handed out is ignored. Its counts are added if no part of the range was counted.
+        """
+        slot = self._slots.get(report.split_id)
+        if slot is None or report.stop <= report.start or report.stop > self._admitted_to[slot]:
+            return False
+        rows = report.stop - report.start
+        new_rows = _add_range(self._reported[slot], report.start, report.stop)
+        is_later = report.max_us > self.latest_us[slot]
+        if is_later:
+            self.latest_us[slot] = report.max_us
+        if new_rows == 0:
+            return bool(is_later)
+        if new_rows == rows:
+            self._late[slot] += report.late
+            self._invalid[slot] += report.invalid
+        self._disorder_us[slot] = max(int(self._disorder_us[slot]), report.disorder_us)
+        if not self.is_reported[slot]:
+            self._take_in_last(slot, report)
+        return True
+
+    def take_late(self, slots: Slots) -> Int64Array:
+        """Late records counted since they were last taken, `int64[n]`. O(n)."""
+        fresh: Int64Array = self._late[slots] - self._late_told[slots]
+        self._late_told[slots] = self._late[slots]
+        return fresh
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _take_in_last(self, slot: int, report: RangeReport) -> None:
+        """A report came in while the last admission was not reported in full."""
+        end = int(self._admitted_to[slot])
+        begin = end - int(self.last_rows[slot])
+        if report.start >= begin and report.max_us != NO_TIMESTAMP:
+            self._low[slot] = min(int(self._low[slot]), report.min_us)
+            self._high[slot] = max(int(self._high[slot]), report.max_us)
+        ranges = self._reported[slot]
+        if ranges[-1] == end and ranges[-2] <= begin:
+            self.is_reported[slot] = True
+            self._measure(slot)
+
+    def _measure(self, slot: int) -> None:
+        """Take the density of the last admission in, now that all of it is known.
+
+        What counts is how far the records brought the split on. Of a first one, or after a loss, only how far they lie
+        apart is known. The geometric mean with what was known lets a gap or a burst be forgotten soon, and is never
+        outside of what was measured.
+        """
+        high, before = int(self._high[slot]), int(self._latest_before[slot])
+        rows = int(self.last_rows[slot])
+        if before != NO_TIMESTAMP:
+            advance_us = high - before
+        else:
+            advance_us = high - int(self._low[slot])
+            rows -= 1
+        if high == NO_TIMESTAMP or rows == 0:
+            return
+        measured = rows / max(advance_us, 1)
+        known = float(self.density[slot])
+        self.density[slot] = measured if np.isnan(known) else np.sqrt(known * measured)
+
+    def _begin(self, slot: int, position: int) -> None:
+        ranges = self._reported[slot]
+        at = bisect_left(ranges, position)
+        ranges[at:] = [position] if at % 2 else []
+        if position < self._admitted_to[slot]:
+            # These records are read, reported and counted again.
+            self._late_told[slot] = self._late[slot]
+        self._admitted_to[slot], self.last_rows[slot], self.is_reported[slot] = position, 0, True
+        self.latest_us[slot], self.density[slot] = NO_TIMESTAMP, np.nan
+
+    def _grow(self) -> int:
+        size = len(self._reported)
+        more = max(size, 16)
+        for name, dtype, initial in self._COLUMNS:
+            setattr(self, name, np.concatenate([getattr(self, name), np.full(more, initial, dtype)]))
+        self._reported += [[] for _ in range(more)]
+        self._free += range(size + more - 1, size, -1)
+        return size
+
+    def check_invariants(self) -> None:
+        """Assert what always holds; for tests. O(n)."""
+        assert len(self._slots) == len(set(self._slots.values())), "two splits in one slot"
+        assert sorted([*self._slots.values(), *self._free]) == list(range(len(self._reported))), "a slot is lost"
+        for split_id, slot in self._slots.items():
+            shown, ranges = self[split_id], self._reported[slot]
+            assert len(ranges) in range(0, 2 * (_MAX_HOLES + 1) + 1, 2), (split_id, ranges)
+            assert all(a < b for a, b in pairwise(ranges)), (split_id, ranges)
+            assert not ranges or ranges[-1] <= shown.admitted_to, (split_id, ranges, shown)
+            begin = shown.admitted_to - shown.last_rows
+            covered = bool(ranges) and ranges[-1] == shown.admitted_to and ranges[-2] <= begin
+            assert shown.is_reported == (covered or shown.last_rows == 0), (split_id, ranges, shown)
+            assert np.isnan(shown.density) or 0 < shown.density < np.inf, (split_id, shown)
+            assert 0 <= self._late_told[slot] <= shown.late, (split_id, shown)
+
+
+def _add_range(ranges: list[int], start: int, stop: int) -> int:
+    """Add `[start, stop)` to ascending ranges, in place; how much of it is new."""
+    if not ranges or start > ranges[-1]:
+        ranges += (start, stop)
+        _forget_oldest_hole(ranges)
+        return stop - start
+    # At an even place a value lies outside of all ranges, at an odd one inside; those that touch become one.
+    first, last = bisect_left(ranges, start), bisect_right(ranges, stop)
+    overlap = ranges[first - first % 2 : last + last % 2]
+    pairs = zip(overlap[::2], overlap[1::2], strict=True)
+    known = sum(min(end, stop) - max(begin, start) for begin, end in pairs)
+    ranges[first:last] = [start] * (first % 2 == 0) + [stop] * (last % 2 == 0)
+    _forget_oldest_hole(ranges)
+    return stop - start - known
+
+
+def _forget_oldest_hole(ranges: list[int]) -> None:
+    if len(ranges) > 2 * (_MAX_HOLES + 1):
+        del ranges[1:3]

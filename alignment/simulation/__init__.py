@@ -1,0 +1,17 @@
+"""The engine on a fake clock: what-if runs over made-up records and faults, without Spark and without waiting."""
+
+from __future__ import annotations
+
+from alignment.simulation.run import SimulationResult, SourceTrace, simulate
+from alignment.simulation.scenario import Faults, Planning, Records, Scenario, SourceScenario
+
+__all__ = [
+    "Faults",
+    "Planning",
+    "Records",
+    "Scenario",
+    "SimulationResult",
+    "SourceScenario",
+    "SourceTrace",
+    "simulate",
+]

@@ -1,0 +1,211 @@
+"""The engine on a fake clock: what a drift, a read limit or a fault would come to, without Spark and without waiting.
+
+The planners, the combination of watermarks and the limits between sources are those that run in Spark; only the
+records, the clock and the faults are made up, from a seed. The same scenario and seed give the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.combine import SplitStatus
+from alignment.drift import SourceReport, source_limit
+from alignment.simulation.scenario import Records, Scenario
+from alignment.simulation.source import SimulatedSource, SimulatedStep
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+
+__all__ = ["SimulationResult", "SourceTrace", "simulate"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+_EPOCH_US: Final = 1_700_000_000_000_000
+
+_COUNTING: Final = (int(SplitStatus.ACTIVE), int(SplitStatus.PAUSED))
+_COLUMNS: Final = ("now_us", "watermark", "drift_us", "overshoot_us", "paused", "idle", "rows", "held_rows", "late")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTrace:
+    """What each step of one source came to. All arrays are `int64[steps]`; a source that hangs or ended has no steps.
+
+    Attributes
+    ----------
+    now_us
+        When the step was planned, from the beginning of the run.
+    watermark
+        Announced with the step.
+    drift_us
+        Between the watermarks that what was read gives the fastest and the slowest split that count.
+    overshoot_us
+        How far what was read takes a split past the limit, at most.
+    paused, idle
+        How many splits are, after the step.
+    rows
+        Records read.
+    held_rows
+        Records read so far that are later than the watermark: what a window keeps in its state.
+    late
+        Records at or below the watermark that was announced before.
+    holding_back
+        Of each step a split that holds the watermark back; empty where none counts.
+    has_ended
+        Whether all was read, and the watermark is where it stays.
+    """
+
+    now_us: Int64Array
+    watermark: Int64Array
+    drift_us: Int64Array
+    overshoot_us: Int64Array
+    paused: Int64Array
+    idle: Int64Array
+    rows: Int64Array
+    held_rows: Int64Array
+    late: Int64Array
+    holding_back: tuple[str, ...]
+    has_ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """A run.
+
+    Attributes
+    ----------
+    steps
+        How many micro-batches long it was.
+    sources
+        One trace for each source of the scenario.
+    """
+
+    steps: int
+    sources: tuple[SourceTrace, ...]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every source has."""
+        return all(trace.has_ended for trace in self.sources)
+
+
+@dataclass(slots=True)
+class _Running:
+    source: SimulatedSource
+    report: SourceReport | None
+    lease_ends_us: int = 0
+    hangs_until_us: int = 0
+    is_dead: bool = False
+    columns: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in _COLUMNS})
+    holding_back: list[str] = field(default_factory=list)
+
+
+def simulate(
+    scenario: Scenario, seed: int, on_step: Callable[[SimulatedSource, SimulatedStep], None] | None = None
+) -> SimulationResult:
+    """Play a scenario to its end.
+
+    Parameters
+    ----------
+    scenario
+        What to play.
+    seed
+        Decides all that is drawn: records and faults.
+    on_step
+        Called after each step of each source, with the source and what the step came to.
+
+    Returns
+    -------
+    SimulationResult
+
+    Examples
+    --------
+    >>> from alignment.simulation.scenario import Scenario, SourceScenario
+    >>> skewed = SourceScenario(splits=4, records=500, skew_us=200_000, max_drift_us=50_000, first_rows=10)
+    >>> run = simulate(Scenario(sources=(skewed,)), seed=1)
+    >>> run.has_ended, int(run.sources[0].rows.sum()), int(run.sources[0].late.sum())
+    (True, 2000, 0)
+    """
+    chance = np.random.default_rng(seed)
+    running = []
+    for source in scenario.sources:
+        records = Records(source, chance, _EPOCH_US)
+        report = None if source.group_drift_us is None else SourceReport(source.group_drift_us)
+        running.append(_Running(SimulatedSource(source, records, scenario.faults, chance), report))
+    step = 0
+    while step < scenario.max_steps and any(not (one.is_dead or one.source.has_ended) for one in running):
+        now_us = step * scenario.batch_us
+        for one in running:
+            if _is_running(one, scenario, now_us, chance):
+                _step(one, running, scenario, now_us, on_step)
+        step += 1
+    return SimulationResult(step, tuple(_trace(one) for one in running))
+
+
+def _is_running(one: _Running, scenario: Scenario, now_us: int, chance: np.random.Generator) -> bool:
+    if one.is_dead or one.source.has_ended or now_us < one.hangs_until_us:
+        return False
+    luck = chance.random(2)
+    one.is_dead = bool(luck[0] < scenario.faults.death)
+    if luck[1] < scenario.faults.hang:
+        one.hangs_until_us = now_us + scenario.lease_us * 3 // 2
+    return not one.is_dead and now_us >= one.hangs_until_us
+
+
+def _step(
+    one: _Running,
+    running: list[_Running],
+    scenario: Scenario,
+    now_us: int,
+    on_step: Callable[[SimulatedSource, SimulatedStep], None] | None,
+) -> None:
+    group_limit_us = MAX_WATERMARK
+    one.lease_ends_us = now_us + scenario.lease_us
+    if one.report is not None:
+        group_limit_us = source_limit(str(running.index(one)), _group(running, now_us))
+    step = one.source.step(now_us, group_limit_us)
+    if one.report is not None:
+        one.report = one.source.group_report(step)
+    _record(one, step)
+    if on_step is not None:
+        on_step(one.source, step)
+
+
+def _group(running: list[_Running], now_us: int) -> dict[str, SourceReport]:
+    """The last words that count: of sources that live, and did not hang for longer than their lease."""
+    return {
+        str(number): one.report
+        for number, one in enumerate(running)
+        if one.report is not None and not one.is_dead and not one.source.has_ended and one.lease_ends_us > now_us
+    }
+
+
+def _record(one: _Running, step: SimulatedStep) -> None:
+    plan, after = step.plan, step.plan.after
+    active, paused = _COUNTING
+    counts = (after.statuses == active) | (after.statuses == paused)
+    begun = step.reached_us[counts & (step.reached_us > MIN_WATERMARK)]
+    read = (after.positions > step.before.positions) & (after.watermarks > MIN_WATERMARK)
+    past = step.reached_us[read] - plan.bound_us if plan.bound_us < MAX_WATERMARK else step.reached_us[:0]
+    values = (
+        step.now_us,
+        after.combined,
+        int(begun.max() - begun.min()) if begun.size else 0,
+        int(past.max(initial=0)),
+        int(np.count_nonzero(after.statuses == paused)),
+        int(np.count_nonzero(after.statuses == int(SplitStatus.IDLE))),
+        plan.rows,
+        step.held_rows,
+        step.late,
+    )
+    for name, value in zip(_COLUMNS, values, strict=True):
+        one.columns[name].append(value)
+    slowest = np.flatnonzero(counts)[np.argmin(after.watermarks[counts])] if counts.any() else None
+    one.holding_back.append("" if slowest is None else after.split_ids[slowest])
+
+
+def _trace(one: _Running) -> SourceTrace:
+    columns = {name: np.array(values, np.int64) for name, values in one.columns.items()}
+    return SourceTrace(**columns, holding_back=tuple(one.holding_back), has_ended=one.source.has_ended)

@@ -1,0 +1,289 @@
+"""One source of a simulation: its records and its readers on a fake clock, around the engine that runs on Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.combine import SplitStatus
+from alignment.drift import SourceReport
+from alignment.engine import Engine
+from alignment.events import (
+    BlocksIndexed,
+    GroupLimitMoved,
+    NoMoreSplits,
+    Probed,
+    RangesReported,
+    Restored,
+    SplitCompleted,
+    SplitsAssigned,
+)
+from alignment.index import EventTimeIndex
+from alignment.plan.by_reports import ReactivePlanner
+from alignment.plan.model import MicroBatchPlan, PlanningRules, SplitTable
+from alignment.reports import RangeReport
+from alignment.simulation.scenario import Faults, Planning, Records, SourceScenario
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark
+
+__all__ = ["SimulatedSource", "SimulatedStep"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+_MOST_DELAY: Final = 3
+"""Plans by which a report is late at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedStep:
+    """One micro-batch of one source.
+
+    Attributes
+    ----------
+    now_us
+        When it was planned.
+    before, plan
+        The state before it, and what was planned.
+    numbers
+        `int64[n]`: which splits of the scenario those of the table are.
+    ends
+        `int64[n]`: positions after the last record that was there.
+    reached_us
+        `int64[n]`: the watermark that all records read so far give each split, whether reported or not.
+    late
+        Records of the batch at or below the watermark announced before it.
+    wrongly_late
+        Those of them that were on time by their own split, though it was there and not idle.
+    held_rows
+        Records read so far that are later than the watermark: what a window keeps in its state.
+    """
+
+    now_us: int
+    before: SplitTable
+    plan: MicroBatchPlan
+    numbers: Int64Array
+    ends: Int64Array
+    reached_us: Int64Array
+    late: int
+    wrongly_late: int
+    held_rows: int
+
+
+class SimulatedSource:
+    """A source that is planned and read step by step.
+
+    Parameters
+    ----------
+    scenario, faults
+        What to play.
+    records
+        Of its splits.
+    chance
+        For the faults.
+
+    Attributes
+    ----------
+    engine
+        The one that plans now; a restart makes a new one.
+    told_us
+        `int64[splits]`: the latest event time of each split that was reported to this engine while the split was in
+        work; `NO_TIMESTAMP` before any.
+    has_ended
+        Whether nothing more will happen.
+    """
+
+    def __init__(self, scenario: SourceScenario, records: Records, faults: Faults, chance: np.random.Generator) -> None:
+        self.scenario, self.records = scenario, records
+        self.rules = PlanningRules(scenario.out_of_orderness_us, scenario.max_drift_us, bounded=scenario.bounded)
+        self._faults, self._chance = faults, chance
+        n = scenario.splits
+        self._ids = [f"split-{number:0{len(str(n - 1))}d}" for number in range(n)]
+        self._number_of = {split_id: number for number, split_id in enumerate(self._ids)}
+        self._known = np.zeros(n, np.bool_)
+        self._indexed_to, self._positions = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self._excused_us = np.full(n, MIN_WATERMARK)
+        self._held = np.empty(0, np.int64)
+        self._in_flight: dict[int, list[RangeReport]] = {}
+        self._last_read: list[RangeReport] = []
+        self._steps = 0
+        self.told_us = np.full(n, NO_TIMESTAMP)
+        self.has_ended = False
+        self.engine = self._new_engine()
+
+    def step(self, now_us: int, group_limit_us: int = MAX_WATERMARK) -> SimulatedStep:
+        """Let arrive what does, plan, read, and send the reports. O(n log n), and O(1) a report."""
+        if self._steps and self._chance.random() < self._faults.restart:
+            self._restart(now_us)
+        engine, arrived = self.engine, self.records.arrived(now_us)
+        self._assign_found(now_us, arrived)
+        self._index_arrived(arrived)
+        engine.apply(Probed(now_us))
+        engine.apply(GroupLimitMoved(group_limit_us))
+        if reports := self._in_flight.pop(self._steps, []):
+            engine.apply(RangesReported(tuple(reports)))
+            self._note_reports(reports)
+        plan = engine.plan(now_us, self.scenario.max_rows)
+        before = engine.table
+        numbers = self._numbers(before)
+        ends = np.maximum(arrived[numbers], before.positions)
+        late, wrongly_late = self._read(before, plan, numbers)
+        self._positions[numbers] = plan.after.positions
+        if engine.has_news(plan):
+            engine.commit(plan)
+        self._held = self._held[self._held > engine.table.combined]
+        reached_us = self._reached(numbers, plan.after.positions)
+        step = SimulatedStep(now_us, before, plan, numbers, ends, reached_us, late, wrongly_late, self._held.size)
+        self._steps += 1
+        self.has_ended = self._is_at_its_end(step)
+        return step
+
+    def group_report(self, step: SimulatedStep) -> SourceReport:
+        """What it tells its group after a step."""
+        assert self.scenario.group_drift_us is not None
+        return SourceReport(self.scenario.group_drift_us, step.plan.slowest_us, self.engine.nearest_us())
+
+    # ---- inside: what becomes known --------------------------------------------------------------------------------
+
+    def _new_engine(self) -> Engine:
+        scenario = self.scenario
+        is_reactive = scenario.planning is Planning.REACTIVE
+        return Engine(
+            self.rules,
+            EventTimeIndex(self._load),
+            idle_timeout_us=scenario.idle_timeout_us,
+            reactive=ReactivePlanner(self.rules, first_rows=scenario.first_rows, growth=scenario.growth)
+            if is_reactive
+            else None,
+        )
+
+    def _restart(self, now_us: int) -> None:
+        """Begin again: nothing but the table is known, and the last micro-batch is read again."""
+        table, late = self.engine.table, self.engine.late
+        nowhere, unknown = np.zeros(len(table), np.int64), np.full(len(table), NO_TIMESTAMP)
+        self.engine = self._new_engine()
+        self.engine.apply(Restored(table, nowhere, late, unknown, now_us))
+        self._indexed_to = self._positions.copy()
+        if self._known.all():
+            self.engine.apply(NoMoreSplits())
+        # What was sent to the planner before does not reach this one.
+        self.told_us[:] = NO_TIMESTAMP
+        self._in_flight.clear()
+        self._send(self._last_read, self._steps)
+
+    def _assign_found(self, now_us: int, arrived: Int64Array) -> None:
+        table = self.engine.table
+        joining = np.flatnonzero(~self._known & (self.records.joins_us <= now_us))
+        if joining.size:
+            self._known[joining] = True
+            self._excused_us[joining] = table.combined
+            ids = tuple(self._ids[number] for number in joining.tolist())
+            self.engine.apply(SplitsAssigned(ids, (0,) * len(ids), (0,) * len(ids), now_us))
+            if self._known.all():
+                self.engine.apply(NoMoreSplits())
+        idle = self._numbers(table)[table.statuses == SplitStatus.IDLE]
+        back = idle[arrived[idle] > self._positions[idle]]
+        self._excused_us[back] = np.maximum(self._excused_us[back], table.combined)
+
+    def _index_arrived(self, arrived: Int64Array) -> None:
+        is_indexed = self.scenario.planning is Planning.INDEXED
+        for number in np.flatnonzero(self._known & (arrived > self._indexed_to)).tolist():
+            times = self.records.times_us[number, self._indexed_to[number] : arrived[number]]
+            low, high = (times.min(), times.max()) if is_indexed else (NO_TIMESTAMP, NO_TIMESTAMP)
+            rows, low, high = (np.array([value], np.int64) for value in (times.size, low, high))
+            self.engine.apply(BlocksIndexed(self._ids[number], rows, low, high))
+        self._indexed_to = np.where(self._known, np.maximum(arrived, self._indexed_to), self._indexed_to)
+        if self.scenario.bounded:
+            whole, complete = self._indexed_to == self.scenario.records, self.engine.complete
+            for split_id in self.engine.index.split_ids:
+                if whole[self._number_of[split_id]] and split_id not in complete:
+                    self.engine.apply(SplitCompleted(split_id))
+
+    def _load(self, split_id: str, start: int, stop: int) -> Int64Array:
+        return self.records.times_us[self._number_of[split_id], start:stop]
+
+    def _numbers(self, table: SplitTable) -> Int64Array:
+        return np.array([self._number_of[split_id] for split_id in table.split_ids], np.int64)
+
+    def _reached(self, numbers: Int64Array, positions: Int64Array) -> Int64Array:
+        last = positions - 1
+        latest = np.where(last >= 0, self.records.latest_us[numbers, np.maximum(last, 0)], NO_TIMESTAMP)
+        return bounded_watermark(latest, self.scenario.out_of_orderness_us)
+
+    def _is_at_its_end(self, step: SimulatedStep) -> bool:
+        """Bounded: all splits are finished. Not bounded: all is there, read and reported, and what can be idle is."""
+        if not self._known.all():
+            return False
+        if self.scenario.bounded:
+            return not len(self.engine.table)
+        after = step.plan.after
+        waits_to_be_idle = self.scenario.idle_timeout_us is not None and (after.statuses != SplitStatus.IDLE).any()
+        is_quiet = step.plan.rows == 0 and after.combined == step.before.combined and not self._in_flight
+        return bool(is_quiet and not waits_to_be_idle and (self._positions == self.scenario.records).all())
+
+    # ---- inside: reading and reports -----------------------------------------------------------------------------
+
+    def _read(self, before: SplitTable, plan: MicroBatchPlan, in_work: Int64Array) -> tuple[int, int]:
+        """Read what was planned; how many records are late, and how many of those ought not to be."""
+        reads = np.flatnonzero(plan.after.positions > before.positions)
+        self._last_read = []
+        if not reads.size:
+            return 0, 0
+        numbers, start, stop = in_work[reads], before.positions[reads], plan.after.positions[reads]
+        rows = stop - start
+        first = np.cumsum(rows) - rows
+        owner = np.repeat(np.arange(reads.size), rows)
+        position = np.arange(int(rows.sum())) - first[owner] + start[owner]
+        times = self.records.times_us[numbers[owner], position]
+        is_late = times <= before.combined
+        latest = self.records.latest_us[numbers[owner], np.maximum(position - 1, 0)]
+        is_on_time = (position == 0) | (times >= latest - self.scenario.out_of_orderness_us)
+        is_wrong = is_late & is_on_time & (times > self._excused_us[numbers[owner]])
+        self._held = np.append(self._held, times)
+        if self.scenario.planning is Planning.REACTIVE:
+            cuts = first[rows > 1] + rows[rows > 1] // 2 if self._chance.random() < 0.3 else first[:0]
+            self._last_read = self._reports(numbers, np.union1d(first, cuts), owner, position, times, is_late)
+            self._send(self._last_read, self._steps + 1)
+        return int(is_late.sum()), int(is_wrong.sum())
+
+    def _reports(
+        self,
+        numbers: Int64Array,
+        starts: Int64Array,
+        owner: Int64Array,
+        position: Int64Array,
+        times: Int64Array,
+        is_late: npt.NDArray[np.bool_],
+    ) -> list[RangeReport]:
+        """One for each run of records that begins at `starts`."""
+        low, high = np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts)
+        late = np.add.reduceat(is_late, starts, dtype=np.int64)
+        lasts = np.append(starts[1:], times.size) - 1
+        columns = (numbers[owner[starts]], position[starts], position[lasts] + 1, low, high, late)
+        return [
+            RangeReport(self._ids[number], begin, end, end - begin, least, most, count)
+            for number, begin, end, least, most, count in zip(*(c.tolist() for c in columns), strict=True)
+        ]
+
+    def _send(self, reports: list[RangeReport], due: int) -> None:
+        """Let them arrive before the plan of that step, or later, twice, or never."""
+        faults = self._faults
+        luck = self._chance.random((len(reports), 3))
+        delays = self._chance.integers(1, _MOST_DELAY + 1, (len(reports), 2))
+        for report, (lost, delayed, repeated), (first, second) in zip(
+            reports, luck.tolist(), delays.tolist(), strict=True
+        ):
+            if lost >= faults.lost:
+                arrives = due + (first if delayed < faults.delayed else 0)
+                self._in_flight.setdefault(arrives, []).append(report)
+                if repeated < faults.repeated:
+                    self._in_flight.setdefault(arrives + second, []).append(report)
+
+    def _note_reports(self, reports: list[RangeReport]) -> None:
+        in_work = {*self.engine.index.split_ids}
+        for report in reports:
+            if report.split_id in in_work:
+                number = self._number_of[report.split_id]
+                self.told_us[number] = max(int(self.told_us[number]), report.max_us)

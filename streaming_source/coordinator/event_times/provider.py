@@ -1,0 +1,117 @@
+"""Where the engine's event times of records that nobody has read yet come from.
+
+There are three providers: the enumerator's own index (`IndexedTimes`); the planner, which reads ahead of the readers
+(`ReadAheadTimes`); and the readers themselves, which report what they read (`ReportedTimes`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.index import FirstLater
+from alignment.index.blocks import CACHED_TIMES
+from streaming_source.api import SourceSplit, SplitRange
+from streaming_source.coordinator.state import SourceState
+
+__all__ = ["EventTimeProvider"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+
+class EventTimeProvider(ABC, Generic[SplitT]):
+    """Fills the planner's index, and turns its positions into splits and ranges.
+
+    All methods are called on the coordinator's thread.
+
+    Attributes
+    ----------
+    goes_back
+        Whether planning can go on from an earlier state without a new enumerator.
+    cached_times
+        How many exact event times the index keeps.
+    """
+
+    goes_back: ClassVar[bool] = True
+    cached_times: ClassVar[int] = CACHED_TIMES
+
+    @property
+    def locate(self) -> FirstLater | None:
+        """What says where opaque blocks are cut; None if there are none."""
+        return None
+
+    # ---- splits --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
+        """The splits of a state are in work. May be called again, with an earlier state, if this `goes_back`."""
+
+    def start(self) -> None:
+        """The first splits were found."""
+
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        """These were assigned."""
+
+    def finish_splits(self, split_ids: Iterable[str]) -> None:
+        """These were read to their ends, and leave the state."""
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        """See `SupportsEventTimeIndex`."""
+        return False
+
+    @abstractmethod
+    def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+        """A state is handed out in which these positions of the index are next: its splits."""
+
+    @abstractmethod
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        """See `SupportsEventTimeIndex`."""
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def position_at(self, split_id: str, position: int) -> int:
+        """The source's position that stands for one of the index."""
+        return position
+
+    @abstractmethod
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """See `SupportsEventTimeIndex`."""
+
+    def before_plan(self) -> None:
+        """A micro-batch is planned next."""
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """What is there now is all there is (AvailableNow)."""
+
+    def extend_snapshot(self) -> None:
+        """While draining, before each plan: see `SupportsEventTimeIndex`."""
+
+    def look_again(self, ends: Mapping[str, int]) -> None:
+        """There are records before these positions of these splits: look there now, if they are not known."""
+
+    def has_looked_again(self) -> bool:
+        """Whether that is done."""
+        return True
+
+    def is_warm(self) -> bool:
+        """Whether something is known of every split."""
+        return True
+
+    @property
+    def is_settled(self) -> bool:
+        """While draining: whether enough is known to plan."""
+        return True
+
+    @property
+    def is_at_rest(self) -> bool:
+        """While draining: whether nothing more will be known before more is handed out."""
+        return True
+
+    def close(self) -> None:
+        """Let go of resources."""

@@ -1,0 +1,248 @@
+"""Event times of sources that nobody knows ahead of reading: the readers report what they saw.
+
+The enumerator says again and again where the records of a split end; how many of them are read next follows from the
+reports so far, see `alignment.plan.by_reports`. Nothing is read twice. The price is that a cut is a guess: a split may
+be read past the limit, by as much as one micro-batch admits; and that a watermark is known a micro-batch later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.events import Probed
+from alignment.timestamps import NO_TIMESTAMP
+from streaming_source.api import Source, SourceSplit, SplitEnumerator, SplitRange
+from streaming_source.coordinator.assignment import even_ranges
+from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.event_times.provider import EventTimeProvider
+from streaming_source.coordinator.event_times.split_ends import SplitEnds
+from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.workers import Workers
+from streaming_source.exceptions import SourceError
+
+__all__ = ["ReportedTimes"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+_log = logging.getLogger(__name__)
+
+_WARN_US: Final = 60_000_000
+_NAMED: Final = 5
+
+_PERIOD_S: Final = 0.2
+"""How long after an answer is asked again where the records end."""
+
+
+class ReportedTimes(EventTimeProvider[SplitT]):
+    """Knows where the splits end, and what the readers reported.
+
+    A split without a stop is complete when its `SplitReader` finishes it behind its last record, see `SplitEnds`. The
+    offset says so as soon as a plan knows it, and nothing before: after a restart it is looked for again.
+
+    Parameters
+    ----------
+    source
+        What to read.
+    enumerator
+        Says where records end.
+    context
+        Takes them, as blocks without event times.
+    calls, workers, now_us
+        Where and when it is asked.
+    """
+
+    def __init__(
+        self,
+        source: Source[SplitT, Any],
+        enumerator: SplitEnumerator[SplitT, Any],
+        context: CoordinatorContext[SplitT],
+        calls: AsyncCalls,
+        workers: Workers,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._enumerator = enumerator
+        self._context = context
+        self._calls = calls
+        self._workers = workers
+        self._now_us = now_us
+        self._splits: dict[str, SplitT] = {}
+        self._ends: dict[str, int] = {}
+        self._unknown: set[str] = set()
+        self._looks = SplitEnds(source, context, calls, workers, now_us, self._take_look)
+        # Position at which a split has ended; and splits of which a run to the end of what is there must know it.
+        self._ended: dict[str, int] = {}
+        self._unlooked: set[str] = set()
+        self._drains_from_us: int | None = None
+        self._warned_us: int | None = None
+        # Whether all ends will be asked for again: by one call at a time.
+        self._asks_again = False
+        self._started = self._closed = False
+
+    # ---- splits --------------------------------------------------------------------------------------------------
+
+    def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
+        """See `EventTimeProvider`."""
+        for known in (self._splits, self._ends, self._unknown, self._unlooked):
+            known.clear()
+        self.add_splits(state.unfinished())
+
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        """See `EventTimeProvider`."""
+        for split in splits:
+            self._splits[split.split_id] = split
+            self._ends[split.split_id] = split.position
+            self._unknown.add(split.split_id)
+        if self._started and splits:
+            self._workers.submit(partial(self._look, tuple(splits), again=False))
+
+    def start(self) -> None:
+        """See `EventTimeProvider`."""
+        self._started = self._asks_again = True
+        self._ask_all()
+
+    def finish_splits(self, split_ids: Iterable[str]) -> None:
+        """See `EventTimeProvider`. One that the state to start from had finished was never in work here."""
+        for split_id in split_ids:
+            for known in (self._splits, self._ends, self._ended):
+                known.pop(split_id, None)
+            self._unknown.discard(split_id)
+            self._unlooked.discard(split_id)
+            self._looks.forget(split_id)
+
+    def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+        """See `EventTimeProvider`."""
+        return tuple(self._splits[i].at(position) for i, position in zip(split_ids, positions, strict=True))
+
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        """See `EventTimeProvider`. A split can be read from any position: it is cut evenly."""
+        return even_ranges(start, end.position, rows_per_range)
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """See `EventTimeProvider`: nobody knows."""
+        return np.full(stop - start, NO_TIMESTAMP, np.int64)
+
+    def before_plan(self) -> None:
+        """See `EventTimeProvider`. Readers report before a micro-batch ends: what is missing now was lost."""
+        missing, now_us = self._context.engine.unreported(), self._now_us()
+        if missing and (self._warned_us is None or now_us - self._warned_us >= _WARN_US):
+            self._warned_us = now_us
+            _log.warning(
+                "of %d splits (%s) not all that was read last is reported: their watermarks wait for the next report; "
+                "if this goes on, the gateway is out of the readers' reach: see options gatewayHost and gatewayPort, "
+                "and the logs of Spark's workers",
+                len(missing),
+                ", ".join(map(repr, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else ""),
+            )
+
+    # ---- where records end ---------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """See `EventTimeProvider`: every split is asked for its end once more."""
+        self._drains_from_us = self._now_us()
+        if self._started:
+            self._unknown.update(self._splits)
+            self._unlooked.clear()
+            self._asks_again = True
+            self._ask_all()
+
+    def look_again(self, ends: Mapping[str, int]) -> None:
+        """See `EventTimeProvider`: nothing more is to be known of them."""
+        for split_id, end in ends.items():
+            if split_id in self._splits:
+                self._take_end(self._splits[split_id], end, self._now_us())
+
+    def is_warm(self) -> bool:
+        """See `EventTimeProvider`."""
+        return not self._unknown
+
+    @property
+    def is_settled(self) -> bool:
+        """See `EventTimeProvider`. Where a split ends that is gone, nobody will say."""
+        return self._unknown | self._unlooked <= self._context.engine.abandoned
+
+    @property
+    def is_at_rest(self) -> bool:
+        """See `EventTimeProvider`."""
+        return self.is_settled
+
+    def close(self) -> None:
+        """See `EventTimeProvider`."""
+        self._closed = True
+        self._looks.close()
+
+    def _ask_all(self) -> None:
+        if not self._closed:
+            self._workers.submit(partial(self._look, tuple(self._splits.values()), again=True))
+
+    def _look(self, splits: tuple[SplitT, ...], *, again: bool) -> None:
+        """On a worker."""
+        began_us = self._now_us()
+        try:
+            ends = list(self._enumerator.end_positions(splits))
+            if len(ends) != len(splits):
+                raise SourceError(
+                    f"{type(self._enumerator).__name__}.end_positions gave {len(ends)} positions for {len(splits)} "
+                    "splits: it must give one for each, in their order"
+                )
+        except BaseException as error:  # whatever it is, the query must hear of it
+            self._calls.fail(error)
+            return
+        self._calls.post(partial(self._take, splits, ends, began_us, again=again))
+
+    def _take(self, splits: tuple[SplitT, ...], ends: list[int | None], began_us: int, *, again: bool) -> None:
+        caught_up = tuple(
+            split.split_id
+            for split, end in zip(splits, ends, strict=True)
+            if end is not None and split.split_id in self._splits and not self._take_end(split, end, began_us)
+        )
+        self._context.engine.apply(Probed(began_us, caught_up))
+        self._asks_again = self._asks_again and not again
+        if not self._asks_again and (self._drains_from_us is None or self._unknown):
+            self._asks_again = True
+            # By way of the coordinator's thread: where that does not run, nobody asks.
+            self._workers.submit(partial(self._calls.post, self._ask_all), _PERIOD_S)
+
+    def _take_end(self, split: SplitT, end: int, began_us: int) -> bool:
+        """Take in where a split ends; whether there is more than was known."""
+        split_id = split.split_id
+        drains = self._drains_from_us is not None and began_us >= self._drains_from_us
+        is_new = drains and split_id in self._unknown
+        if drains or self._drains_from_us is None:
+            self._unknown.discard(split_id)
+        # Records may go on behind where a split stops.
+        end = end if split.stop is None else min(end, split.stop)
+        new = end - self._ends[split_id]
+        if new > 0:
+            self._context.add_blocks(split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
+            self._ends[split_id] = end
+        if split.stop is None and split_id not in self._ended and (is_new or new <= 0):
+            if is_new:
+                self._unlooked.add(split_id)
+            self._looks.look(split.at(self._ends[split_id]), at_once=is_new)
+        self._complete_if_ended(split)
+        return new > 0
+
+    def _take_look(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
+        if split.split_id not in self._splits:
+            return
+        if self._drains_from_us is None or began_us >= self._drains_from_us:
+            self._unlooked.discard(split.split_id)
+        if ended_at is not None:
+            self._ended[split.split_id] = ended_at
+        self._complete_if_ended(self._splits[split.split_id])
+
+    def _complete_if_ended(self, split: SplitT) -> None:
+        """After the blocks up to the end were taken: a plan must not finish a split with records that it has not."""
+        split_id = split.split_id
+        stop = self._ended.get(split_id) if split.stop is None else split.stop
+        if stop is not None and self._ends[split_id] >= stop and split_id not in self._context.engine.complete:
+            self._context.complete_split(split_id)

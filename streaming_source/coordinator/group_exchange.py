@@ -1,0 +1,206 @@
+"""Where the sources of one application that name the same alignment group leave word for each other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from alignment.drift import SourceReport, source_limit
+from alignment.watermarks import MAX_WATERMARK
+
+__all__ = ["GroupExchange"]
+
+_log = logging.getLogger(__name__)
+
+_BUSY_S: Final = 0.1
+"""How long a plan waits for another source's transaction, each of which takes well under a millisecond."""
+
+_LEASE_INTERVALS: Final = 10
+_SHORTEST_LEASE_US: Final = 10_000_000
+
+_TABLE: Final = """
+    CREATE TABLE IF NOT EXISTS report (
+        meeting TEXT, source TEXT, pid INTEGER, until_us INTEGER,
+        max_drift_us INTEGER, watermark INTEGER, next_us INTEGER,
+        PRIMARY KEY (meeting, source)
+    ) WITHOUT ROWID
+"""
+
+
+class GroupExchange:
+    """One source's seat in a group of sources whose planners run on one host.
+
+    Each planner process writes its last `SourceReport` into a SQLite file that all planners of the application know,
+    reads those of the others, and takes its limit from them. A report counts for a *lease* from when it was written,
+    and as long as the process that wrote it lives: a source that was stopped or killed releases the others at once, one
+    that hangs after the lease. If nothing can be exchanged for that long the source goes on without the group.
+
+    Parameters
+    ----------
+    path
+        The file; made if it is not there.
+    group
+        Name of the group.
+    max_drift_us
+        How far this source may be ahead of the slowest other one.
+    interval_us
+        How often a report is renewed at least; the lease is ten times as long, and no less than ten seconds.
+    now_us
+        A monotonic clock in microseconds that all processes of the host share.
+    is_alive
+        Whether there is a process of that number.
+
+    Attributes
+    ----------
+    source_id
+        Unique: two sources of one name stay two.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        group: str,
+        max_drift_us: int,
+        interval_us: int,
+        now_us: Callable[[], int],
+        is_alive: Callable[[int], bool] | None = None,
+    ) -> None:
+        self._path = path
+        self._group = group
+        self._interval_us = interval_us
+        self._lease_us = max(_LEASE_INTERVALS * interval_us, _SHORTEST_LEASE_US)
+        self._now_us = now_us
+        self._is_alive = is_alive or _is_alive
+        self._lock = threading.Lock()
+        self._report = SourceReport(max_drift_us)
+        self._limit_us = MAX_WATERMARK
+        self._last_exchange_us = self._last_try_us = now_us()
+        self._has_warned = self._has_left = False
+        self.source_id = uuid.uuid4().hex
+
+    def report(self, watermark: int | None, next_us: int | None) -> int:
+        """Say how far this source is, and take its limit. From any thread; see `SourceReport`."""
+        with self._lock:
+            self._report = SourceReport(self._report.max_drift_us, watermark, next_us)
+            return self._exchange()
+
+    def renew(self) -> int:
+        """Say the same again, and take the limit. From any thread."""
+        with self._lock:
+            return self._exchange()
+
+    def keep_seat(self, *, listens: bool) -> int:
+        """Say the same again once an interval has passed. From any thread.
+
+        Parameters
+        ----------
+        listens
+            Take the limit also if it has not: the others may have said something.
+
+        Returns
+        -------
+        int
+            The limit that was taken last.
+        """
+        with self._lock:
+            if self._now_us() - self._last_try_us >= self._interval_us:
+                return self._exchange()
+            return self._exchange(says=False) if listens else self._limit_us
+
+    def leave(self) -> None:
+        """Hold nobody back any more, whatever is still said. A process that ends without it has left all the same."""
+        with self._lock:
+            self._has_left = True
+            try:
+                with closing(self._open()) as file, file:
+                    file.execute("DELETE FROM report WHERE meeting = ? AND source = ?", (self._group, self.source_id))
+            except sqlite3.Error as error:
+                _log.warning("alignment group %r: could not leave: %s; the lease will end", self._group, error)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _exchange(self, *, says: bool = True) -> int:
+        if self._has_left:
+            return self._limit_us
+        now_us = self._now_us()
+        self._last_try_us = now_us if says else self._last_try_us
+        try:
+            with closing(self._open()) as file, file:
+                if says:
+                    self._say(file, now_us)
+                reports = self._hear(file, now_us)
+        except sqlite3.Error as error:
+            self._warn(error)
+            if now_us - self._last_exchange_us >= self._lease_us:
+                self._limit_us = MAX_WATERMARK
+        else:
+            self._has_warned = False
+            self._last_exchange_us = now_us
+            self._limit_us = source_limit(self.source_id, reports)
+        return self._limit_us
+
+    def _say(self, file: sqlite3.Connection, now_us: int) -> None:
+        own = self._report
+        row = (self._group, self.source_id, os.getpid(), now_us + self._lease_us)
+        file.execute("BEGIN IMMEDIATE")
+        file.execute(
+            "INSERT OR REPLACE INTO report VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*row, own.max_drift_us, own.watermark, own.next_us),
+        )
+
+    def _hear(self, file: sqlite3.Connection, now_us: int) -> dict[str, SourceReport]:
+        """What those say that are there; what the others said is removed by the next who speaks."""
+        found = file.execute(
+            "SELECT source, pid, until_us, max_drift_us, watermark, next_us FROM report WHERE meeting = ?",
+            (self._group,),
+        ).fetchall()
+        reports = {self.source_id: self._report}
+        for source_id, pid, until_us, *report in found:
+            if source_id == self.source_id:
+                continue
+            if until_us > now_us and self._is_alive(pid):
+                reports[source_id] = SourceReport(*report)
+            elif file.in_transaction:
+                file.execute("DELETE FROM report WHERE meeting = ? AND source = ?", (self._group, source_id))
+        return reports
+
+    def _open(self) -> sqlite3.Connection:
+        # A connection for each exchange: one that is kept would be another process's after a fork.
+        file = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
+        try:
+            # Nothing here must survive the machine: reports are worth their lease.
+            file.execute("PRAGMA synchronous = OFF")
+            file.execute(_TABLE)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _warn(self, error: sqlite3.Error) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "alignment group %r: its members cannot be reached in %s: %s; the last limit holds for the lease of "
+                "%d s, then this source goes on without the group",
+                self._group,
+                self._path,
+                error,
+                self._lease_us // 1_000_000,
+            )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

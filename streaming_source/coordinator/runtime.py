@@ -1,0 +1,240 @@
+"""What a coordinator works with from one restore to the next: an enumerator, and all that is made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from alignment.engine import Engine
+from alignment.events import RangesReported, Restored
+from alignment.index import EventTimeIndex, EventTimeLoader
+from alignment.plan.by_reports import ReactivePlanner
+from alignment.reports import RangeReport
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.api import Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.coordinator.assignment import even_ranges
+from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.enumerator_host import EnumeratorHost
+from streaming_source.coordinator.event_times.indexed import IndexedTimes
+from streaming_source.coordinator.event_times.provider import EventTimeProvider
+from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
+from streaming_source.coordinator.event_times.reported import ReportedTimes
+from streaming_source.coordinator.rules import ReadRules
+from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.workers import Workers
+from streaming_source.exceptions import OptionError
+
+if TYPE_CHECKING:
+    from alignment.recording import Recorder
+
+__all__ = ["SourceRuntime"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+CheckpointT = TypeVar("CheckpointT")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRuntime(Generic[SplitT, CheckpointT]):
+    """An enumerator in its place.
+
+    Attributes
+    ----------
+    calls
+        The coordinator's thread, and what is done off it.
+    context
+        What the enumerator asks for and tells.
+    host
+        Runs the enumerator.
+    event_times
+        Where event times of unread records come from.
+    engine
+        Owns what is known between two micro-batches, and plans.
+    """
+
+    calls: AsyncCalls
+    context: CoordinatorContext[SplitT]
+    host: EnumeratorHost[SplitT, CheckpointT]
+    event_times: EventTimeProvider[SplitT]
+    engine: Engine
+
+    @classmethod
+    def of(
+        cls,
+        source: Source[SplitT, CheckpointT],
+        checkpoint: CheckpointT | None,
+        rules: ReadRules,
+        schema: pa.Schema,
+        readers: int,
+        workers: Workers,
+        now_us: Callable[[], int],
+        recorder: Recorder | None = None,
+    ) -> SourceRuntime[SplitT, CheckpointT]:
+        """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
+
+        Parameters
+        ----------
+        source, rules, schema
+            What to read, and how.
+        checkpoint
+            Of the enumerator; None for a fresh start.
+        readers
+            How many read one micro-batch.
+        workers, now_us
+            Where and when work is done.
+        recorder
+            Writes down what drives the engine; None for nobody.
+
+        Raises
+        ------
+        OptionError
+            If the source has an index, or records that end its splits, and is to be read by reports.
+        """
+        strategy = rules.strategy
+        calls = AsyncCalls(workers, now_us)
+        context: CoordinatorContext[SplitT] = CoordinatorContext(
+            readers,
+            strategy.timestamp_assigner,
+            schema,
+            calls,
+            workers,
+            strategy.out_of_orderness_us,
+            supports_opaque_blocks=rules.asks,
+        )
+        if checkpoint is None:
+            enumerator = source.create_enumerator(context)
+        else:
+            enumerator = source.restore_enumerator(context, checkpoint)
+        event_times: EventTimeProvider[SplitT]
+        if isinstance(enumerator, SupportsEventTimeIndex):
+            if rules.reports:
+                raise OptionError(
+                    f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen "
+                    "by it; leave the option out"
+                )
+            event_times = IndexedTimes(enumerator)
+        elif rules.reports:
+            if source.end_of_stream is not None:
+                raise OptionError(
+                    f"option indexing = 'off': {source.name} has records that end their splits (Source.end_of_stream), "
+                    "which are only found where a split is read in order; leave the option out"
+                )
+            event_times = ReportedTimes(source, enumerator, context, calls, workers, now_us)
+        else:
+            event_times = ReadAheadTimes(source, context, calls, workers, now_us, rules.read_ahead_rows)
+
+        def valid_times(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+            times, limit_us = event_times.event_times(split_id, start, stop), rules.time_limit_us
+            return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
+
+        load: EventTimeLoader = valid_times
+        locate = event_times.locate
+        if recorder is not None:
+            recorder.start(rules.planning, strategy.idle_timeout_us, rules.time_limit_us, by_reports=rules.reports)
+            load, locate = recorder.loading(load), locate and recorder.locating(locate)
+        engine = Engine(
+            rules.planning,
+            EventTimeIndex(load, cached_times=event_times.cached_times, locate=locate),
+            idle_timeout_us=strategy.idle_timeout_us,
+            reactive=ReactivePlanner(rules.planning) if rules.reports else None,
+            create_generator=None if strategy.generator_supplier is None else strategy.create_watermark_generator,
+            time_limit_us=rules.time_limit_us,
+            record=None if recorder is None else recorder.write,
+        )
+        context.take_engine(engine, rules.time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
+        return cls(calls, context, EnumeratorHost(enumerator, context, calls), event_times, engine)
+
+    def ranges(
+        self,
+        start: SourceState[SplitT, CheckpointT],
+        end: SourceState[SplitT, CheckpointT],
+        readers: int,
+        min_rows: int,
+    ) -> list[SplitRange[SplitT]]:
+        """What to read between two states, cut so that it can be shared by `readers`."""
+        before = start.by_id()
+        pairs = [(before.get(split.split_id) or split.origin(), split) for split in end.splits]
+        pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
+        rows = sum(ended.position - begun.position for begun, ended in pairs)
+        rows_per_range = max(min_rows, _share(rows, readers))
+        return [part for begun, ended in pairs for part in self.event_times.ranges(begun, ended, rows_per_range)]
+
+    def begin_from(self, state: SourceState[SplitT, CheckpointT]) -> None:
+        """Let the splits of a state be in work; those that it finished leave."""
+        origins = np.array([split.origin().position for split in state.splits], np.int64)
+        restored = Restored(state.table, origins, state.late, state.silent_since_us, self.calls.now_us())
+        self.engine.apply(restored)
+        self.event_times.restore_splits(state)
+        self.event_times.finish_splits(state.finished())
+
+    def go_back(self, state: SourceState[SplitT, CheckpointT]) -> None:
+        """Give back what was assigned since an earlier state, and plan on from that."""
+        self.context.added.clear()
+        self.begin_from(state)
+        self.host.go_back(state.sequence, [split.split_id for split in state.unfinished()])
+
+    def assign_waiting(self) -> None:
+        """Let splits that wait join until something before the horizon can be read."""
+        engine = self.engine
+        while engine.horizon_us < MAX_WATERMARK:
+            nearest_us = engine.nearest_us()
+            readable = engine.readable_splits()
+            if not self.event_times.assign_waiting(readable, MAX_WATERMARK if nearest_us is None else nearest_us):
+                return
+            self.take_added()
+
+    def take_added(self) -> None:
+        """Let event times be found of the splits that were assigned."""
+        if added := self.context.take_added():
+            self.event_times.add_splits(added)
+
+    def whole_splits(self, readers: int, min_rows: int) -> list[SplitRange[SplitT]]:
+        """All that a fresh source has that ends, found by its enumerator alone. Call this only."""
+        self.host.start()
+        self.host.run_until(lambda: not self.calls.awaits_first)
+        splits = [split for split in self.context.added if split.stop is None or split.stop > split.position]
+        sizes = [(split.stop or split.position + 1) - split.position for split in splits]
+        rows_per_range = max(min_rows, _share(sum(sizes), readers))
+        return [
+            part
+            for split, rows in zip(splits, sizes, strict=True)
+            for part in (
+                even_ranges(split, split.stop, rows_per_range)
+                if split.is_divisible and split.stop is not None
+                else [SplitRange(split, rows)]
+            )
+        ]
+
+    # ---- what readers say ----------------------------------------------------------------------------------------
+
+    def take_reports(self, reports: Sequence[RangeReport]) -> None:
+        """What readers saw. From any thread; it counts from the next plan on."""
+        self.calls.post(partial(self.engine.apply, RangesReported(tuple(reports))))
+
+    def take_event(self, subtask_id: int, event: SourceEvent) -> None:
+        """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
+        self.calls.post(partial(self.host.handle_source_event, subtask_id, event))
+
+    def take_events(self, subtask_id: int) -> list[SourceEvent]:
+        """Events from the enumerator to a reader that were not taken yet."""
+        return self.context.take_events(subtask_id)
+
+    def work(self) -> None:
+        """Let the enumerator do what has arrived, between two plans. An error is raised by the next plan."""
+        try:
+            self.host.run()
+        except BaseException as error:  # whatever it is, the query must hear of it
+            self.calls.fail(error)
+
+
+def _share(rows: int, readers: int) -> int:
+    """The size of ranges of which there are at least as many as readers, if there are as many rows."""
+    share = -(-rows // readers)
+    return share if -(-rows // max(share, 1)) >= readers else max(rows // readers, 1)

@@ -1,0 +1,177 @@
+"""Sources of one group leave word for each other in a file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.coordinator import GroupExchange
+
+INTERVAL_US = 1_000_000
+LEASE_US = 10_000_000
+
+
+class Clock:
+    now_us = 50_000_000
+
+    def __call__(self) -> int:
+        return self.now_us
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def join(tmp_path: Path, clock: Clock) -> Callable[..., GroupExchange]:
+    def member(group: str = "g", drift: int = 10, is_alive: Callable[[int], bool] | None = None) -> GroupExchange:
+        return GroupExchange(tmp_path / "meeting", group, drift, INTERVAL_US, clock, is_alive)
+
+    return member
+
+
+Join = Callable[..., GroupExchange]
+
+
+def test_each_source_learns_its_limit_from_the_others(join: Join) -> None:
+    fast, slow = join(drift=10), join(drift=500)
+    assert fast.report(1_000, 1_001) == MAX_WATERMARK
+    assert slow.report(200, 201) == 1_500
+    assert fast.renew() == 210
+    slow.report(990, 991)
+    assert fast.renew() == 1_000
+
+
+def test_another_group_is_not_heard(join: Join) -> None:
+    join("other").report(5, 6)
+    assert join("g").report(1_000, 1_001) == MAX_WATERMARK
+
+
+def test_a_source_that_leaves_holds_nobody_back(join: Join) -> None:
+    fast, slow = join(), join()
+    slow.report(200, 201)
+    assert fast.report(1_000, 1_001) == 210
+    slow.leave()
+    assert fast.renew() == MAX_WATERMARK
+
+
+def test_what_is_on_its_way_when_a_source_leaves_does_not_bring_it_back(join: Join, clock: Clock) -> None:
+    fast, slow = join(), join()
+    slow.report(200, 201)
+    slow.leave()
+    clock.now_us += INTERVAL_US
+    slow.keep_seat(listens=True)
+    slow.report(300, 301)
+    assert fast.report(1_000, 1_001) == MAX_WATERMARK
+
+
+def test_a_source_that_hangs_holds_the_others_for_its_lease_and_no_longer(join: Join, clock: Clock) -> None:
+    fast, slow = join(), join()
+    slow.report(200, 201)
+    clock.now_us += LEASE_US - 1
+    assert fast.report(1_000, 1_001) == 210
+    clock.now_us += 1
+    assert fast.renew() == MAX_WATERMARK
+    # It was only slow, and is back.
+    slow.renew()
+    assert fast.renew() == 210
+
+
+def test_who_listens_hears_at_once_and_says_the_same_again_after_an_interval(join: Join, clock: Clock) -> None:
+    fast, slow = join(), join()
+    slow.report(200, 201)
+    assert fast.report(1_000, 1_001) == 210
+    slow.report(300, 301)
+    assert fast.keep_seat(listens=False) == 210
+    assert fast.keep_seat(listens=True) == 310
+    slow.report(400, 401)
+    clock.now_us += INTERVAL_US
+    assert fast.keep_seat(listens=False) == 410
+    # It has said so: its lease goes on from there.
+    clock.now_us += LEASE_US - 1
+    assert slow.renew() == 1_010
+    clock.now_us += 1
+    assert slow.renew() == MAX_WATERMARK
+
+
+def test_who_only_listens_takes_no_part_in_who_is_there(join: Join, tmp_path: Path, clock: Clock) -> None:
+    fast, slow = join(), join()
+    slow.report(200, 201)
+    fast.report(1_000, 1_001)
+    clock.now_us += LEASE_US
+    fast._last_try_us = clock.now_us
+    assert fast.keep_seat(listens=True) == MAX_WATERMARK
+    with closing(sqlite3.connect(tmp_path / "meeting")) as file:
+        assert file.execute("SELECT count(*) FROM report").fetchone() == (2,)
+
+
+_MEMBER = """
+import sys, time
+from pathlib import Path
+from streaming_source.coordinator import GroupExchange
+meeting = GroupExchange(Path(sys.argv[1]), "g", 10, 1_000_000, lambda: 50_000_000)
+meeting.report(200, 201)
+print("in", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_process_that_is_killed_holds_nobody_back(join: Join, tmp_path: Path) -> None:
+    fast = join()
+    with subprocess.Popen(
+        [sys.executable, "-c", _MEMBER, str(tmp_path / "meeting")], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in\n"
+        assert fast.report(1_000, 1_001) == 210
+        process.kill()
+        process.wait()
+    assert fast.renew() == MAX_WATERMARK
+
+
+def test_a_process_of_another_user_is_taken_for_alive(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, slow = join(), join()
+    slow.report(200, 201)
+
+    def refuse(pid: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert fast.report(1_000, 1_001) == 210
+
+
+def test_where_nothing_can_be_exchanged_the_last_limit_holds_for_a_lease_and_is_then_lifted(
+    join: Join, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fast, slow = join(), join()
+    slow.report(200, 201)
+    fast.report(1_000, 1_001)
+    # A member that was stopped in the middle of its transaction.
+    holder = sqlite3.connect(tmp_path / "meeting", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert fast.renew() == 210
+            clock.now_us += LEASE_US
+            assert fast.renew() == MAX_WATERMARK
+        assert caplog.text.count("cannot be reached") == 1
+        join().leave()
+    finally:
+        holder.rollback()
+        holder.close()
+    slow.renew()
+    assert fast.renew() == 210
+
+
+def test_two_sources_of_one_name_stay_two(join: Join) -> None:
+    assert join().source_id != join().source_id
