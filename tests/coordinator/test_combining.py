@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from alignment import SplitWatermarks
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.coordinator.planned_splits import PlannedSplits
+from tests.examples import examples
 
 Splits: TypeAlias = PlannedSplits | SplitWatermarks
 Make: TypeAlias = Callable[[], Splits]
@@ -427,4 +428,4 @@ class SplitWatermarksWalk(PlannedSplitsWalk):
 TestPlannedSplitsAgreeWithTheNaiveModel = PlannedSplitsWalk.TestCase
 TestSplitWatermarksAgreeWithTheNaiveModel = SplitWatermarksWalk.TestCase
 for _walk in (TestPlannedSplitsAgreeWithTheNaiveModel, TestSplitWatermarksAgreeWithTheNaiveModel):
-    _walk.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+    _walk.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

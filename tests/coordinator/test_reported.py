@@ -175,7 +175,7 @@ def test_a_run_to_the_end_of_what_is_there_knows_which_splits_have_ended(bounded
     harness.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     steps=st.lists(st.sampled_from(STEPS), max_size=14),
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=3),
