@@ -12,7 +12,7 @@ from some 300,000 records on. So there is no second way to read, with rules of i
 
 from streaming_source.reader.adaptive import AdaptiveFetcherManager
 from streaming_source.reader.base import SourceReaderBase
-from streaming_source.reader.choice import create_fetcher_manager
+from streaming_source.reader.factory import create_base_reader, create_fetcher_manager, create_reader
 from streaming_source.reader.fetcher import SplitFetcher
 from streaming_source.reader.managers import (
     FixedSizeSplitFetcherManager,
@@ -33,5 +33,7 @@ __all__ = [
     "SplitFetcher",
     "SplitFetcherManager",
     "SplitFetcherTask",
+    "create_base_reader",
     "create_fetcher_manager",
+    "create_reader",
 ]
