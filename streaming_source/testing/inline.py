@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitReader
 from streaming_source.reader import SourceReaderBase, SplitFetcher, SplitFetcherManager
-from streaming_source.reader.handover import Handover
+from streaming_source.reader.fetcher import Handover
 
 __all__ = ["PATIENCE_S", "InlineFetcherManager", "create_inline_reader"]
 
