@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from streaming_source.api import Option
 from streaming_source.api.options import boolean, choice, integer, text
 from streaming_source.connectors.files.storage import StorageOptions
 from streaming_source.exceptions import OptionError
 
-if TYPE_CHECKING:
-    from streaming_source.connectors.files.source import FileSource
-
-__all__ = ["CLEAN_SOURCE", "FILE_ORDERS", "LAYOUT_OPTIONS", "check_layout", "layout_arguments"]
+__all__ = ["CLEAN_SOURCE", "FILE_ORDERS", "LAYOUT_OPTIONS", "layout_arguments"]
 
 FILE_ORDERS: Final = ("eventTime", "name", "modificationTime")
 CLEAN_SOURCE: Final = ("off", "archive", "delete")
@@ -108,14 +105,6 @@ LAYOUT_OPTIONS: Final = [
     ),
 ]
 
-_ONLY_FOR_FILES: Final = {
-    "file_order": ("eventTime", "a directory is read in the order of its files' names"),
-    "max_files_per_trigger": (None, "what a directory brings is limited by maxRowsPerTrigger"),
-    "max_bytes_per_trigger": (None, "what a directory brings is limited by maxRowsPerTrigger"),
-    "state_location": (None, "of a directory the offset holds how far it was read, and no file that is finished"),
-    "allow_overwrites": (False, "in a directory that is a log, files stay as they are"),
-}
-
 
 def layout_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Parsed values of `LAYOUT_OPTIONS` as arguments of a `FileSource`."""
@@ -124,36 +113,5 @@ def layout_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**arguments, "storage": StorageOptions.of(values["storage.*"])}
 
 
-def check_layout(source: FileSource) -> None:
-    """Refuse what has no meaning together.
-
-    Raises
-    ------
-    OptionError
-        Names both options, and why.
-    """
-    if source.split_by == "directory":
-        for name, (default, reason) in _ONLY_FOR_FILES.items():
-            value = getattr(source, name)
-            if value != default:
-                raise OptionError(
-                    f"{_camel_case(name)} = {value!r} needs splitBy = file, and splitBy is directory: {reason}"
-                )
-    if (source.clean_source == "archive") != (source.source_archive_dir is not None):
-        raise OptionError(
-            f"cleanSource = {source.clean_source!r}, sourceArchiveDir = {source.source_archive_dir!r}: to archive "
-            "needs a directory, and a directory needs cleanSource = archive"
-        )
-    for name in ("max_files_per_trigger", "max_bytes_per_trigger"):
-        value = getattr(source, name)
-        if value is not None and value < 1:
-            raise OptionError(f"{_camel_case(name)} = {value!r}: must be at least 1, or left out")
-
-
 def _snake_case(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
-
-
-def _camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
