@@ -27,6 +27,8 @@ __all__ = [
     "choice",
     "duration",
     "duration_argument",
+    "duration_option",
+    "durations_as_timedelta",
     "integer",
     "option",
     "option_names",
@@ -146,6 +148,43 @@ def option(name: str, parse: Parser, doc: str, default_text: str = "") -> dict[s
         The field's default as the documentation says it; empty where that is how the default is written.
     """
     return {"option": Option(name, parse, doc, default_text=default_text)}
+
+
+def duration_option(
+    name: str, minimum_us: int, doc: str, default_text: str = "", *, optional: bool = False
+) -> dict[str, Any]:
+    """Metadata of a field that holds a duration; `durations_as_timedelta` reads such fields.
+
+    Parameters
+    ----------
+    name, doc, default_text
+        See `option`.
+    minimum_us
+        Of the duration, as an option and as the dataclass's argument.
+    optional
+        Whether it may be `none`.
+    """
+    parse_us = optional_duration(minimum_us) if optional else duration(minimum_us)
+
+    def parse(name: str, value: str) -> timedelta | None:
+        parsed_us = parse_us(name, value)
+        return None if parsed_us is None else timedelta(microseconds=parsed_us)
+
+    return {**option(name, parse, doc, default_text), "minimum_us": minimum_us}
+
+
+def durations_as_timedelta(value: Any) -> None:
+    """Let the durations of a frozen dataclass be equal however they were written; called in `__post_init__`.
+
+    Raises
+    ------
+    OptionError
+        If one is not a `timedelta` or Spark-style text, or too short.
+    """
+    for field in fields(value):
+        given = getattr(value, field.name)
+        if "minimum_us" in field.metadata and not (given is None and field.default is None):
+            object.__setattr__(value, field.name, duration_argument(field.name, given, field.metadata["minimum_us"]))
 
 
 def option_names(kind: type[Any]) -> dict[str, str]:

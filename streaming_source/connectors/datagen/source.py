@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,10 +17,10 @@ from streaming_source.api import (
     SourceReaderContext,
     SplitEnumeratorContext,
 )
-from streaming_source.connectors.datagen.config import OPTION_NAMES, SHORTEST_US, GeneratorConfig
+from streaming_source.api.options import arguments
+from streaming_source.connectors.datagen.config import GeneratorConfig
 from streaming_source.connectors.datagen.enumerator import GeneratorSplitEnumerator
 from streaming_source.connectors.datagen.generator import SCHEMA
-from streaming_source.connectors.datagen.options import DATAGEN_OPTIONS
 from streaming_source.connectors.datagen.split import (
     GeneratedSplit,
     GeneratedSplitSerializer,
@@ -50,7 +49,7 @@ class DataGeneratorSource(GeneratorConfig, Source[GeneratedSplit, GeneratorCheck
     @staticmethod
     def options() -> OptionSet:
         """The options of `readStream.format("aligned_datagen")` beside those of every format."""
-        return DATAGEN_OPTIONS
+        return OptionSet.of(GeneratorConfig)
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> DataGeneratorSource:
@@ -61,9 +60,7 @@ class DataGeneratorSource(GeneratorConfig, Source[GeneratedSplit, GeneratorCheck
         OptionError
             If options contradict each other.
         """
-        given = {name: values[option] for name, option in OPTION_NAMES.items()}
-        durations = {name: given[name] for name in SHORTEST_US if given[name] is not None}
-        return cls(**given | {name: timedelta(microseconds=us) for name, us in durations.items()})
+        return cls(**arguments(cls, values))
 
     @property
     def name(self) -> str:
