@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -18,15 +17,11 @@ from streaming_source.api import (
     SplitEnumeratorContext,
 )
 from streaming_source.connectors.files.columns import chosen_columns
-from streaming_source.connectors.files.config import FilesConfig
+from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.directories import DirectoryEnumerator
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finite import FiniteFileEnumerator
-from streaming_source.connectors.files.formats import FORMAT_OPTIONS, ParquetFormat, format_of
-from streaming_source.connectors.files.layout import (
-    layout_arguments,
-)
-from streaming_source.connectors.files.options import SOURCE_OPTIONS
+from streaming_source.connectors.files.formats import ParquetFormat
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -34,7 +29,7 @@ from streaming_source.connectors.files.split import (
     FileSplitSerializer,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
-from streaming_source.exceptions import OffsetError, OptionError
+from streaming_source.exceptions import OffsetError
 
 __all__ = ["FileSource"]
 
@@ -46,7 +41,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     @staticmethod
     def options() -> OptionSet:
         """The options of `readStream.format("aligned_files")` beside those of every format."""
-        return SOURCE_OPTIONS | FORMAT_OPTIONS
+        return FILES_OPTIONS
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> FileSource:
@@ -55,22 +50,9 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         Raises
         ------
         OptionError
-            If there is no path.
+            If there is no path, or options contradict each other.
         """
-        if values["path"] is None:
-            raise OptionError("option path is missing: give the directory to read, as in .load('/data/flights')")
-        return cls(
-            values["path"],
-            values["splitBy"],
-            values["bounded"],
-            timedelta(microseconds=values["discoveryInterval"]),
-            values["indexing"],
-            timedelta(microseconds=values["maxFileAge"]),
-            format_of(values),
-            values["dataSchema"],
-            values["columns"],
-            **layout_arguments(values),
-        )
+        return cls(**files_arguments(values))
 
     @property
     def name(self) -> str:
