@@ -72,7 +72,8 @@ class Explanation:
     watermark
         The announced one, in microseconds.
     held_by
-        The splits that hold it there: of those that count, all with the smallest watermark, by id.
+        The splits that hold it there, by id: of those that count, all with the smallest watermark that do not wait
+        for the others.
     stands_for_us
         For how much processing time the watermark has not moved.
     limited_by
@@ -177,7 +178,10 @@ def explain(
         splits.append(split)
     counting = [split for split in splits if split.status in (SplitStatus.ACTIVE, SplitStatus.PAUSED)]
     slowest_us = min((split.watermark for split in counting), default=MAX_WATERMARK)
-    held_by = tuple(split.split_id for split in counting if split.watermark == slowest_us)
+    slowest = [split for split in counting if split.watermark == slowest_us]
+    # One that waits for the others at the limit is not what holds them.
+    holders = [split for split in slowest if split.waits_for is not WaitsFor.DRIFT] or slowest
+    held_by = tuple(split.split_id for split in holders)
     stands_for_us = max(now_us - stands_since_us, 0)
     return Explanation(table.combined, held_by, stands_for_us, limited_by, bound_us, tuple(splits))
 

@@ -1,10 +1,17 @@
-"""Options as Spark's users write them: strings, case-insensitive, an unknown one refused with the nearest name."""
+"""Options as Spark's users write them: strings, case-insensitive, an unknown one refused with the nearest name.
+
+An option that sets an attribute of a frozen dataclass is declared once, on that attribute's field:
+
+    max_rows: int | None = field(default=None, metadata=option("maxRows", integer(1), "At most so many."))
+
+`OptionSet.of` collects those of a class, with the fields' defaults; `arguments` makes keywords of parsed values.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,11 +22,16 @@ from streaming_source.exceptions import OptionError
 __all__ = [
     "Option",
     "OptionSet",
+    "arguments",
     "boolean",
     "choice",
     "duration",
     "duration_argument",
+    "duration_option",
+    "durations_as_timedelta",
     "integer",
+    "option",
+    "option_names",
     "optional_duration",
     "text",
 ]
@@ -72,6 +84,16 @@ class OptionSet:
         self._options = {option.name.lower(): option for option in options}
         self._prefixes = tuple(name[:-1] for name in self._options if name.endswith(".*"))
 
+    @classmethod
+    def of(cls, kind: type[Any]) -> OptionSet:
+        """Those that are declared on the fields of a dataclass, in their order; defaults are the fields'."""
+        found = [(field.metadata["option"], field.default) for field in fields(kind) if "option" in field.metadata]
+        given = [(declared, None if default is MISSING else default) for declared, default in found]
+        return cls(
+            replace(declared, default=default, default_text=declared.default_text or _default_text(default))
+            for declared, default in given
+        )
+
     def __iter__(self) -> Iterator[Option]:
         return iter(self._options.values())
 
@@ -113,6 +135,74 @@ class OptionSet:
         nearest = difflib.get_close_matches(name.lower(), self._options, n=1, cutoff=0.5)
         hint = f"; did you mean {self._options[nearest[0]].name}?" if nearest else "."
         return f"unknown option {name!r}{hint} Known options: {', '.join(sorted(option.name for option in self))}"
+
+
+def option(name: str, parse: Parser, doc: str, default_text: str = "") -> dict[str, Option]:
+    """Metadata of a dataclass's field that this option sets.
+
+    Parameters
+    ----------
+    name, parse, doc
+        See `Option`.
+    default_text
+        The field's default as the documentation says it; empty where that is how the default is written.
+    """
+    return {"option": Option(name, parse, doc, default_text=default_text)}
+
+
+def duration_option(
+    name: str, minimum_us: int, doc: str, default_text: str = "", *, optional: bool = False
+) -> dict[str, Any]:
+    """Metadata of a field that holds a duration; `durations_as_timedelta` reads such fields.
+
+    Parameters
+    ----------
+    name, doc, default_text
+        See `option`.
+    minimum_us
+        Of the duration, as an option and as the dataclass's argument.
+    optional
+        Whether it may be `none`.
+    """
+    parse_us = optional_duration(minimum_us) if optional else duration(minimum_us)
+
+    def parse(name: str, value: str) -> timedelta | None:
+        parsed_us = parse_us(name, value)
+        return None if parsed_us is None else timedelta(microseconds=parsed_us)
+
+    return {**option(name, parse, doc, default_text), "minimum_us": minimum_us}
+
+
+def durations_as_timedelta(value: Any) -> None:
+    """Let the durations of a frozen dataclass be equal however they were written; called in `__post_init__`.
+
+    Raises
+    ------
+    OptionError
+        If one is not a `timedelta` or Spark-style text, or too short.
+    """
+    for field in fields(value):
+        given = getattr(value, field.name)
+        if "minimum_us" in field.metadata and not (given is None and field.default is None):
+            object.__setattr__(value, field.name, duration_argument(field.name, given, field.metadata["minimum_us"]))
+
+
+def option_names(kind: type[Any]) -> dict[str, str]:
+    """Name of the field of a dataclass -> name of the option that sets it."""
+    return {field.name: field.metadata["option"].name for field in fields(kind) if "option" in field.metadata}
+
+
+def arguments(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Parsed values of `OptionSet.of(kind)` as keywords of the dataclass."""
+    return {field: values[name] for field, name in option_names(kind).items()}
+
+
+def _default_text(default: object) -> str:
+    if default is None or default == ():
+        return "none"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def text(name: str, value: str) -> str:

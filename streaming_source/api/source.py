@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from streaming_source.api.emitter import BlockEmitter, RecordEmitter, RecordEvaluator
 from streaming_source.api.fetching import Fetching
 from streaming_source.api.split import SourceSplit
+from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,17 +107,21 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         return Fetching.single_thread()
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT]:
-        """The reader of one micro-batch; by default the base reader over the four above.
+        """A reader of the source's own, for one micro-batch. Not overridden, it is the base reader over the four above.
 
-        The planner reads ahead with those four alone, where the enumerator is no `SupportsEventTimeIndex`: a reader of
-        one's own must emit the same records.
+        `streaming_source.reader.create_reader(source, context)` makes the one or the other; `create_base_reader` there
+        makes the base reader for an override to begin with. The planner reads ahead with the four above alone, where
+        the enumerator is no `SupportsEventTimeIndex`: a reader of one's own must emit the same records.
+
+        Raises
+        ------
+        UnsupportedOperationError
+            If it is not overridden.
         """
-        # Here and not above: `reader` builds on `api`, and this default is the one thread that leads back.
-        from streaming_source.reader import SourceReaderBase, create_fetcher_manager
-
-        manager = create_fetcher_manager(self.fetching, lambda: self.create_split_reader(context))
-        emitter = self.create_record_emitter(context)
-        return SourceReaderBase(manager, emitter, context, end_of_stream=self.end_of_stream)
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} has no reader of its own: streaming_source.reader.create_reader(source, context) "
+            "makes the reader of any source"
+        )
 
     @property
     @abstractmethod

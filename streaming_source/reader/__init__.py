@@ -12,8 +12,8 @@ from some 300,000 records on. So there is no second way to read, with rules of i
 
 from streaming_source.reader.adaptive import AdaptiveFetcherManager
 from streaming_source.reader.base import SourceReaderBase
-from streaming_source.reader.choice import create_fetcher_manager
-from streaming_source.reader.fetcher import SplitFetcher
+from streaming_source.reader.factory import create_base_reader, create_fetcher_manager, create_reader
+from streaming_source.reader.fetcher import SplitFetcher, SplitFetcherTask
 from streaming_source.reader.managers import (
     FixedSizeSplitFetcherManager,
     PerSplitFetcherManager,
@@ -21,7 +21,6 @@ from streaming_source.reader.managers import (
     SplitFetcherManager,
 )
 from streaming_source.reader.queue import ElementQueue
-from streaming_source.reader.tasks import SplitFetcherTask
 
 __all__ = [
     "AdaptiveFetcherManager",
@@ -33,5 +32,7 @@ __all__ = [
     "SplitFetcher",
     "SplitFetcherManager",
     "SplitFetcherTask",
+    "create_base_reader",
     "create_fetcher_manager",
+    "create_reader",
 ]

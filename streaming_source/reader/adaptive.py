@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Final, TypeVar
 
 from streaming_source.api import SourceSplit
-from streaming_source.reader.handover import Handover
+from streaming_source.reader.fetcher import Handover
 from streaming_source.reader.managers import SplitFetcherManager, SplitReaderSupplier
 from streaming_source.reader.queue import DEFAULT_CAPACITY
 

@@ -17,7 +17,7 @@ from streaming_source.api import (
     SplitState,
 )
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
-from streaming_source.reader.handover import Handover
+from streaming_source.reader.fetcher import Handover
 from streaming_source.reader.held import PausedElements
 from streaming_source.reader.managers import SplitFetcherManager
 from streaming_source.reader.split_output import SplitOutput

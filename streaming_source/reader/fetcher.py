@@ -1,30 +1,78 @@
-"""One thread, one `SplitReader`."""
+"""One thread, one `SplitReader`: what it does task by task, and what it hands over to the reader."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from streaming_source.api import SourceSplit, SplitReader
-from streaming_source.reader.handover import Handover
-from streaming_source.reader.queue import ElementQueue
-from streaming_source.reader.tasks import (
-    AddSplitsTask,
-    FetchTask,
-    PauseOrResumeSplitsTask,
-    RemoveSplitsTask,
-    SplitFetcherTask,
+from streaming_source.api import (
+    RecordsBySplits,
+    RecordsWithSplitIds,
+    SourceSplit,
+    SplitReader,
+    SplitsAddition,
+    SplitsRemoval,
 )
+from streaming_source.reader.queue import ElementQueue
 
-__all__ = ["SplitFetcher"]
+__all__ = ["Handover", "SplitFetcher", "SplitFetcherTask"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Handover(Generic[ElementT]):
+    """What one fetch brought, and from whom.
+
+    Attributes
+    ----------
+    fetcher
+        Whose fetch it was.
+    records
+        What it brought.
+    finished
+        Splits of this fetcher that are read to their end with these records.
+    removed
+        Splits that this fetcher has let go of, and of which nothing comes after these records.
+    seconds
+        How long the fetch took.
+    held
+        Elements that were taken out of the records and wait for their split to be resumed.
+    """
+
+    fetcher: SplitFetcher[Any, ElementT]
+    records: RecordsWithSplitIds[ElementT]
+    finished: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+    seconds: float = 0.0
+    held: int = 0
+
+    def recycle(self) -> None:
+        """Every element is out: give back the buffers, and tell the fetcher."""
+        try:
+            self.records.recycle()
+        finally:
+            self.fetcher.notify_recycled()
+
+
+class SplitFetcherTask(ABC):
+    """A step of a fetcher. Runs on its thread, outside of its lock."""
+
+    @abstractmethod
+    def run(self) -> bool:
+        """Do it; False to be called once more before any other task."""
+
+    def wake_up(self) -> None:  # noqa: B027 (most tasks do not block)
+        """Make `run` return soon, if it can block. Called from other threads, also when it is not running."""
 
 
 class SplitFetcher(Generic[SplitT, ElementT]):
@@ -61,7 +109,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         self._queue = queue
         self._on_error = on_error
         self._predecessor = predecessor
-        self._fetch = FetchTask(self, queue)
+        self._fetch = _FetchTask(self, queue)
         self._thread = threading.Thread(target=self._run, name=f"split-fetcher-{fetcher_id}", daemon=True)
         # All below is guarded by the lock, which is held for moments only and under which nothing else is called.
         self._changed = threading.Condition()
@@ -85,15 +133,15 @@ class SplitFetcher(Generic[SplitT, ElementT]):
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         """Take over splits, before the next fetch."""
-        self._enqueue(AddSplitsTask(self, splits), wake=True)
+        self._enqueue(_Step(lambda: self._add(splits)), wake=True)
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
         """Let go of splits, before the next fetch; a hand-over then says so."""
-        self._enqueue(RemoveSplitsTask(self, split_ids), wake=True)
+        self._enqueue(_Step(lambda: self._remove(split_ids)), wake=True)
 
     def pause_or_resume_splits(self, to_pause: Sequence[str], to_resume: Sequence[str]) -> None:
         """Pause and resume splits, before the next fetch. While all of its splits are paused it does not fetch."""
-        self._enqueue(PauseOrResumeSplitsTask(self, to_pause, to_resume), wake=True)
+        self._enqueue(_Step(lambda: self._pause_or_resume(to_pause, to_resume)), wake=True)
 
     def enqueue(self, task: SplitFetcherTask) -> None:
         """Run a task before the next fetch. It does not interrupt a fetch that blocks."""
@@ -138,28 +186,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         """All elements of one hand-over are out."""
         self.count_handed_over(-1)
 
-    # ---- for the tasks -------------------------------------------------------------------------------------------
-
-    def assign(self, splits: Sequence[SplitT]) -> None:
-        """Splits are this fetcher's from now on."""
-        with self._changed:
-            self._assigned.update((split.split_id, split) for split in splits)
-
-    def assigned(self, split_ids: Sequence[str]) -> list[SplitT]:
-        """Those of the splits that are this fetcher's."""
-        with self._changed:
-            return [self._assigned[split_id] for split_id in split_ids if split_id in self._assigned]
-
-    def mark_paused(self, to_pause: Sequence[str], to_resume: Sequence[str]) -> None:
-        """Note which of the assigned splits are paused."""
-        with self._changed:
-            self._paused.update(split_id for split_id in to_pause if split_id in self._assigned)
-            self._paused.difference_update(to_resume)
-
-    def leave(self, split_ids: Sequence[str]) -> None:
-        """Splits are not this fetcher's any more; a hand-over is to say so."""
-        with self._changed:
-            self._left |= self._unassign(split_ids)
+    # ---- for its fetches -----------------------------------------------------------------------------------------
 
     def take_left(self) -> frozenset[str]:
         """Splits that were let go of since the last call."""
@@ -235,7 +262,33 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             self.closed.set()
             _log.debug("%r has ended", self)
 
+    # ---- steps of the thread: splits that have finished meanwhile are left out -----------------------------------
+
+    def _add(self, splits: Sequence[SplitT]) -> None:
+        with self._changed:
+            self._assigned.update((split.split_id, split) for split in splits)
+        self.split_reader.handle_splits_changes(SplitsAddition(splits))
+
+    def _remove(self, split_ids: Sequence[str]) -> None:
+        splits = self._assigned_of(split_ids)
+        if splits:
+            self.split_reader.handle_splits_changes(SplitsRemoval(splits))
+            with self._changed:
+                self._left |= self._unassign([split.split_id for split in splits])
+
+    def _pause_or_resume(self, to_pause: Sequence[str], to_resume: Sequence[str]) -> None:
+        pausing, resuming = self._assigned_of(to_pause), self._assigned_of(to_resume)
+        if self.split_reader.supports_pausing and (pausing or resuming):
+            self.split_reader.pause_or_resume_splits(pausing, resuming)
+        with self._changed:
+            self._paused.update(split.split_id for split in pausing)
+            self._paused.difference_update(to_resume)
+
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _assigned_of(self, split_ids: Sequence[str]) -> list[SplitT]:
+        with self._changed:
+            return [self._assigned[split_id] for split_id in split_ids if split_id in self._assigned]
 
     def _enqueue(self, task: SplitFetcherTask, *, wake: bool) -> None:
         with self._changed:
@@ -255,3 +308,72 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             del self._assigned[split_id]
             self._paused.discard(split_id)
         return gone
+
+
+class _Step(SplitFetcherTask):
+    """A task that does not block."""
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step = step
+
+    def run(self) -> bool:
+        """See `SplitFetcherTask`."""
+        self._step()
+        return True
+
+
+class _FetchTask(SplitFetcherTask, Generic[SplitT, ElementT]):
+    """Fetches once, and puts what it brought into the queue.
+
+    A wake-up can come at any moment. What was fetched and could not be put is kept for the next run, so that nothing is
+    lost and nothing fetched twice.
+    """
+
+    def __init__(self, fetcher: SplitFetcher[SplitT, ElementT], queue: ElementQueue[Handover[ElementT]]) -> None:
+        self._fetcher = fetcher
+        self._queue = queue
+        self._fetched: Handover[ElementT] | None = None
+        self._woken = False
+
+    @property
+    def holds_records(self) -> bool:
+        """Whether something was fetched and is not in the queue yet."""
+        return self._fetched is not None
+
+    def run(self) -> bool:
+        """See `SplitFetcherTask`."""
+        try:
+            if self._fetched is None and not self._woken:
+                self._fetched = self._next()
+            # Asked again, after `_fetched` was set: from here on `wake_up` wakes the put.
+            if self._fetched is not None and not self._woken:
+                self._put(self._fetched)
+        finally:
+            self._woken = False
+        return True
+
+    def wake_up(self) -> None:
+        """See `SplitFetcherTask`."""
+        self._woken = True
+        if self._fetched is None:
+            self._fetcher.split_reader.wake_up()
+        else:
+            self._queue.wake_up(self._fetcher.fetcher_id)
+
+    def _next(self) -> Handover[ElementT]:
+        left = self._fetcher.take_left()
+        if left:
+            return Handover(self._fetcher, RecordsBySplits(), removed=left)
+        began = time.perf_counter()
+        records = self._fetcher.split_reader.fetch()
+        seconds = time.perf_counter() - began
+        finished = self._fetcher.finish(records.finished_splits)
+        return Handover(self._fetcher, records, finished, seconds=seconds)
+
+    def _put(self, fetched: Handover[ElementT]) -> None:
+        # Counted before the reader can see it: it may be recycled before put returns.
+        self._fetcher.count_handed_over(1)
+        if self._queue.put(self._fetcher.fetcher_id, fetched):
+            self._fetched = None
+        else:
+            self._fetcher.count_handed_over(-1)

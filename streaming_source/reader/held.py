@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Set
 from typing import Generic, TypeVar
 
-from streaming_source.reader.handover import Handover
+from streaming_source.reader.fetcher import Handover
 
 __all__ = ["PausedElements"]
 

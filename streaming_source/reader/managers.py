@@ -12,8 +12,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from streaming_source.api import SourceSplit, SplitReader
 from streaming_source.exceptions import SourceError
-from streaming_source.reader.fetcher import SplitFetcher
-from streaming_source.reader.handover import Handover
+from streaming_source.reader.fetcher import Handover, SplitFetcher
 from streaming_source.reader.queue import DEFAULT_CAPACITY, ElementQueue
 
 __all__ = [

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from alignment.plan.by_index import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.api import Option, OptionSet
-from streaming_source.api.options import boolean, choice, duration, integer, optional_duration, text
+from streaming_source.api.options import arguments, boolean, choice, duration, integer, option, optional_duration, text
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.watermark_rows import EMITTED, FAR_US
@@ -76,135 +76,133 @@ STRATEGY_OPTIONS: Final = OptionSet(
 )
 """What makes a `WatermarkStrategy`; `from_source` takes the strategy itself instead."""
 
-FRAME_OPTIONS: Final = OptionSet(
-    [
-        Option(
+
+@dataclass(frozen=True, slots=True)
+class FrameOptions:
+    """What becomes of records on their way into the frame. What an attribute means stands in its option.
+
+    `watermark_rows` says that they are emitted; `is_half_exact` that the user set the option, and no more than that.
+    """
+
+    event_time_as: str | None = field(
+        default=None,
+        metadata=option(
             "eventTimeAs",
             text,
             "Name of the column with the event time, which is added unless it is a timestamp column of that name.",
-            None,
             "the timestamp column where it comes from, else `event_time`",
         ),
-        Option(
+    )
+    lateness: str = field(
+        default="bounded",
+        metadata=option(
             "lateness",
             choice("bounded", "none"),
             "`bounded`: `maxOutOfOrderness` is the contract; `none`: no record that the index sees is ever late.",
-            "bounded",
-            "bounded",
         ),
-        Option(
+    )
+    late: str = field(
+        default="keep",
+        metadata=option(
             "late",
             choice("keep", "drop", "fail"),
             "What to do with a record at or below the watermark already announced. It is counted in any case.",
-            "keep",
-            "keep",
         ),
-        Option(
+    )
+    invalid_timestamp: str = field(
+        default="fail",
+        metadata=option(
             "invalidTimestamp",
             choice("fail", "null", "drop"),
             "What to do with a record whose event time is null or unreadable, or, with the exact watermark, before "
             "1970 or after 3999.",
-            "fail",
-            "fail",
         ),
-        Option(
+    )
+    watermark_rows: bool = field(
+        default=False,
+        metadata=option(
             "watermarkRows",
             _watermark_rows,
             "Not needed: `read_stream` and `with_exact_watermark` see to them. With `true` a query that has been "
             "through neither does not start.",
-            False,
-            "false",
         ),
-        Option(
-            "includeMetadata",
-            boolean,
-            "Add `_split`, `_position`, `_source_timestamp` and `_late`.",
-            False,
-            "false",
-        ),
-        Option("maxRowsPerTrigger", integer(1), "At most this many records a micro-batch, by event time."),
-        Option(
+    )
+    is_half_exact: bool = False
+    include_metadata: bool = field(
+        default=False,
+        metadata=option("includeMetadata", boolean, "Add `_split`, `_position`, `_source_timestamp` and `_late`."),
+    )
+    max_rows: int | None = field(
+        default=None,
+        metadata=option("maxRowsPerTrigger", integer(1), "At most this many records a micro-batch, by event time."),
+    )
+    min_rows: int | None = field(
+        default=None,
+        metadata=option(
             "minRowsPerTrigger",
             integer(1),
             "Wait until so many records are there, but not for longer than `maxTriggerDelay`. Not in AvailableNow.",
         ),
-        Option(
+    )
+    max_delay_us: int = field(
+        default=15 * 60 * _SECOND_US,
+        metadata=option(
             "maxTriggerDelay",
             duration(1),
             "With `minRowsPerTrigger`: how long a micro-batch may wait for more.",
-            15 * 60 * _SECOND_US,
             "15 minutes",
         ),
-        Option("numReaders", integer(1), "Tasks that read one micro-batch, at most; default: the cores of the driver."),
-        Option(
+    )
+    readers: int | None = field(
+        default=None,
+        metadata=option(
+            "numReaders",
+            integer(1),
+            "Tasks that read one micro-batch, at most; default: the cores of the driver.",
+        ),
+    )
+    min_readers: int | None = None
+    allow_unaligned: bool = field(
+        default=False,
+        metadata=option(
             "allowUnalignedSourceSplits",
             boolean,
             "For readers of your own that pause splits while they read: go on where one cannot be paused, instead of "
             "refusing to start. The connectors here are cut ahead of reading, and need no pausing.",
-            False,
-            "false",
         ),
-        Option(
+    )
+    reports: bool = False
+    gateway_host: str | None = field(
+        default=None,
+        metadata=option(
             "gatewayHost",
             text,
             "Where the planner listens to its readers, if it must: with `indexing=off`, and for sources whose readers "
             "send events. Default: the loopback address in local mode, `spark.driver.host` on a cluster.",
         ),
-        Option("gatewayPort", integer(0), "Port of the same; 0 for any that is free.", 0, "0"),
-        Option("gatewayCertificate", text, "PEM file on the driver: the gateway speaks TLS. With `gatewayKey`."),
-        Option("gatewayKey", text, "PEM file on the driver: the private key of `gatewayCertificate`."),
-        Option(
+    )
+    gateway_port: int = field(
+        default=0, metadata=option("gatewayPort", integer(0), "Port of the same; 0 for any that is free.")
+    )
+    gateway_certificate: str | None = field(
+        default=None,
+        metadata=option(
+            "gatewayCertificate", text, "PEM file on the driver: the gateway speaks TLS. With `gatewayKey`."
+        ),
+    )
+    gateway_key: str | None = field(
+        default=None,
+        metadata=option("gatewayKey", text, "PEM file on the driver: the private key of `gatewayCertificate`."),
+    )
+    event_log: str | None = field(
+        default=None,
+        metadata=option(
             "eventLog",
             text,
             "Folder on the driver's host into which the planner writes all that it learns and plans, but no record: "
             "for a bug report. `alignment.recording.replay` makes the same plans of it.",
         ),
-        Option("maxFutureSkew", optional_duration(1), "Reserved; see `frame_options`."),
-    ]
-)
-"""What both doors take: `readStream.format(...)` and `from_source`."""
-
-SOURCE_OPTIONS: Final = OptionSet(
-    [
-        Option(
-            "indexing",
-            choice("auto", "off"),
-            "`auto`: the source's own index, or reading ahead in the planner. `off`: event times are learnt from what "
-            "the readers report; nothing is read twice, and `maxDrift` is kept only about.",
-            "auto",
-            "auto",
-        )
-    ]
-)
-"""What `from_source` takes beside; the formats have options of the same names, with values of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class FrameOptions:
-    """What becomes of records on their way into the frame. See `FRAME_OPTIONS` for the meanings.
-
-    `watermark_rows` says that they are emitted; `is_half_exact` that the user set the option, and no more than that.
-    """
-
-    event_time_as: str | None = None
-    lateness: str = "bounded"
-    late: str = "keep"
-    invalid_timestamp: str = "fail"
-    watermark_rows: bool = False
-    is_half_exact: bool = False
-    include_metadata: bool = False
-    max_rows: int | None = None
-    min_rows: int | None = None
-    max_delay_us: int = 15 * 60 * _SECOND_US
-    readers: int | None = None
-    min_readers: int | None = None
-    allow_unaligned: bool = False
-    reports: bool = False
-    gateway_host: str | None = None
-    gateway_port: int = 0
-    gateway_certificate: str | None = None
-    gateway_key: str | None = None
-    event_log: str | None = None
+    )
 
     @property
     def time_limit_us(self) -> int | None:
@@ -224,6 +222,26 @@ class FrameOptions:
         """The same for a batch read, where nothing is late and no watermark row is added."""
         without = replace(self, watermark_rows=False, is_half_exact=False, reports=False)
         return replace(without, late="keep", max_rows=None, min_rows=None)
+
+
+FRAME_OPTIONS: Final = OptionSet.of(FrameOptions) | OptionSet(
+    [Option("maxFutureSkew", optional_duration(1), "Reserved; see `frame_options`.")]
+)
+"""What both doors take: `readStream.format(...)` and `from_source`."""
+
+SOURCE_OPTIONS: Final = OptionSet(
+    [
+        Option(
+            "indexing",
+            choice("auto", "off"),
+            "`auto`: the source's own index, or reading ahead in the planner. `off`: event times are learnt from what "
+            "the readers report; nothing is read twice, and `maxDrift` is kept only about.",
+            "auto",
+            "auto",
+        )
+    ]
+)
+"""What `from_source` takes beside; the formats have options of the same names, with values of their own."""
 
 
 def frame_options(values: Mapping[str, Any]) -> FrameOptions:
@@ -246,27 +264,13 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
             "option maxFutureSkew is not supported yet; leave it out or set it to none, "
             "and filter records from the future in the producer"
         )
-    return FrameOptions(
-        event_time_as=values["eventTimeAs"],
-        lateness=values["lateness"],
-        late=values["late"],
-        invalid_timestamp=values["invalidTimestamp"],
-        watermark_rows=values["watermarkRows"] == EMITTED,
-        is_half_exact=values["watermarkRows"] is True,
-        include_metadata=values["includeMetadata"],
-        max_rows=values["maxRowsPerTrigger"],
-        min_rows=values["minRowsPerTrigger"],
-        max_delay_us=values["maxTriggerDelay"],
-        readers=values["numReaders"],
-        min_readers=values.get("minPartitions"),
-        allow_unaligned=values["allowUnalignedSourceSplits"],
-        reports=values.get("indexing") == "off",
-        gateway_host=values["gatewayHost"],
-        gateway_port=values["gatewayPort"],
-        gateway_certificate=values["gatewayCertificate"],
-        gateway_key=values["gatewayKey"],
-        event_log=values["eventLog"],
-    )
+    own = {
+        "watermark_rows": values["watermarkRows"] == EMITTED,
+        "is_half_exact": values["watermarkRows"] is True,
+        "min_readers": values.get("minPartitions"),
+        "reports": values.get("indexing") == "off",
+    }
+    return FrameOptions(**arguments(FrameOptions, values) | own)
 
 
 def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:

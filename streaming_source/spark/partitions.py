@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from streaming_source.api import InputStatus, Source, SourceEvent, SourceReaderContext, SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.gateway import GatewayAddress, GatewayClient
+from streaming_source.reader import create_reader
 from streaming_source.spark.channel import ANSWERS_S, ReaderChannel
 from streaming_source.spark.rows import FrameOutput, RowShaper
 
@@ -110,7 +111,7 @@ def _read(
     events: Sequence[SourceEvent],
     channel: ReaderChannel | None,
 ) -> Iterator[pa.RecordBatch]:
-    reader = source.create_reader(context)
+    reader = create_reader(source, context)
     try:
         reader.add_splits(splits)
         reader.notify_no_more_splits()

@@ -23,6 +23,7 @@ from streaming_source.api import (
 )
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
+from streaming_source.reader import create_reader
 from streaming_source.testing.checks import check_batch
 from streaming_source.testing.clock import FakeClock, InlineWorkers
 from streaming_source.testing.inline import PATIENCE_S, create_inline_reader
@@ -60,7 +61,7 @@ class SourceHarness:
     min_rows
         The smallest range that is worth a reader of its own.
     threads
-        Readers fetch on threads, as on an executor, with `Source.create_reader`. If not, on the one thread there is.
+        Readers are those of an executor, and fetch on threads. If not, they fetch on the one thread there is.
     reports
         Event times are learnt from what the readers report (`indexing=off`). Called with the reports of each task, it
         says what arrives of them; None where the planner knows event times ahead of reading.
@@ -232,7 +233,7 @@ class SourceHarness:
     def create_reader(self, context: SourceReaderContext) -> SourceReader[Any]:
         """A reader of the source, with threads or without as this harness reads."""
         if self._threads:
-            return self.source.create_reader(context)
+            return create_reader(self.source, context)
         return create_inline_reader(self.source, context, self._patience_s)
 
     # ---- what came of it -----------------------------------------------------------------------------------------

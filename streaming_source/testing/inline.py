@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitReader
 from streaming_source.reader import SourceReaderBase, SplitFetcher, SplitFetcherManager
-from streaming_source.reader.handover import Handover
+from streaming_source.reader.fetcher import Handover
 
 __all__ = ["PATIENCE_S", "InlineFetcherManager", "create_inline_reader"]
 
@@ -23,14 +23,14 @@ PATIENCE_S: Final = 30.0
 def create_inline_reader(
     source: Source[SplitT, Any], context: SourceReaderContext, patience_s: float = PATIENCE_S
 ) -> SourceReaderBase[SplitT, Any]:
-    """The reader that `Source.create_reader` makes by default, without threads.
+    """The base reader of a source (`streaming_source.reader.create_base_reader`), without threads.
 
     Its `SplitReader` must not wait in `fetch` for records that are not there.
 
     Parameters
     ----------
     source, context
-        See `Source.create_reader`.
+        See `create_base_reader`.
     patience_s
         How long may be fetched in vain, by the wall clock; then the reader has nothing available.
     """

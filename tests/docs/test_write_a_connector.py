@@ -26,6 +26,7 @@ from streaming_source import from_source
 from streaming_source.api import InputStatus, RecordSplit, SourceReaderContext
 from streaming_source.api.clients import KEPT_CLIENTS
 from streaming_source.exceptions import MalformedDataError, NoDataError, SchemaError
+from streaming_source.reader import create_reader
 from streaming_source.testing import CollectingOutput, SourceHarness
 from tests.docs.pages import ROOT, code, printed
 from tests.spark.support import Run, available_now, eventually, fails_with
@@ -171,7 +172,7 @@ def test_a_planned_range_comes_without_the_rows_that_were_deleted_meanwhile_and_
 ) -> None:
     source = connector.SqliteSource(skewed.path)
     skewed.execute("DELETE FROM slow WHERE id > 5")
-    reader = source.create_reader(SourceReaderContext(source.schema()))
+    reader = create_reader(source, SourceReaderContext(source.schema()))
     output = CollectingOutput(STRATEGY.timestamp_assigner)
     reader.add_splits([RecordSplit("slow", 3).until(200), RecordSplit("ahead").until(1000)])
     reader.notify_no_more_splits()

@@ -347,7 +347,7 @@ def test_a_broken_file_is_an_error_or_ignored_and_counted(
     assert any("ignored: " in record.message and "1.parquet" in record.message for record in caplog.records)
     counted = SourceHarness(lenient, strategy())
     counted.run()
-    assert counted.coordinator.hosted.context.metric_group.values()["ignoredFiles"] == 1
+    assert counted.coordinator.runtime.context.metric_group.values()["ignoredFiles"] == 1
     run.close()
     counted.close()
 

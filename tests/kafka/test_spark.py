@@ -96,7 +96,7 @@ def test_min_partitions_gives_at_least_as_many_tasks(spark: SparkSession, topic:
         tasks.append(batch.rdd.getNumPartitions())
 
     for indexing in ("auto", "scan", "off"):
-        frame = stream(spark, topic, minPartitions=7, indexing=indexing, watermarkRows="true")
+        frame = exact(spark, topic, minPartitions=7, indexing=indexing)
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / indexing))
         assert writer.trigger(availableNow=True).start().awaitTermination(120)
         assert max(tasks) == 7, indexing

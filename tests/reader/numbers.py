@@ -25,7 +25,7 @@ from streaming_source.api import (
     SplitsChange,
 )
 from streaming_source.reader import ElementQueue, SingleThreadFetcherManager, SourceReaderBase, SplitFetcherManager
-from streaming_source.reader.handover import Handover
+from streaming_source.reader.fetcher import Handover
 
 SCHEMA = pa.schema([("n", pa.int64())])
 NUMBERS = pa.record_batch([pa.array(range(100_000))], schema=SCHEMA)

@@ -33,7 +33,8 @@ from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.formats import ParquetFormat
 from streaming_source.connectors.files.split import FileRange, FileSplit
 from streaming_source.connectors.files.split_reader import FileSplitReader
-from streaming_source.reader import AdaptiveFetcherManager, SourceReaderBase, create_fetcher_manager
+from streaming_source.exceptions import UnsupportedOperationError
+from streaming_source.reader import AdaptiveFetcherManager, SourceReaderBase, create_fetcher_manager, create_reader
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.partitions import AlignedInputPartition, read_splits
 from streaming_source.spark.rows import RowShaper
@@ -175,13 +176,30 @@ def test_splits_of_files_can_be_spread_over_more_fetchers_while_they_are_read(sp
 def test_the_shipped_connectors_run_on_the_base_reader_and_have_no_thread_of_their_own(tmp_path: Path) -> None:
     for source in (FileSource(str(tmp_path)), DataGeneratorSource()):
         before = threading.enumerate()
-        reader: SourceReader[Any] = source.create_reader(context())
+        reader: SourceReader[Any] = create_reader(source, context())
         assert type(reader) is SourceReaderBase
         reader.close()
         split_reader = source.create_split_reader(context())
         assert split_reader.supports_pausing
         split_reader.close()
         assert threading.enumerate() == before
+
+
+def test_a_reader_of_the_sources_own_goes_before_the_base_reader() -> None:
+    own = object()
+
+    class OwnReader(DataGeneratorSource):
+        def create_reader(self, context: SourceReaderContext) -> Any:
+            return own
+
+    assert create_reader(OwnReader(), context()) is own
+
+
+def test_a_source_without_a_reader_of_its_own_says_what_makes_one() -> None:
+    with pytest.raises(
+        UnsupportedOperationError, match=r"DataGeneratorSource .* streaming_source\.reader\.create_reader"
+    ):
+        DataGeneratorSource().create_reader(context())
 
 
 # ---- on an executor ------------------------------------------------------------------------------------------------

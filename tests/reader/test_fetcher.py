@@ -8,7 +8,7 @@ import pytest
 
 from streaming_source.api import RecordBlock, RecordsBySplits, RecordsWithSplitIds, SplitReader
 from streaming_source.reader import ElementQueue, SingleThreadFetcherManager, SplitFetcher, SplitFetcherTask
-from streaming_source.reader.handover import Handover
+from streaming_source.reader.fetcher import Handover
 from tests.reader.numbers import (
     WAIT_S,
     BlockingSplitReader,

@@ -28,7 +28,7 @@ def write_two_logs_and_an_empty_one(root: Path) -> None:
 
 
 def plain(frame: DataFrame) -> DataFrame:
-    return frame.withWatermark("event_time", "10 minutes").select("k")
+    return frame.withWatermark("ts", "10 minutes").select("k")
 
 
 def test_available_now_reads_20_of_20_rows_beside_an_empty_directory(

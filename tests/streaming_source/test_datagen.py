@@ -19,12 +19,13 @@ from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
 from alignment.plan.by_index import PlanningRules
 from alignment.timestamps import (
+    NO_TIMESTAMP,
     CallableTimestampAssigner,
     FieldTimestampAssigner,
     RecordTimestampAssigner,
     TimestampAssigner,
 )
-from alignment.watermarks import MAX_WATERMARK, NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
     RecordBlock,
     RecordsWithSplitIds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from alignment import WatermarkStrategy
 from alignment.durations import parse_duration_us
 from streaming_source import required_delay
+from streaming_source.api.options import OptionSet, arguments, duration_option, durations_as_timedelta, option, text
 from streaming_source.connectors.files import FileSource
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import AlignedDataSource
@@ -155,3 +157,40 @@ def test_no_delay_is_enough_for_a_generator_whose_bound_is_unknown() -> None:
     with pytest.raises(OptionError, match="needs a strategy with a bound on out-of-orderness; use the exact watermark"):
         required_delay(WatermarkStrategy.no_watermarks())
     assert required_delay(WatermarkStrategy.for_bounded_out_of_orderness(timedelta(milliseconds=7))) == "7 milliseconds"
+
+
+@dataclass(frozen=True)
+class Fetches:
+    place: str = field(metadata=option("place", text, "Where.", "required"))
+    size: float = field(default=1000.0, metadata=option("fetchSize", lambda _, value: float(value), "How much."))
+    every: timedelta | str = field(default="2 seconds", metadata=duration_option("fetchEvery", 1000, "How often."))
+    until: timedelta | str | None = field(
+        default=None, metadata=duration_option("fetchUntil", 1, "How long.", optional=True)
+    )
+    unseen: int = 7
+
+    def __post_init__(self) -> None:
+        durations_as_timedelta(self)
+
+
+def test_options_declared_on_fields_have_their_defaults_and_become_keywords() -> None:
+    options = OptionSet.of(Fetches)
+    assert [(o.name, o.default, o.default_text) for o in options] == [
+        ("place", None, "required"),
+        ("fetchSize", 1000.0, "1000"),
+        ("fetchEvery", "2 seconds", "2 seconds"),
+        ("fetchUntil", None, "none"),
+    ]
+    given = options.parse({"PLACE": "here", "fetchsize": "2.5", "fetchUntil": "1 minute"})
+    assert Fetches(**arguments(Fetches, given)) == Fetches("here", 2.5, timedelta(seconds=2), "60 seconds")
+    assert Fetches(**arguments(Fetches, options.parse({"place": "here"}))) == Fetches("here", until=None)
+    assert Fetches(**arguments(Fetches, options.parse({"place": "here", "fetchUntil": "none"}))) == Fetches("here")
+
+
+def test_a_duration_that_is_too_short_is_refused_as_an_option_and_as_an_argument() -> None:
+    with pytest.raises(OptionError, match="option fetchEvery = '1 microsecond'"):
+        OptionSet.of(Fetches).parse({"fetchEvery": "1 microsecond"})
+    with pytest.raises(OptionError, match="every"):
+        Fetches("here", every=timedelta(microseconds=1))
+    with pytest.raises(OptionError, match="every"):
+        Fetches("here", every=None)  # type: ignore[arg-type]

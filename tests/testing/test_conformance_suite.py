@@ -21,6 +21,7 @@ from streaming_source.api import (
     SplitReader,
 )
 from streaming_source.connectors.datagen import DataGeneratorSource
+from streaming_source.reader import create_base_reader
 from streaming_source.testing import TestingSource
 from streaming_source.testing.conformance import Expected, SourceConformance
 from streaming_source.testing.conformance.serializing import _splits_of
@@ -142,7 +143,7 @@ class LeavesThreads(TestingSource):
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[RecordSplit]:
         threading.Thread(target=self.released.wait, daemon=True).start()
-        return super().create_reader(context)
+        return create_base_reader(self, context)
 
 
 class AllColumns(TestingSource):

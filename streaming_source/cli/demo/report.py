@@ -119,7 +119,7 @@ def _notes(verdict: Verdict, plan: Plan, bound_us: int, spark_batches: Sequence[
         "It ran with trigger AvailableNow: it takes the files in their order whatever else is there already. The "
         "aligned stream ran while they arrived, so that it knew nothing of later files, and ended with AvailableNow.",
         "The data is a backfill: all carriers exported in parallel, each at one pace, after the year was over. That is "
-        "why so much is lost; live, with all carriers at nearly the same hour, Spark's stream would lose few or none.",
+        "why so much is lost: a live stream loses as much as its splits drift apart.",
         "The aligned stream is counted by the windows that it has closed; the last ones close when the source ends.",
     ]
 

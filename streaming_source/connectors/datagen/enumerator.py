@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,8 @@ from streaming_source.api import (
     SupportsEventTimeIndex,
 )
 from streaming_source.connectors.datagen.arrivals import Arrival, Arrivals, EventTimeReader
+from streaming_source.connectors.datagen.config import GeneratorConfig
 from streaming_source.connectors.datagen.split import GeneratedSplit, GeneratorCheckpoint
-
-if TYPE_CHECKING:
-    from streaming_source.connectors.datagen.source import DataGeneratorSource
 
 __all__ = ["GeneratorSplitEnumerator", "wall_clock_us"]
 
@@ -33,11 +30,11 @@ def wall_clock_us() -> int:
 class GeneratorSplitEnumerator(
     SupportsEventTimeIndex[GeneratedSplit], SplitEnumerator[GeneratedSplit, GeneratorCheckpoint]
 ):
-    """Lets the records of a `DataGeneratorSource` arrive. Each reader gets its share of the splits as it registers.
+    """Lets the records of a generator arrive. Each reader gets its share of the splits as it registers.
 
     Parameters
     ----------
-    source
+    config
         What is generated.
     context
         The planner that hosts this.
@@ -54,17 +51,17 @@ class GeneratorSplitEnumerator(
 
     def __init__(
         self,
-        source: DataGeneratorSource,
+        config: GeneratorConfig,
         context: SplitEnumeratorContext[GeneratedSplit],
         checkpoint: GeneratorCheckpoint | None,
         clock_us: Callable[[], int] = wall_clock_us,
     ) -> None:
-        self._source = source
+        self._config = config
         self._context = context
         self._clock_us = clock_us
         self._is_restart = checkpoint is not None
         self._arrival_epoch_us = checkpoint.arrival_epoch_us if checkpoint else None
-        self._times = EventTimeReader(source.generator, context.timestamp_assigner, context.schema)
+        self._times = EventTimeReader(config.generator, context.timestamp_assigner, context.schema)
         self._in_work: dict[int, int] = {}
 
     # ---- discovery -----------------------------------------------------------------------------------------------
@@ -72,22 +69,22 @@ class GeneratorSplitEnumerator(
     def start(self) -> None:
         """See `SplitEnumerator`."""
         if not self._is_restart:
-            self._in_work = dict.fromkeys(range(self._source.splits), 0)
-        rows, told = self._source.rows_per_split, dict(self._in_work)
-        if self._source.bounded:
+            self._in_work = dict.fromkeys(range(self._config.splits), 0)
+        rows, told = self._config.rows_per_split, dict(self._in_work)
+        if self._config.bounded:
             self._context.call_async(Arrivals(self._times, rows, None, told).look, self._on_arrivals)
             return
         if self._arrival_epoch_us is None:
             self._arrival_epoch_us = self._clock_us()
         epoch_us = self._arrival_epoch_us
         arrivals = Arrivals(self._times, rows, lambda: self._clock_us() - epoch_us, told)
-        period = self._source.discovery_interval_us / 1e6
+        period = self._config.discovery_interval_us / 1e6
         self._context.call_async(arrivals.look, self._on_arrivals, period_seconds=period)
 
     def add_reader(self, subtask_id: int) -> None:
         """See `SplitEnumerator`."""
         if not self._is_restart:
-            share = range(subtask_id, self._source.splits, self._context.current_parallelism())
+            share = range(subtask_id, self._config.splits, self._context.current_parallelism())
             splits = [GeneratedSplit(number) for number in share]
             self._context.assign_splits(SplitsAssignment({subtask_id: splits}))
         self._context.signal_no_more_splits(subtask_id)

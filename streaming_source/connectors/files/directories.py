@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from streaming_source.api import SplitEnumeratorContext
+from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.discovery import DirectoryDiscovery, Found, FoundFile
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.listing import names_in
 from streaming_source.connectors.files.log import FileLog, LoggedFile
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-
-if TYPE_CHECKING:
-    from streaming_source.connectors.files.source import FileSource
 
 __all__ = ["DirectoryEnumerator"]
 
@@ -24,14 +21,14 @@ class DirectoryEnumerator(FileSplitEnumerator):
 
     Parameters
     ----------
-    source, context, checkpoint
+    config, context, checkpoint
         See `FileSplitEnumerator`.
     """
 
     def __init__(
-        self, source: FileSource, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
+        self, config: FilesConfig, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> None:
-        super().__init__(source, context, checkpoint)
+        super().__init__(config, context, checkpoint)
         self._finished = set(checkpoint.finished)
         self._newest_ms = 0
         self._looked = False
@@ -45,7 +42,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         """See `SplitEnumerator`."""
         restored = self._restored.items()
         discovery = DirectoryDiscovery(
-            self._source.root,
+            self._config.root,
             self._describe_or_nothing,
             self._context.map_on_workers,
             self._until_ms,
@@ -54,7 +51,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
             fully_read=frozenset(split_id for split_id, split in restored if split.row is None),
             finished=frozenset(self._finished),
         )
-        period = None if self._source.bounded else self._source.discovery_interval_us / 1e6
+        period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
         self._context.call_async(
             discovery.look, self._on_found, period_seconds=period, at_each_trigger=period is not None
         )
@@ -70,7 +67,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         if not self._looked:
             self._looked = True
             self._check_restored()
-        if self._source.bounded:
+        if self._config.bounded:
             if self._until_ms is None:
                 self._until_ms = self._newest_ms
             for split_id in {*self._logs, *self._restored}:
@@ -141,7 +138,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
 
     def _names_between(self, start: FileSplit, end: FileSplit) -> list[str]:
         """Names of the files that two states of a directory lie in, and of those between."""
-        names = names_in(self._source.root, end.split_id)
+        names = names_in(self._config.root, end.split_id)
         from_first = [name for name in names if name > start.file or (name == start.file and start.row is not None)]
         return [name for name in from_first if name <= end.file]
 

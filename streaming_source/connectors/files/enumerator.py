@@ -6,31 +6,28 @@ import posixpath
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
 from streaming_source.connectors.files.cleaning import Cleaner
+from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.connectors.files.tolerance import Tolerance
 from streaming_source.exceptions import DataLossError, FileGoneError
 
-if TYPE_CHECKING:
-    from streaming_source.connectors.files.source import FileSource
-
 __all__ = ["FileSplitEnumerator"]
 
 
 class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[FileSplit, FilesCheckpoint]):
-    """Finds the files of a `FileSource`, and tells their event times.
+    """Finds the files of a source, and tells their event times.
 
     Parameters
     ----------
-    source
+    config
         What to look for.
     context
         The planner that hosts this.
@@ -39,14 +36,14 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
     """
 
     def __init__(
-        self, source: FileSource, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
+        self, config: FilesConfig, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> None:
-        self._source = source
+        self._config = config
         self._context = context
-        self._filesystem, self._root = source.root.open()
-        self._reading = source.reading
+        self._filesystem, self._root = config.root.open()
+        self._reading = config.reading
         self._cleaner = Cleaner(
-            source.clean_source, source.archive_root, self._filesystem, self._root, context.map_on_workers
+            config.clean_source, config.archive_root, self._filesystem, self._root, context.map_on_workers
         )
         self._logs: dict[str, FileLog] = {}
         # Of the splits that the last state finished: its ranges are asked for next.
@@ -68,7 +65,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         file = self._logs[split_id].locate(start)
         assert file is not None, "the index asks only for records it was told of"
         first = start - file.position
-        with self._source.tolerance.tolerated():
+        with self._config.tolerance.tolerated():
             stored = StoredFile(self._filesystem, file.path)
             rows = FileRows(stored, first, first + stop - start, file.place_of(first))
             return self._reading.event_times(rows, self._context.schema, self._context.timestamp_assigner)
@@ -105,10 +102,10 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
     def _describe(self, path: str) -> FileBlocks | None:
         """What is in a file; None of one that the source goes on without."""
-        with self._source.tolerance.tolerated():
+        with self._config.tolerance.tolerated():
             file = StoredFile(self._filesystem, path)
             return self._reading.describe(
-                file, self._context.schema, self._context.timestamp_assigner, self._source.indexing
+                file, self._context.schema, self._context.timestamp_assigner, self._config.indexing
             )
         self._context.metric_group.counter("ignoredFiles").inc()
         return None
@@ -134,7 +131,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             unread = np.cumsum(rows) - read
             rest = unread > 0
             rows, low, high = np.minimum(rows, unread)[rest], low[rest], high[rest]
-        if self._source.tolerance != Tolerance():
+        if self._config.tolerance != Tolerance():
             first = file.position + read + np.cumsum(rows) - rows
             self._latest_in.setdefault(split_id, {}).update(zip(first.tolist(), high.tolist(), strict=True))
         self._context.add_blocks(split_id, rows, low, high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from pyarrow import fs
@@ -15,6 +15,7 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.approximate_minimum import ApproximateMinimum
 from streaming_source.connectors.files.backlog import Backlog, WaitingFile
+from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finished import FinishedFiles, OrderKey, RecentFiles, order_key
 from streaming_source.connectors.files.finite_discovery import FileDiscovery, FoundFiles, warn_ignored
@@ -26,9 +27,6 @@ from streaming_source.connectors.files.marks import marks_of
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.connectors.files.state_log import LoggedFiles
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
-
-if TYPE_CHECKING:
-    from streaming_source.connectors.files.source import FileSource
 
 __all__ = ["FiniteFileEnumerator"]
 
@@ -49,7 +47,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     Parameters
     ----------
-    source, context, checkpoint
+    config, context, checkpoint
         See `FileSplitEnumerator`.
 
     Raises
@@ -64,17 +62,17 @@ class FiniteFileEnumerator(FileSplitEnumerator):
     """
 
     def __init__(
-        self, source: FileSource, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
+        self, config: FilesConfig, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> None:
-        super().__init__(source, context, checkpoint)
-        self._order = source.file_order
+        super().__init__(config, context, checkpoint)
+        self._order = config.file_order
         if self._order != "eventTime" and context.out_of_orderness_us is None:
             raise OptionError(
                 f"fileOrder = {self._order!r} says that later files are behind earlier ones by maxOutOfOrderness at "
                 "most: it needs a built-in watermark generator, or use fileOrder = eventTime"
             )
         self._backlog = Backlog(self._order)
-        self._waiting_ms = ApproximateMinimum(width=max(source.max_file_age_us // 64_000, 1000))
+        self._waiting_ms = ApproximateMinimum(width=max(config.max_file_age_us // 64_000, 1000))
         self._files = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
         self._left_out: set[str] = set()
         self._just_finished: list[ListedFile] = []
@@ -85,13 +83,13 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._state: int | None = None
         self._latest_us = MIN_WATERMARK if checkpoint.latest_us is None else checkpoint.latest_us
         self._newest_ms = 0
-        if source.state_root is None:
-            max_age_ms = source.max_file_age_us // 1000
+        if config.state_root is None:
+            max_age_ms = config.max_file_age_us // 1000
             self._finished: FinishedFiles = RecentFiles(
                 self._order, max_age_ms, checkpoint.remembered, max_files=RECENT_FILES
             )
         else:
-            self._finished = LoggedFiles(source.state_root, self._order, checkpoint.remembered)
+            self._finished = LoggedFiles(config.state_root, self._order, checkpoint.remembered)
 
     # ---- discovery -----------------------------------------------------------------------------------------------
 
@@ -109,7 +107,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         if begun:
             self._context.call_async(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
         discovery = FileDiscovery(
-            self._source.root,
+            self._config.root,
             self._order,
             self._describe_all,
             lambda: np.concatenate([self._finished.load(), finished]),
@@ -117,7 +115,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._finished,
             self._until_ms,
         )
-        period = None if self._source.bounded else self._source.discovery_interval_us / 1e6
+        period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
         self._context.call_async(
             discovery.look, self._on_found, period_seconds=period, at_each_trigger=period is not None
         )
@@ -143,7 +141,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         if found.forgotten != self._finished.forgotten:
             waiting = self._without_forgotten(waiting)
         self._wait(waiting)
-        if self._source.bounded:
+        if self._config.bounded:
             if self._until_ms is None:
                 self._until_ms = self._newest_ms
             self._end_if_all_begun()
@@ -178,7 +176,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._left_out.discard(path)
         elif self._files.has_path(path):
             raise self._rewritten_while_read(path)
-        elif self._source.allow_overwrites:
+        elif self._config.allow_overwrites:
             self._rewritten.add(path)
         else:
             raise MalformedDataError(
@@ -228,7 +226,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _may_begin(self) -> bool:
         """Whether the user lets more files begin in this micro-batch."""
-        files, size = self._source.max_files_per_trigger, self._source.max_bytes_per_trigger
+        files, size = self._config.max_files_per_trigger, self._config.max_bytes_per_trigger
         return (files is None or self._begun_files < files) and (size is None or self._begun_bytes < size)
 
     def _begin(self, file: ListedFile, blocks: FileBlocks) -> None:
@@ -262,7 +260,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._context.set_horizon(self._horizon_us() if len(self._backlog) else None)
 
     def _end_if_all_begun(self) -> None:
-        if self._source.bounded and self._until_ms is not None and not len(self._backlog):
+        if self._config.bounded and self._until_ms is not None and not len(self._backlog):
             self._no_more_splits()
 
     # ---- what the planner asks -----------------------------------------------------------------------------------
@@ -317,7 +315,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         info = self._filesystem.get_file_info(path)
         if info.type is fs.FileType.NotFound:
             error = self._gone(split)
-            if self._source.tolerance.allows(error):
+            if self._config.tolerance.allows(error):
                 return NO_BLOCKS
             raise error
         if split.is_rewritten(info):

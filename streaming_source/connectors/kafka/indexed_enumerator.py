@@ -111,7 +111,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     # ---- looks ---------------------------------------------------------------------------------------------------
 
     def _look_now(self) -> None:
-        self._until_discovery = 0
+        self._discovers_at = -math.inf
         self._on_looked(self._look(), None)
 
     def _look(self) -> tuple[Found | None, Looked]:

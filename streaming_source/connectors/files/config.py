@@ -1,0 +1,369 @@
+"""What a source over files is given: attributes, each with the option that sets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+
+from alignment.durations import parse_duration_us
+from streaming_source.api import Option, OptionSet
+from streaming_source.api.options import (
+    arguments,
+    boolean,
+    choice,
+    duration_option,
+    durations_as_timedelta,
+    integer,
+    option,
+    option_names,
+    text,
+)
+from streaming_source.connectors.files.backlog import FileOrder
+from streaming_source.connectors.files.cleaning import CleanSource
+from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
+from streaming_source.connectors.files.hive import PartitionedFormat
+from streaming_source.connectors.files.selection import Selection, split_paths
+from streaming_source.connectors.files.storage import NO_STORAGE_OPTIONS, Root, StorageOptions, repr_without_secrets
+from streaming_source.connectors.files.tolerance import Tolerance
+from streaming_source.exceptions import OptionError
+
+__all__ = ["FILES_OPTIONS", "FilesConfig", "files_arguments"]
+
+SplitBy: TypeAlias = Literal["directory", "file"]
+Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
+
+_SHORTEST_US: Final = 1000
+
+_ONLY_FOR_FILES: Final = {
+    "file_order": ("eventTime", "a directory is read in the order of its files' names"),
+    "max_files_per_trigger": (None, "what a directory brings is limited by maxRowsPerTrigger"),
+    "max_bytes_per_trigger": (None, "what a directory brings is limited by maxRowsPerTrigger"),
+    "state_location": (None, "of a directory the offset holds how far it was read, and no file that is finished"),
+    "allow_overwrites": (False, "in a directory that is a log, files stay as they are"),
+}
+
+
+def _not_latest_first(name: str, value: str) -> bool:
+    if boolean(name, value):
+        raise OptionError(
+            "option latestFirst = true: what is read next is chosen by event time, so that no split runs ahead of the "
+            "others; the newest files first would carry the watermark past all older ones. Leave it out; to skip old "
+            "files, give a narrower path or pathGlobFilter"
+        )
+    return False
+
+
+def _any_text(name: str, value: str) -> str:
+    return value
+
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    found = tuple(part.strip() for part in value.split(","))
+    if not all(found) or len({*found}) < len(found):
+        raise OptionError(f"option {name} = {value!r}: must be different names separated by commas, as in a,b")
+    return found
+
+
+@dataclass(frozen=True, repr=False)
+class FilesConfig:
+    """Which files there are, how and in which order they are read, and what becomes of them.
+
+    Attributes
+    ----------
+    format
+        Of the files, with its options.
+    data_schema
+        Columns of the files, where the format needs to be told; None to look into the first file.
+    storage
+        Arguments of the file system; they show nowhere.
+
+    Notes
+    -----
+    What the other attributes mean stands in their options. Durations are given as `timedelta` or text such as
+    `"5 seconds"`, and kept as `timedelta`, so that sources given the same ones in different words are equal.
+
+    Raises
+    ------
+    OptionError
+        If a value is wrong, or has no meaning together with others.
+    """
+
+    path: str = field(
+        metadata=option(
+            "path",
+            text,
+            "Directory to read, a path or URI; also the argument of `load`. Several are separated by commas, or are "
+            "a JSON list; `*`, `?`, `[a-z]` and `{a,b}` stand for parts of names.",
+            "required",
+        )
+    )
+    split_by: SplitBy = field(
+        default="directory",
+        metadata=option(
+            "splitBy",
+            choice(*get_args(SplitBy)),
+            "`directory`: each is an append-only log, its files in order of their names; `file`: each is finite.",
+        ),
+    )
+    bounded: bool = field(
+        default=False, metadata=option("bounded", boolean, "End after the files that are present at the start.")
+    )
+    discovery_interval: timedelta | str = field(
+        default="1 second",
+        metadata=duration_option(
+            "discoveryInterval",
+            _SHORTEST_US,
+            "How often to look for new files, beside whenever a trigger finds nothing to read and looks take less than "
+            "20 ms.",
+        ),
+    )
+    indexing: Indexing = field(
+        default="auto",
+        metadata=option(
+            "indexing",
+            choice(*get_args(Indexing), "off"),
+            "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or "
+            "whichever goes (`auto`). `off` is refused: what is read next is chosen by event time.",
+        ),
+    )
+    max_file_age: timedelta | str = field(
+        default="7 days",
+        metadata=duration_option(
+            "maxFileAge",
+            _SHORTEST_US,
+            "With splitBy=file in the order of event times: finished files this much older than the newest are "
+            "forgotten, and what is then found to be as old is ignored.",
+        ),
+    )
+    format: FileFormat = field(default_factory=ParquetFormat)
+    data_schema: pa.Schema | None = None
+    columns: tuple[str, ...] | None = field(
+        default=None,
+        metadata=option(
+            "columns",
+            _names,
+            "Columns to read from disk, separated by commas; the others are not there for the query.",
+            "all",
+        ),
+    )
+    file_order: FileOrder = field(
+        default="eventTime",
+        metadata=option(
+            "fileOrder",
+            choice(*get_args(FileOrder)),
+            "With splitBy=file, in which order files are begun. `eventTime`: by the earliest record in each; all files "
+            "are looked into first. `name`, `modificationTime`: so you say that later files bring later records, "
+            "within `maxOutOfOrderness`; files are looked into when it is their turn.",
+        ),
+    )
+    max_files_per_trigger: int | None = field(
+        default=None,
+        metadata=option(
+            "maxFilesPerTrigger",
+            integer(1),
+            "With splitBy=file: so many new files begin in one micro-batch at most.",
+        ),
+    )
+    max_bytes_per_trigger: int | None = field(
+        default=None,
+        metadata=option(
+            "maxBytesPerTrigger",
+            integer(1),
+            "With splitBy=file: no further file begins in a micro-batch when those that did have so many bytes.",
+        ),
+    )
+    state_location: str | None = field(
+        default=None,
+        metadata=option(
+            "stateLocation",
+            text,
+            "With splitBy=file: a directory in which finished files are written down, so that all are remembered and "
+            "the offset stays small.",
+        ),
+    )
+    allow_overwrites: bool = field(
+        default=False,
+        metadata=option(
+            "allowOverwrites",
+            boolean,
+            "With splitBy=file: read a file again as a whole that was rewritten after it was read, instead of failing.",
+        ),
+    )
+    path_glob_filter: str | None = field(
+        default=None,
+        metadata=option(
+            "pathGlobFilter",
+            text,
+            "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
+        ),
+    )
+    recursive_file_lookup: bool = field(
+        default=False,
+        metadata=option(
+            "recursiveFileLookup",
+            boolean,
+            "Names of directories such as `day=2024-01-31` give no columns. All below the path is read in any case.",
+        ),
+    )
+    ignore_missing_files: bool = field(
+        default=False,
+        metadata=option("ignoreMissingFiles", boolean, "Go on without files that were deleted before they were read."),
+    )
+    ignore_corrupt_files: bool = field(
+        default=False,
+        metadata=option(
+            "ignoreCorruptFiles",
+            boolean,
+            "Go on without files that cannot be read, and without the rest of one that breaks in its middle.",
+        ),
+    )
+    clean_source: CleanSource = field(
+        default="off",
+        metadata=option(
+            "cleanSource",
+            choice(*get_args(CleanSource)),
+            "What becomes of a file when the micro-batch that read the last of it is committed.",
+        ),
+    )
+    source_archive_dir: str | None = field(
+        default=None,
+        metadata=option(
+            "sourceArchiveDir", text, "With cleanSource=archive: where files are moved, under their paths."
+        ),
+    )
+    storage: StorageOptions = NO_STORAGE_OPTIONS
+
+    def __post_init__(self) -> None:
+        if str(self.indexing) == "off":
+            raise OptionError(
+                "indexing = 'off': which records a micro-batch has is decided by their event times, ahead of reading; "
+                "use auto, which takes them from statistics where there are any and else reads the time column alone"
+            )
+        for name, known in (
+            ("split_by", get_args(SplitBy)),
+            ("indexing", get_args(Indexing)),
+            ("file_order", get_args(FileOrder)),
+            ("clean_source", get_args(CleanSource)),
+        ):
+            if getattr(self, name) not in known:
+                raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
+        if self.indexing == "statistics" and not self.format.has_statistics:
+            raise OptionError(
+                f"indexing = 'statistics': files of format {self.format.name} have no statistics of event times that "
+                "can be read, only those of parquet have; use auto or scan, which read the time column ahead"
+            )
+        if self.data_schema is not None:
+            object.__setattr__(self, "format", self.format.told(self.data_schema))
+        durations_as_timedelta(self)
+        self._check_layout()
+
+    def _check_layout(self) -> None:
+        options = option_names(type(self))
+        if self.split_by == "directory":
+            for name, (default, reason) in _ONLY_FOR_FILES.items():
+                value = getattr(self, name)
+                if value != default:
+                    raise OptionError(
+                        f"{options[name]} = {value!r} needs splitBy = file, and splitBy is directory: {reason}"
+                    )
+        if (self.clean_source == "archive") != (self.source_archive_dir is not None):
+            raise OptionError(
+                f"cleanSource = {self.clean_source!r}, sourceArchiveDir = {self.source_archive_dir!r}: to archive "
+                "needs a directory, and a directory needs cleanSource = archive"
+            )
+        for name in ("max_files_per_trigger", "max_bytes_per_trigger"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"{options[name]} = {value!r}: must be at least 1, or left out")
+
+    def __repr__(self) -> str:
+        return repr_without_secrets(self)
+
+    @property
+    def discovery_interval_us(self) -> int:
+        """`discovery_interval` in microseconds."""
+        return parse_duration_us(self.discovery_interval, name="discovery_interval")
+
+    @property
+    def max_file_age_us(self) -> int:
+        """`max_file_age` in microseconds."""
+        return parse_duration_us(self.max_file_age, name="max_file_age")
+
+    @property
+    def root(self) -> Selection:
+        """Which files there are."""
+        return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter)
+
+    @property
+    def state_root(self) -> Root | None:
+        """Where finished files are written down, or None."""
+        return (
+            None if self.state_location is None else Root(self.state_location, self._storage_for(self.state_location))
+        )
+
+    @property
+    def archive_root(self) -> Root | None:
+        """Where files are moved that were read, or None."""
+        place = self.source_archive_dir
+        return None if place is None else Root(place, self._storage_for(place))
+
+    def _storage_for(self, place: str) -> StorageOptions:
+        """The storage options, for a place that is not on the local file system."""
+        return NO_STORAGE_OPTIONS if Root(place).is_local else self.storage
+
+    @property
+    def reading(self) -> FileFormat:
+        """How files are read: their format, and columns in the names of directories."""
+        return self.format if self.recursive_file_lookup else PartitionedFormat(self.format, self.root.open()[1])
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """Which files it goes on without."""
+        return Tolerance(self.ignore_missing_files, self.ignore_corrupt_files)
+
+
+FILES_OPTIONS: Final = (
+    OptionSet.of(FilesConfig)
+    | OptionSet(
+        [
+            Option(
+                "latestFirst",
+                _not_latest_first,
+                "Refused: what is read next is chosen by event time, and the newest first would make all others late.",
+                False,
+                "false",
+            ),
+            Option(
+                "storage.*",
+                _any_text,
+                "Arguments of the file system, as its class in `pyarrow.fs` takes them: `storage.access_key`, "
+                "`storage.endpoint_override`. They stand in no offset, log or error.",
+                {},
+            ),
+        ]
+    )
+    | FORMAT_OPTIONS
+)
+
+
+def files_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Parsed values of `FILES_OPTIONS` as keywords of a `FilesConfig`.
+
+    Raises
+    ------
+    OptionError
+        If there is no path, or an option is not one of the format.
+    """
+    if values["path"] is None:
+        raise OptionError("option path is missing: give the directory to read, as in .load('/data/flights')")
+    return {
+        **arguments(FilesConfig, values),
+        "format": format_of(values),
+        "data_schema": values["dataSchema"],
+        "storage": StorageOptions.of(values["storage.*"]),
+    }
