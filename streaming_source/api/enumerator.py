@@ -129,8 +129,8 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
         With `at_each_trigger` it is also made, and waited for up to a second, whenever a micro-batch would be planned
         and there is nothing to read: so a trigger that finds nothing has looked, and `processAllAvailable` covers what
-        was written before. For calls that cost nothing but their time; one that eight times in a row took more than
-        20 ms is left to its period.
+        was written before. It rests nine times as long as it took; one that took more than 20 ms eight times in a row
+        is left to its period.
         """
 
     @abstractmethod

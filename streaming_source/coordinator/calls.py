@@ -21,6 +21,9 @@ _DEAR_S: Final = 0.02
 _DEAR_IN_A_ROW: Final = 8
 """A call that so many times in a row took longer than that is left to its period."""
 
+_REST: Final = 9
+"""How many times as long as it took a call rests before it is made for a trigger again: Spark asks every 10 ms."""
+
 
 def monotonic_us() -> int:
     """Processing time in microseconds, as far as only its passing matters."""
@@ -147,11 +150,15 @@ class AsyncCalls:
                 return
 
     def refresh(self, timeout_s: float) -> None:
-        """Make the calls now that are made at each trigger, and handle what they bring, as long as they are not dear.
+        """Make the calls that are made at each trigger, and handle what they bring, as long as they are not dear.
 
-        One that has not come back in time is not waited for again before it has.
+        Each is made once it has rested, so that an idle query spends a tenth of its time on them at most. One that has
+        not come back in time is not waited for again before it has.
         """
         cheap = [call for call in self._refreshed if not (call.is_dear or call.is_refreshing)]
+        rests_until = max((call.rests_until for call in cheap), default=0.0)
+        while (left_s := rests_until - time.monotonic()) > 0 and not self._ended:
+            self._handle_next(left_s)
         for call in cheap:
             call.is_refreshing = True
             self._workers.submit(partial(self._make, call, refreshes=True))
@@ -168,12 +175,7 @@ class AsyncCalls:
         self._thread = threading.current_thread()
         while self._arrived.empty() and self._workers.do_one(due=False):
             pass
-        try:
-            action = self._arrived.get(timeout=timeout_s)
-        except queue.Empty:
-            return
-        if not self._closed:
-            action()
+        self._handle_next(timeout_s)
 
     def end(self) -> None:
         """Make no further calls, and take no notice of those under way. Posted actions are still done."""
@@ -185,16 +187,24 @@ class AsyncCalls:
         self.end()
         self._closed = True
 
+    def _handle_next(self, timeout_s: float | None) -> None:
+        try:
+            action = self._arrived.get(timeout=timeout_s)
+        except queue.Empty:
+            return
+        if not self._closed:
+            action()
+
     def _make(self, call: _Call, *, refreshes: bool = False) -> None:
         """On a worker."""
         with call.lock:
-            began_us = self.now_us()
+            began_us, began = self.now_us(), time.monotonic()
             result, raised = None, None
             try:
                 result = call.call()
             except BaseException as error:  # whatever it is, it is the handler's to judge
                 raised = error
-            call.note(self.now_us() - began_us)
+            call.note(self.now_us() - began_us, time.monotonic() - began)
             # In the order in which they were made.
             self._arrived.put(partial(self._handle, call, result, raised, began_us, refreshes=refreshes))
 
@@ -217,13 +227,24 @@ class _Call:
     thread.
     """
 
-    __slots__ = ("_skipped", "_took_us", "call", "handled", "handler", "is_refreshing", "lock", "made")
+    __slots__ = (
+        "_skipped",
+        "_took_us",
+        "call",
+        "handled",
+        "handler",
+        "is_refreshing",
+        "lock",
+        "made",
+        "rests_until",
+    )
 
     def __init__(self, call: Callable[[], Any], handler: TimedHandler) -> None:
         self.call = call
         self.handler = handler
         self.lock = threading.Lock()
         self.made = self.handled = 0
+        self.rests_until = 0.0
         self.is_refreshing = False
         self._skipped = 0
         self._took_us: deque[int] = deque(maxlen=_DEAR_IN_A_ROW)
@@ -234,10 +255,11 @@ class _Call:
         took_us = self._took_us.copy()
         return len(took_us) == _DEAR_IN_A_ROW and min(took_us) > _DEAR_S * 1e6
 
-    def note(self, took_us: int) -> None:
-        """It was made."""
+    def note(self, took_us: int, took_s: float) -> None:
+        """It was made, and took so long by the coordinator's clock and by the machine's."""
         self.made += 1
         self._took_us.append(took_us)
+        self.rests_until = time.monotonic() + _REST * took_s
 
     def is_due(self) -> bool:
         """Whether to make the call, a period after it was made or this was asked."""

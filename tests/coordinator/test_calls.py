@@ -206,6 +206,30 @@ def test_a_call_that_hangs_is_waited_for_once() -> None:
     pool.close()
 
 
+def test_a_call_rests_nine_times_as_long_as_it_took_before_a_refresh_makes_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed, wall = Timed(), [100.0]
+    monkeypatch.setattr("streaming_source.coordinator.calls.time.monotonic", lambda: wall[0])
+    began: list[float] = []
+
+    def look() -> None:
+        began.append(wall[0])
+        wall[0] += 0.004
+
+    def pass_by(timeout_s: float | None) -> None:
+        assert timeout_s is not None
+        wall[0] += timeout_s
+
+    timed.calls.call(look, timed.handle, period_s=1.0, at_each_trigger=True)
+    timed.calls.run()
+    monkeypatch.setattr(timed.calls, "_handle_next", pass_by)
+    timed.calls.refresh(WAIT_S)
+    wall[0] += 1.0
+    timed.calls.refresh(WAIT_S)
+    assert began == pytest.approx([100.0, 100.040, 101.044])
+
+
 def test_a_call_that_is_always_dear_is_left_to_its_period_until_it_is_cheap_again() -> None:
     timed = Timed()
     takes = ["21 ms"]
