@@ -98,7 +98,8 @@ class GatewayServer:
         key: Path | None = None,
     ) -> None:
         self._listener = listener
-        self._serializer = event_serializer
+        self._serializer: Any = event_serializer
+        self._actions = ("reports",) if event_serializer is None else ("reports", "event", "take_events")
         self._where = (host, port)
         self._files = (certificate, key)
         self._query_id, self._token = secrets.token_hex(8), secrets.token_urlsafe(32)
@@ -172,15 +173,14 @@ class GatewayServer:
             except TimeoutError:
                 pass
             except OSError:  # it has gone already; or no file is left for another one, for the moment
-                time.sleep(_CHECK_S / 10)
-            now = time.monotonic()
-            self._connections = [known for known in self._connections if known.is_alive()]
+                time.sleep(_CHECK_S / 100)
             for known in self._connections:
-                if known.deadline < now:
+                if known.is_alive() and known.deadline < time.monotonic():
                     known.cut(Refusal.SLOW)
         listening.close()
 
     def _let_in(self, new: _Connection) -> None:
+        self._connections = [known for known in self._connections if known.is_alive()]
         if len(self._connections) >= _MAX_CONNECTIONS:
             quietest = min(self._connections, key=lambda known: known.began)
             is_silent = new.began - quietest.began >= _SILENT_S
@@ -202,15 +202,12 @@ class GatewayServer:
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             raise RefusedError(Refusal.WRONG_TOKEN)
         action, message = MessageId.parse(path)
-        if method != "POST":
+        if method != "POST" or action not in self._actions:
             raise RefusedError(Refusal.UNKNOWN_ACTION)
-        length = _length(headers)
         if not self._bodies.acquire(timeout=_BODY_WAIT_S):
             raise RefusedError(Refusal.CROWDED)
         try:
-            if len(body := stream.read(length)) < length:
-                raise RefusedError(Refusal.MALFORMED)
-            deliver = self._delivery(action, message.subtask_id, body)
+            deliver = self._delivery(action, message.subtask_id, _read_body(stream, headers))
         finally:
             self._bodies.release()
         self._taken.take(message)
@@ -219,27 +216,23 @@ class GatewayServer:
         except Exception as error:  # its text may quote the message
             _log.error("the gateway's listener failed: %s", type(error).__name__)
             return "500 failed", b""
-        return _OK, encode([written for event in events if (written := self._written(event)) is not None])
+        written = []
+        for event in events:
+            try:
+                written.append(event_to_json(self._serializer, event))
+            except Exception as error:  # the others are not to be lost with it
+                _log.error("a %s for a reader is left out: %s", type(event).__name__, type(error).__name__)
+        return _OK, encode(written)
 
     def _delivery(self, action: str, subtask_id: int, body: bytes) -> Callable[[], Sequence[SourceEvent] | None]:
         if action == "reports":
             return partial(self._listener.on_reports, decode_reports(body))
-        if self._serializer is None or action not in ("event", "take_events"):
-            raise RefusedError(Refusal.UNKNOWN_ACTION)
         if action == "event":
             event = event_from_json(self._serializer, decode(body, list))
             return partial(self._listener.on_event, subtask_id, event)
         if body:
             raise RefusedError(Refusal.MALFORMED)
         return partial(self._listener.take_events, subtask_id)
-
-    def _written(self, event: SourceEvent) -> list[Any] | None:
-        assert self._serializer is not None
-        try:
-            return event_to_json(self._serializer, event)
-        except Exception as error:  # the others are not to be lost with it
-            _log.error("a %s for a reader is left out: %s", type(event).__name__, type(error).__name__)
-            return None
 
 
 class _Connection(threading.Thread):
@@ -282,7 +275,8 @@ class _Connection(threading.Thread):
                 kept = "keep-alive" if status == _OK else "close"
                 fields = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: {kept}\r\n\r\n"
                 self.socket.sendall(fields.encode() + body)
-                self.deadline = math.inf if status == _OK else self.deadline
+                if status == _OK:
+                    self.deadline = math.inf
             # What still comes is let by unseen: if it were not, it would take the answer with it.
             socket.socket.shutdown(self.socket, socket.SHUT_WR)
             left = MAX_MESSAGE_BYTES
@@ -318,13 +312,15 @@ def _read_head(stream: BufferedReader) -> tuple[str, str, dict[str, str]]:
     return match[1], match[2], headers
 
 
-def _length(headers: Mapping[str, str]) -> int:
+def _read_body(stream: BufferedReader, headers: Mapping[str, str]) -> bytes:
     length = headers.get("content-length", "")
     if {"transfer-encoding", "content-encoding"} & headers.keys() or not re.fullmatch("[0-9]+", length):
         raise RefusedError(Refusal.MALFORMED)
     if len(length) > len(str(MAX_MESSAGE_BYTES)) or int(length) > MAX_MESSAGE_BYTES:
         raise RefusedError(Refusal.OVERSIZED)
-    return int(length)
+    if len(body := stream.read(int(length))) < int(length):
+        raise RefusedError(Refusal.MALFORMED)
+    return body
 
 
 def _read_certificate(certificate: Path | None, key: Path | None) -> tuple[ssl.SSLContext | None, bytes | None]:
@@ -412,12 +408,11 @@ class TakenMessages:
             tasks = self._last.setdefault(batch, {})
             if message.number <= tasks.get(task, -1):
                 raise RefusedError(Refusal.REPLAYED)
-            newest = max(self._last)
-            while (oldest := min(self._last)) <= newest - self._kept_batches or len(self) - (
-                task in tasks
-            ) >= self._max_tasks:
-                if oldest >= batch:
-                    raise RefusedError(Refusal.CROWDED)
-                del self._last[oldest]
-                self._oldest = oldest + 1
+            if task not in tasks:
+                old = max(self._last) - self._kept_batches
+                while (oldest := min(self._last)) <= old or len(self) >= self._max_tasks:
+                    if oldest >= batch:
+                        raise RefusedError(Refusal.CROWDED)
+                    del self._last[oldest]
+                    self._oldest = oldest + 1
             tasks[task] = message.number
