@@ -42,6 +42,7 @@ _QUICK_S: Final = 0.05
 """A call that takes no longer is not counted: a task may ask for events as long as it reads."""
 _FIRST_WAIT_S: Final = 2.0
 _LAST_WAIT_S: Final = 64.0
+_MAX_REPORTS: Final = 500
 _MAX_ANSWER_BYTES: Final = 32 << 20
 _MAX_CLIENTS: Final = 16
 _OK: Final = 200
@@ -131,7 +132,8 @@ class GatewayClient:
         if not self._has_warned:
             self._has_warned = True
             text = "the gateway at %s:%d cannot be told what is read: %s; the query goes on, its watermark may wait"
-            _log.warning(text, self.address.host, self.address.port, reason)
+            why = f"it refused a message: {reason}" if status else reason
+            _log.warning(text, self.address.host, self.address.port, why)
         return None
 
     def _exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
@@ -274,9 +276,9 @@ class TaskMessages:
 
     def send_reports(self, reports: Sequence[RangeReport]) -> bool:
         """Report what was read; whether all of it arrived. Many reports go in several messages."""
-        body = encode_reports(reports)
-        if len(body) > MAX_MESSAGE_BYTES and len(reports) > 1:
-            middle = len(reports) // 2
+        count = len(reports)
+        if count > _MAX_REPORTS or (len(body := encode_reports(reports)) > MAX_MESSAGE_BYTES and count > 1):
+            middle = count // 2
             return self.send_reports(reports[:middle]) and self.send_reports(reports[middle:])
         return not reports or self._send("reports", body) is not None
 
