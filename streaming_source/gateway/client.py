@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import socket
 import ssl
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -29,7 +30,6 @@ from streaming_source.gateway.messages import (
     event_from_json,
     event_to_json,
 )
-from streaming_source.gateway.wire import Wire
 
 __all__ = ["CircuitBreaker", "GatewayClient", "TaskMessages"]
 
@@ -40,15 +40,17 @@ _PAUSE_S: Final = 0.05
 _TASK_S: Final = 5.0
 _QUICK_S: Final = 0.05
 """A call that takes no longer is not counted: a task may ask for events as long as it reads."""
-_TRIES: Final = 2
+_FIRST_WAIT_S: Final = 2.0
+_LAST_WAIT_S: Final = 64.0
 _MAX_REPORTS: Final = 500
 _MAX_ANSWER_BYTES: Final = 32 << 20
 _MAX_CLIENTS: Final = 16
 _OK: Final = 200
-_FIRST_LINE: Final = re.compile(r"HTTP/1\.1 ([0-9]{3}) (.*)")
-_FIRST_WAIT_S: Final = 2.0
-_MOST_DOUBLINGS: Final = 5
-_OTHER_RUN: Final = {Refusal.NO_TOKEN.status, Refusal.WRONG_TOKEN.status, Refusal.OTHER_QUERY.status}
+_ANSWER: Final = re.compile(
+    rb"HTTP/1\.1 (\d{3}) ([ -~]{1,99})\r\nContent-Length: (\d{1,8})\r\n(?:Connection: [a-z-]+\r\n)?\r\n"
+)
+_DOWN: Final = {0, Refusal.NO_TOKEN.status, Refusal.WRONG_TOKEN.status, Refusal.OTHER_QUERY.status}
+"""No answer; or it is the gateway of another run of the query, and will not let this task in later either."""
 
 
 class GatewayClient:
@@ -87,9 +89,10 @@ class GatewayClient:
         weakref.finalize(self, _close_all, self._connections)
 
     @staticmethod
+    @lru_cache(_MAX_CLIENTS)
     def of(address: GatewayAddress) -> GatewayClient:
         """The one of this process for an address. O(1)."""
-        return _client(address, os.getpid())
+        return GatewayClient(address)
 
     def for_task(
         self,
@@ -114,63 +117,44 @@ class GatewayClient:
         for left in reversed(range(tries)):
             try:
                 status, reason, answer = self._exchange(path, body, max(min(_CALL_S, until - self.clock()), 0.0))
-            except (OSError, RefusedError) as error:
-                if left and until - self.clock() > 2 * _PAUSE_S:
-                    self._sleep(_PAUSE_S)
-                    continue
-                self._breaker.failed()
-                self._warn(f"{type(error).__name__}: it is out of reach, or slow")
-                return None
-            if status in _OTHER_RUN:
-                # It will not be let in later either: this is the gateway of another run of the query.
-                self._breaker.failed()
-                self._warn("it does not know this task's token")
-                return None
-            self._breaker.succeeded()
-            if status == _OK:
-                return answer
-            if status == Refusal.REPLAYED.status and left < tries - 1:
-                # The first try did arrive, and its answer did not.
-                return b""
-            self._warn(f"it refused a message: {reason}")
-            return None
+                break
+            except OSError as error:
+                status, reason, answer = 0, f"{type(error).__name__}: it is out of reach, or slow", b""
+                if not left or until - self.clock() <= 2 * _PAUSE_S:
+                    break
+                self._sleep(_PAUSE_S)
+        self._breaker.failed() if status in _DOWN else self._breaker.succeeded()
+        if status == _OK:
+            return answer
+        if status == Refusal.REPLAYED.status and left < tries - 1:
+            # The first try did arrive, and its answer did not.
+            return b""
+        if not self._has_warned:
+            self._has_warned = True
+            text = "the gateway at %s:%d cannot be told what is read: %s; the query goes on, its watermark may wait"
+            why = f"it refused a message: {reason}" if status else reason
+            _log.warning(text, self.address.host, self.address.port, why)
         return None
 
     def _exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
         until = self.clock() + within_s
-        connection = None
-        while connection is None:
-            try:
-                connection = self._connections.pop()
-            except IndexError:
-                connection = self._connect(self.address, within_s)
-                break
-            if not connection.is_usable():
-                connection.close()
-                connection = None
+        connection = self._free() or self._connect(self.address, within_s)
+        status = 0
         try:
-            answer: tuple[int, str, bytes] = connection.exchange(path, body, max(until - self.clock(), 0.0))
-        except BaseException:
-            connection.close()
-            raise
-        # The gateway ends a connection after a refusal.
-        self._connections.append(connection) if answer[0] == _OK else connection.close()
-        return answer
+            status, reason, answer = connection.exchange(path, body, max(until - self.clock(), 0.0))
+        finally:
+            # The gateway ends a connection after a refusal.
+            self._connections.append(connection) if status == _OK else connection.close()
+        return status, reason, answer
 
-    def _warn(self, why: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "the gateway at %s:%d cannot be told what is read: %s; the query goes on, its watermark may wait",
-                self.address.host,
-                self.address.port,
-                why,
-            )
-
-
-@lru_cache(_MAX_CLIENTS)
-def _client(address: GatewayAddress, _pid: int) -> GatewayClient:
-    return GatewayClient(address)
+    def _free(self) -> Any:
+        while self._connections:
+            with suppress(IndexError):  # another thread may be faster
+                connection = self._connections.pop()
+                if connection.is_usable():
+                    return connection
+                connection.close()
+        return None
 
 
 def _close_all(connections: list[Any]) -> None:
@@ -178,51 +162,58 @@ def _close_all(connections: list[Any]) -> None:
         connections.pop().close()
 
 
-class Connection(Wire):
+class Connection:
     """To a gateway, kept open between calls; for one thread at a time, of the process that made it."""
 
     def __init__(self, address: GatewayAddress, within_s: float) -> None:
         until = time.monotonic() + within_s
-        # A timeout of 0 would not wait at all.
-        connected = socket.create_connection((address.host, address.port), timeout=max(within_s, 0.001))
-        try:
-            if address.certificate is not None:
-                context = _trusting(address.certificate)
-                connected = context.wrap_socket(connected, server_hostname=address.host, do_handshake_on_connect=False)
-            super().__init__(connected)
-            self.deadline = until
-            self.shake_hands()
-        except BaseException:
-            connected.close()
-            raise
-        self._headers = {"Host": "gateway", "Gateway-Token": address.token, "Gateway-Query": address.query_id}
+        self._socket = socket.create_connection((address.host, address.port), timeout=_left_s(until))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.certificate is not None:
+            try:
+                self._socket.settimeout(_left_s(until))
+                self._socket = _trusting(address.certificate).wrap_socket(self._socket, server_hostname=address.host)
+            except OSError:
+                self._socket.close()
+                raise
+        self._fields = f"Host: gateway\r\nGateway-Token: {address.token}\r\nGateway-Query: {address.query_id}\r\n"
         self._pid = os.getpid()
 
     def is_usable(self) -> bool:
         """Whether it is this process's own, and nothing has come that was not awaited, as its end."""
         if self._pid != os.getpid():
             return False
-        self.socket.settimeout(0)
+        self._socket.settimeout(0)
         try:
-            socket.socket.recv(self.socket, 1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
+            socket.socket.recv(self._socket, 1, socket.MSG_PEEK)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
         return False
 
     def exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
         """Status, reason and body of the answer to a message."""
-        self.deadline = time.monotonic() + within_s
-        self.send(f"POST {path} HTTP/1.1", body, **self._headers)
-        first, headers = self.read_head()
-        if not (answer := _FIRST_LINE.fullmatch(first)):
-            raise RefusedError(Refusal.MALFORMED)
-        return int(answer[1]), answer[2], self.read_body(headers, _MAX_ANSWER_BYTES)
+        until = time.monotonic() + within_s
+        head = f"POST {path} HTTP/1.1\r\n{self._fields}Content-Length: {len(body)}\r\n\r\n"
+        self._socket.settimeout(_left_s(until))
+        self._socket.sendall(head.encode() + body)
+        answer = bytearray()
+        while not (match := _ANSWER.match(answer)) or len(answer) < match.end() + int(match[3]):
+            self._socket.settimeout(_left_s(until))
+            received = self._socket.recv(1 << 16)
+            if not received or len(answer) > _MAX_ANSWER_BYTES:
+                raise ConnectionError("this is no answer of a gateway's")
+            answer += received
+        return int(match[1]), match[2].decode(), bytes(answer[match.end() :])
 
     def close(self) -> None:
         """Let go of it; another process that has it as well keeps its own end."""
-        self.socket.close()
+        self._socket.close()
+
+
+def _left_s(until: float) -> float:
+    if (left_s := until - time.monotonic()) <= 0:
+        raise TimeoutError
+    return left_s
 
 
 @lru_cache(_MAX_CLIENTS)
@@ -243,37 +234,30 @@ class CircuitBreaker:
     def __init__(self, clock: Callable[[], float]) -> None:
         # No lock: a forked process could find it taken for ever. At worst two threads try at once.
         self._clock = clock
-        self._failures = 0
-        self._closed_until = 0.0
+        self._wait_s = 0.0
+        self._closed_until = -math.inf
 
     @property
     def is_tripped(self) -> bool:
         """Whether the last try failed."""
-        return self._failures > 0
+        return self._wait_s > 0
 
     def allows(self) -> bool:
         """Whether the caller may try; if so it says afterwards how that went."""
-        if not self._failures:
-            return True
-        now = self._clock()
-        if now < self._closed_until:
+        if self.is_tripped and self._clock() < self._closed_until:
             return False
         # Whoever comes while this one tries.
-        self._closed_until = now + self._wait_s
+        self._closed_until = self._clock() + self._wait_s
         return True
 
     def succeeded(self) -> None:
         """It worked: everybody may try."""
-        self._failures = 0
+        self._wait_s = 0.0
 
     def failed(self) -> None:
         """It did not work, after all tries that the caller had."""
+        self._wait_s = min(max(2 * self._wait_s, _FIRST_WAIT_S), _LAST_WAIT_S)
         self._closed_until = self._clock() + self._wait_s
-        self._failures += 1
-
-    @property
-    def _wait_s(self) -> float:
-        return _FIRST_WAIT_S * 2.0 ** min(self._failures, _MOST_DOUBLINGS)
 
 
 class TaskMessages:
@@ -292,20 +276,24 @@ class TaskMessages:
 
     def send_reports(self, reports: Sequence[RangeReport]) -> bool:
         """Report what was read; whether all of it arrived. Many reports go in several messages."""
-        parts = (reports[begin : begin + _MAX_REPORTS] for begin in range(0, len(reports), _MAX_REPORTS))
-        return all(self._send("reports", body, _TRIES) is not None for part in parts for body in _bodies(part))
+        count = len(reports)
+        if count > _MAX_REPORTS or (len(body := encode_reports(reports)) > MAX_MESSAGE_BYTES and count > 1):
+            middle = count // 2
+            return self.send_reports(reports[:middle]) and self.send_reports(reports[middle:])
+        return not reports or self._send("reports", body) is not None
 
     def send_event(self, event: SourceEvent) -> bool:
         """Send an event to the enumerator, at most once; whether it arrived. As in Flink a lost one is no error."""
-        return self._send("event", encode(event_to_json(self._events_as_bytes, event)), _TRIES) is not None
+        return self._send("event", encode(event_to_json(self._events_as_bytes, event))) is not None
 
     def take_events(self) -> list[SourceEvent]:
         """Events from the enumerator that this reader was not given yet; a lost answer is lost."""
-        serializer = self._events_as_bytes
-        events = []
-        for written in _list(self._send("take_events", b"", tries=1)):
+        serializer, events, written = self._events_as_bytes, [], []
+        with suppress(RefusedError):  # who answers need not be a gateway
+            written = decode(self._send("take_events", b"", tries=1) or b"[]", list)
+        for event in written:
             try:
-                events.append(event_from_json(serializer, written))
+                events.append(event_from_json(serializer, event))
             except RefusedError:
                 _log.error("an event from the enumerator is left out: %s cannot read it", type(serializer).__name__)
         return events
@@ -318,9 +306,9 @@ class TaskMessages:
             )
         return self._serializer
 
-    def _send(self, action: str, body: bytes, tries: int) -> bytes | None:
+    def _send(self, action: str, body: bytes, tries: int = 2) -> bytes | None:
         message = self._next
-        self._next = replace(message, number=message.number + 1)
+        self._next = message._replace(number=message.number + 1)
         if len(body) > MAX_MESSAGE_BYTES:
             _log.error("a message of %d bytes is not sent: the gateway refuses such", len(body))
             return None
@@ -331,23 +319,3 @@ class TaskMessages:
         took_s = self._client.clock() - began
         self._left_s -= took_s if took_s > _QUICK_S else 0.0
         return answer
-
-
-def _list(answer: bytes | None) -> list[Any]:
-    """What an answer holds; nothing, if it is not a gateway's."""
-    try:
-        values = decode(answer or b"[]")
-    except RefusedError:
-        return []
-    return values if isinstance(values, list) else []
-
-
-def _bodies(reports: Sequence[RangeReport]) -> Iterator[bytes]:
-    """Reports in messages that the gateway takes."""
-    body = encode_reports(reports)
-    if len(body) <= MAX_MESSAGE_BYTES or len(reports) == 1:
-        yield body
-    else:
-        middle = len(reports) // 2
-        yield from _bodies(reports[:middle])
-        yield from _bodies(reports[middle:])

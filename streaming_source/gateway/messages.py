@@ -7,10 +7,10 @@ import json
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
@@ -33,8 +33,9 @@ __all__ = [
 MAX_MESSAGE_BYTES: Final = 1 << 20
 _MAX_SPLIT_ID: Final = 8192
 """Characters: a path of 4,096, and what a connector adds to it."""
-_KINDS: Final = {name.name: {"str": str, "int": int, "bool": bool}[str(name.type)] for name in fields(RangeReport)}
+_KINDS: Final = get_type_hints(RangeReport)
 _PATH: Final = re.compile(r"/(\w+)/(\d{1,18})/(\d{1,18})/(\d{1,18})/(\d{1,18})", re.ASCII)
+_T = TypeVar("_T")
 
 
 class Refusal(Enum):
@@ -87,8 +88,7 @@ class GatewayAddress:
     certificate: bytes | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageId:
+class MessageId(NamedTuple):
     """Which message this is: of a micro-batch, a reader, an attempt at its task, numbered upwards within that."""
 
     batch: int
@@ -98,7 +98,7 @@ class MessageId:
 
     def path(self, action: str) -> str:
         """Where the message is posted: `/reports/7/0/12/3`."""
-        return "/".join(["", action, *map(str, astuple(self))])
+        return "/".join(["", action, *map(str, self)])
 
     @classmethod
     def parse(cls, path: str) -> tuple[str, MessageId]:
@@ -116,19 +116,17 @@ def encode_reports(reports: Sequence[RangeReport]) -> bytes:
 
 def decode_reports(body: bytes) -> list[RangeReport]:
     """The reports that `encode_reports` wrote; anything else, and a report of what cannot be, is refused. O(n)."""
-    columns = decode(body)
-    if not isinstance(columns, dict) or columns.keys() != _KINDS.keys():
-        raise RefusedError(Refusal.MALFORMED)
+    columns = decode(body, dict)
     try:
         for name, kind in _KINDS.items():
             if not isinstance(columns[name], list) or not set(map(type, columns[name])) <= {kind}:
                 raise RefusedError(Refusal.MALFORMED)
             if kind is int:
                 array("q", columns[name])  # int64, as wherever positions and times are kept
-        reports = [RangeReport(*row) for row in zip(*map(columns.__getitem__, _KINDS), strict=True)]
-    except (ValueError, OverflowError):
+        reports = [RangeReport(*row) for row in zip(*map(columns.pop, _KINDS), strict=True)]
+    except (KeyError, ValueError, OverflowError):
         raise RefusedError(Refusal.MALFORMED) from None
-    if not all(map(_is_possible, reports)):
+    if columns or not all(map(_is_possible, reports)):
         raise RefusedError(Refusal.MALFORMED)
     return reports
 
@@ -164,9 +162,11 @@ def encode(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def decode(body: bytes) -> Any:
-    """The value of a JSON text; anything else is refused."""
+def decode(body: bytes, kind: type[_T]) -> _T:
+    """The value of a JSON text, of a kind; anything else is refused."""
     try:
-        return json.loads(body)
+        if isinstance(value := json.loads(body), kind):
+            return value
     except (ValueError, RecursionError):
-        raise RefusedError(Refusal.MALFORMED) from None
+        pass
+    raise RefusedError(Refusal.MALFORMED)

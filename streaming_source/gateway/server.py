@@ -14,6 +14,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,26 +34,26 @@ from streaming_source.gateway.messages import (
     event_from_json,
     event_to_json,
 )
-from streaming_source.gateway.wire import Headers, Wire
 
 __all__ = ["GatewayListener", "GatewayServer", "RefusalCounts", "TakenMessages"]
 
 _log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS: Final = 1024
+_MAX_HEAD_BYTES: Final = 8192
 _MAX_BODIES: Final = 32
 """In memory at once: those of further connections wait."""
+_BODY_WAIT_S: Final = 1.0
 _REQUEST_S: Final = 10.0
 """From a message's first byte to the last one of its answer."""
 _SILENT_S: Final = 10.0
 """From when on a connection may be cut off to make room for another one."""
-_BODY_WAIT_S: Final = 1.0
 _CHECK_S: Final = 0.5
+_OK: Final = "200 OK"
 _CLOSE_S: Final = 1.0
-_BACKLOG: Final = 128
 _LOG_EVERY_S: Final = 60.0
-_LAST_PORT: Final = 65_535
-_FIRST_LINE: Final = re.compile(r"([A-Z]+) (\S+) HTTP/1\.1")
+_HEAD: Final = re.compile(r"([A-Z]+) (\S+) HTTP/1\.1\r\n((?:[^\s:]+:[^\r\n]*\r\n)*)\r\n")
+_HEADER: Final = re.compile(r"([^\s:]+):([^\r\n]*)")
 
 
 class GatewayListener(Protocol):
@@ -95,25 +97,19 @@ class GatewayServer:
         certificate: Path | None = None,
         key: Path | None = None,
     ) -> None:
-        self._actions: dict[str, tuple[Callable[[bytes], Any], Callable[[int, Any], Sequence[SourceEvent] | None]]] = {
-            "reports": (decode_reports, lambda _subtask_id, reports: listener.on_reports(reports))
-        }
-        if (serializer := event_serializer) is not None:
-            self._serializer = serializer
-            self._actions |= {
-                "event": (lambda body: event_from_json(serializer, decode(body)), listener.on_event),
-                "take_events": (_nothing, lambda subtask_id, _nothing: listener.take_events(subtask_id)),
-            }
+        self._listener = listener
+        self._serializer: Any = event_serializer
+        self._actions = ("reports",) if event_serializer is None else ("reports", "event", "take_events")
         self._where = (host, port)
         self._files = (certificate, key)
         self._query_id, self._token = secrets.token_hex(8), secrets.token_urlsafe(32)
         self._counts = RefusalCounts()
         self._taken = TakenMessages()
         self._bodies = threading.BoundedSemaphore(_MAX_BODIES)
+        self._connections: list[_Connection] = []
         self._lock = threading.Lock()
-        self._wires: dict[Wire, threading.Thread] = {}
         self._address: GatewayAddress | None = None
-        self._accepting: tuple[socket.socket, threading.Thread] | None = None
+        self._listening: tuple[socket.socket, threading.Thread] | None = None
         self._closed = False
         self._pid = os.getpid()
 
@@ -139,9 +135,11 @@ class GatewayServer:
                 tls, pem = _read_certificate(*self._files)
                 listening = _listen(*self._where)
                 port = listening.getsockname()[1]
+                if tls is not None:  # the handshake is made on the connection's own thread
+                    listening = tls.wrap_socket(listening, server_side=True, do_handshake_on_connect=False)
                 self._address = GatewayAddress(self._where[0], port, self._query_id, self._token, pem)
-                thread = threading.Thread(target=self._accept, args=(listening, tls), name="gateway", daemon=True)
-                self._accepting = (listening, thread)
+                thread = threading.Thread(target=self._accept, args=(listening,), name="gateway", daemon=True)
+                self._listening = (listening, thread)
                 thread.start()
             return self._address
 
@@ -151,184 +149,209 @@ class GatewayServer:
             return
         with self._lock:
             self._closed = True
-            accepting, self._accepting = self._accepting, None
-            wires, threads = list(self._wires), list(self._wires.values())
-        if accepting is not None:
-            with contextlib.suppress(OSError):  # wakes the thread where the system does that
-                accepting[0].shutdown(socket.SHUT_RDWR)
-            threads.append(accepting[1])
-        for wire in wires:
-            wire.cut()
+            listening, self._listening = self._listening, None
+        if listening is None:
+            return
+        with contextlib.suppress(OSError):  # wakes the thread where the system does that
+            listening[0].shutdown(socket.SHUT_RDWR)
         until = time.monotonic() + _CLOSE_S
-        for thread in threads:
-            thread.join(max(until - time.monotonic(), 0.0))
-        if accepting is not None:
-            accepting[0].close()
-        if any(thread.is_alive() for thread in threads):
+        listening[1].join(_CLOSE_S)
+        for connection in self._connections:
+            connection.cut()
+        for connection in self._connections:
+            connection.join(max(until - time.monotonic(), 0.0))
+        if any(connection.is_alive() for connection in self._connections):
             _log.warning("the gateway was closed while its listener is at work; that ends when the listener is done")
 
     # ---- on the thread that accepts ------------------------------------------------------------------------------
 
-    def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         listening.settimeout(_CHECK_S)
         while not self._closed:
-            connected = None
             try:
-                connected, _ = listening.accept()
+                self._let_in(_Connection(listening.accept()[0], self._take, self._counts))
             except TimeoutError:
                 pass
-            except OSError:  # closed; or no file is left for another connection, for the moment
-                time.sleep(_CHECK_S / 10)
-            now = time.monotonic()
-            for wire in [wire for wire in list(self._wires) if wire.deadline < now]:
-                wire.cut()
-            if connected is not None:
-                try:
-                    if tls is not None:  # the handshake is made on the connection's own thread
-                        connected = tls.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
-                    self._let_in(Wire(connected))
-                except OSError:  # it has gone already
-                    connected.close()
+            except OSError:  # it has gone already; or no file is left for another one, for the moment
+                time.sleep(_CHECK_S / 100)
+            for known in self._connections:
+                if known.is_alive() and known.deadline < time.monotonic():
+                    known.cut(Refusal.SLOW)
+        listening.close()
 
-    def _let_in(self, wire: Wire) -> None:
-        wire.deadline = wire.heard_at + _REQUEST_S
-        with self._lock:
-            if len(self._wires) >= _MAX_CONNECTIONS:
-                self._counts.add(Refusal.CROWDED)
-                quietest = min(self._wires, key=lambda known: known.heard_at)
-                if wire.heard_at - quietest.heard_at < _SILENT_S:
-                    wire.socket.close()
-                    return
-                del self._wires[quietest]
-                quietest.cut()
-            thread = threading.Thread(target=self._serve, args=(wire,), name="gateway-connection", daemon=True)
-            if self._closed:
-                wire.socket.close()
-                return
-            try:
-                thread.start()
-            except RuntimeError:  # the system has no thread for it
-                self._counts.add(Refusal.CROWDED)
-                wire.socket.close()
-                return
-            # Its end waits for this lock.
-            self._wires[wire] = thread
+    def _let_in(self, new: _Connection) -> None:
+        self._connections = [known for known in self._connections if known.is_alive()]
+        if len(self._connections) >= _MAX_CONNECTIONS:
+            quietest = min(self._connections, key=lambda known: known.began)
+            is_silent = new.began - quietest.began >= _SILENT_S
+            (quietest if is_silent else new).cut(Refusal.CROWDED)
+        try:
+            new.start()
+            self._connections.append(new)
+        except RuntimeError:  # the system has no thread for it
+            new.cut(Refusal.CROWDED)
+            new.socket.close()
 
     # ---- on the thread of a connection ---------------------------------------------------------------------------
 
-    def _serve(self, wire: Wire) -> None:
-        try:
-            wire.shake_hands()
-            while wire.await_more():
-                wire.deadline = time.monotonic() + _REQUEST_S
-                if not self._answer(wire):
-                    return
-                # Who has shown the token may be silent between micro-batches.
-                wire.deadline = math.inf
-        except RefusedError as error:
-            self._counts.add(error.refusal)
-        except TimeoutError:
-            self._counts.add(Refusal.SLOW)
-        except OSError:
-            pass  # the other end has gone, or was cut off
-        finally:
-            with self._lock:
-                self._wires.pop(wire, None)
-            wire.socket.close()
-
-    def _answer(self, wire: Wire) -> bool:
-        first, headers = wire.read_head()
-        if not (request := _FIRST_LINE.fullmatch(first)):
-            raise RefusedError(Refusal.MALFORMED)
-        try:
-            wire.send("HTTP/1.1 200 OK", self._take(request[1], request[2], headers, wire))
-            return True
-        except RefusedError as error:
-            self._counts.add(error.refusal)
-            status = f"{error.refusal.status} {error.refusal.text}"
-        except _ListenerError:
-            status = "500 failed"
-        wire.send(f"HTTP/1.1 {status}", b"", Connection="close")
-        with contextlib.suppress(OSError):
-            wire.end(MAX_MESSAGE_BYTES)
-        return False
-
-    def _take(self, method: str, path: str, headers: Headers, wire: Wire) -> bytes:
-        self._check_token(headers)
+    def _take(self, method: str, path: str, headers: Mapping[str, str], stream: BufferedReader) -> tuple[str, bytes]:
+        if (token := headers.get("gateway-token")) is None:
+            raise RefusedError(Refusal.NO_TOKEN)
+        if headers.get("gateway-query") != self._query_id:
+            raise RefusedError(Refusal.OTHER_QUERY)
+        if not secrets.compare_digest(token.encode(), self._token.encode()):
+            raise RefusedError(Refusal.WRONG_TOKEN)
         action, message = MessageId.parse(path)
         if method != "POST" or action not in self._actions:
             raise RefusedError(Refusal.UNKNOWN_ACTION)
-        read, deliver = self._actions[action]
         if not self._bodies.acquire(timeout=_BODY_WAIT_S):
             raise RefusedError(Refusal.CROWDED)
         try:
-            value = read(wire.read_body(headers, MAX_MESSAGE_BYTES))
+            deliver = self._delivery(action, message.subtask_id, _read_body(stream, headers))
         finally:
             self._bodies.release()
         self._taken.take(message)
         try:
-            events = deliver(message.subtask_id, value) or ()
+            events = deliver() or ()
         except Exception as error:  # its text may quote the message
             _log.error("the gateway's listener failed: %s", type(error).__name__)
-            raise _ListenerError from None
-        return encode([written for event in events if (written := self._written(event)) is not None])
+            return "500 failed", b""
+        written = []
+        for event in events:
+            try:
+                written.append(event_to_json(self._serializer, event))
+            except Exception as error:  # the others are not to be lost with it
+                _log.error("a %s for a reader is left out: %s", type(event).__name__, type(error).__name__)
+        return _OK, encode(written)
 
-    def _written(self, event: SourceEvent) -> list[Any] | None:
-        try:
-            return event_to_json(self._serializer, event)
-        except Exception as error:  # the others are not to be lost with it
-            _log.error("a %s for a reader is left out: %s", type(event).__name__, type(error).__name__)
-            return None
-
-    def _check_token(self, headers: Headers) -> None:
-        tokens = headers.get("gateway-token", [])
-        if not tokens:
-            raise RefusedError(Refusal.NO_TOKEN)
-        is_right = len(tokens) == 1 and secrets.compare_digest(tokens[0].encode(), self._token.encode())
-        if headers.get("gateway-query") != [self._query_id]:
-            raise RefusedError(Refusal.OTHER_QUERY)
-        if not is_right:
-            raise RefusedError(Refusal.WRONG_TOKEN)
-
-
-class _ListenerError(Exception):
-    """The listener failed, after the message was taken."""
+    def _delivery(self, action: str, subtask_id: int, body: bytes) -> Callable[[], Sequence[SourceEvent] | None]:
+        if action == "reports":
+            return partial(self._listener.on_reports, decode_reports(body))
+        if action == "event":
+            event = event_from_json(self._serializer, decode(body, list))
+            return partial(self._listener.on_event, subtask_id, event)
+        if body:
+            raise RefusedError(Refusal.MALFORMED)
+        return partial(self._listener.take_events, subtask_id)
 
 
-def _nothing(body: bytes) -> None:
-    if body:
+class _Connection(threading.Thread):
+    """A connection and the thread that serves it, which waits without a limit: the end comes from `cut`.
+
+    Attributes
+    ----------
+    began
+        When its last message began; before there is one, when it was let in.
+    deadline
+        When that message has to be answered; infinite once it is: who has shown the token may be silent.
+    """
+
+    def __init__(self, connected: socket.socket, take: Callable[..., tuple[str, bytes]], counts: RefusalCounts) -> None:
+        super().__init__(name="gateway-connection", daemon=True)
+        connected.settimeout(None)
+        self.socket = connected
+        self._take = take
+        self._counts = counts
+        self._is_refused = False
+        self.began = time.monotonic()
+        self.deadline = self.began + _REQUEST_S
+
+    def run(self) -> None:
+        """Answer messages until one is refused, or the other end has gone."""
+        with contextlib.suppress(OSError), self.socket, self.socket.makefile("rb") as stream:
+            status = _OK
+            while status == _OK and stream.peek(1):
+                self.began = time.monotonic()
+                self.deadline = self.began + _REQUEST_S
+                try:
+                    head = _read_head(stream)
+                except RefusedError as error:  # not a message: not to be answered
+                    return self._refuse(error.refusal)
+                try:
+                    status, body = self._take(*head, stream)
+                except RefusedError as error:
+                    self._refuse(error.refusal)
+                    status, body = f"{error.refusal.status} {error.refusal.text}", b""
+                kept = "keep-alive" if status == _OK else "close"
+                fields = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: {kept}\r\n\r\n"
+                self.socket.sendall(fields.encode() + body)
+                if status == _OK:
+                    self.deadline = math.inf
+            # What still comes is let by unseen: if it were not, it would take the answer with it.
+            socket.socket.shutdown(self.socket, socket.SHUT_WR)
+            left = MAX_MESSAGE_BYTES
+            while left > 0 and (passed := stream.read1(1 << 16)):
+                left -= len(passed)
+
+    def cut(self, refusal: Refusal | None = None) -> None:
+        """End both ways at once, whoever reads or writes; for a reason that is counted. From any thread."""
+        if refusal is not None:
+            self._refuse(refusal)
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if not self._is_refused:  # what follows from the first reason is no further one
+            self._is_refused = True
+            self._counts.add(refusal)
+
+
+def _read_head(stream: BufferedReader) -> tuple[str, str, dict[str, str]]:
+    """Method, path, and headers by name in lower case; those of one name are one, as HTTP has it."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += (line := stream.readline(_MAX_HEAD_BYTES - len(head)))
+        if not line.endswith(b"\n"):
+            raise RefusedError(Refusal.OVERSIZED if len(head) == _MAX_HEAD_BYTES else Refusal.MALFORMED)
+    if not (match := _HEAD.fullmatch(head.decode("latin-1"))):
         raise RefusedError(Refusal.MALFORMED)
+    headers: dict[str, str] = {}
+    for name, value in _HEADER.findall(match[3]):
+        before = headers.get(name.lower())
+        headers[name.lower()] = value.strip() if before is None else f"{before}, {value.strip()}"
+    return match[1], match[2], headers
+
+
+def _read_body(stream: BufferedReader, headers: Mapping[str, str]) -> bytes:
+    length = headers.get("content-length", "")
+    if {"transfer-encoding", "content-encoding"} & headers.keys() or not re.fullmatch("[0-9]+", length):
+        raise RefusedError(Refusal.MALFORMED)
+    if len(length) > len(str(MAX_MESSAGE_BYTES)) or int(length) > MAX_MESSAGE_BYTES:
+        raise RefusedError(Refusal.OVERSIZED)
+    if len(body := stream.read(int(length))) < int(length):
+        raise RefusedError(Refusal.MALFORMED)
+    return body
 
 
 def _read_certificate(certificate: Path | None, key: Path | None) -> tuple[ssl.SSLContext | None, bytes | None]:
     if certificate is None and key is None:
         return None, None
-    if certificate is None or key is None:
-        raise OptionError(
-            f"certificate = {certificate}, key = {key}: TLS of the gateway needs both, as PEM files; or neither"
-        )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
+        if certificate is None or key is None:
+            raise FileNotFoundError("one of them is missing")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # A key behind a passphrase is an error: nobody is there who could type it.
         context.load_cert_chain(certificate, key, password="")
         return context, certificate.read_bytes()
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         raise OptionError(
-            f"certificate = {certificate}, key = {key}: the gateway cannot read these PEM files: {error}"
+            f"certificate = {certificate}, key = {key}: TLS of the gateway needs both as PEM files, or neither: {error}"
         ) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    if not 0 <= port <= _LAST_PORT:
-        raise OptionError(f"gatewayPort = {port}: a port is 1 to {_LAST_PORT}, or 0 for any that is free")
     try:
+        if not 0 <= port < 1 << 16:
+            raise OSError("a port is 1 to 65535, or 0 for any that is free")
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         raise OptionError(
             f"gatewayHost = {host!r}, gatewayPort = {port}: the gateway cannot listen there: {error}; "
             "name an address of the driver's machine, and a port that is free, or 0 for any"
         ) from error
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections have it as well
+    return listening
 
 
 class RefusalCounts:
@@ -378,25 +401,18 @@ class TakenMessages:
 
     def take(self, message: MessageId) -> None:
         """Take a message; refuse it if it, or a later one of its task attempt, was taken, or cannot be remembered."""
-        task = (message.subtask_id, message.attempt)
+        batch, task = message.batch, (message.subtask_id, message.attempt)
         with self._lock:
-            if message.batch < self._oldest:
+            if batch < max(self._oldest, max(self._last, default=0) - self._kept_batches + 1):
                 raise RefusedError(Refusal.STALE)
-            last = self._last.get(message.batch, {}).get(task)
-            if last is None:
-                self._make_room(message.batch)
-            elif message.number <= last:
+            tasks = self._last.setdefault(batch, {})
+            if message.number <= tasks.get(task, -1):
                 raise RefusedError(Refusal.REPLAYED)
-            self._last.setdefault(message.batch, {})[task] = message.number
-
-    def _make_room(self, batch: int) -> None:
-        self._forget_before(max([batch, *self._last]) - self._kept_batches + 1)
-        while len(self) >= self._max_tasks:
-            oldest = min(self._last)
-            if oldest >= batch:
-                raise RefusedError(Refusal.CROWDED)
-            self._forget_before(oldest + 1)
-
-    def _forget_before(self, batch: int) -> None:
-        self._oldest = max(self._oldest, batch)
-        self._last = {known: tasks for known, tasks in self._last.items() if known >= self._oldest}
+            if task not in tasks:
+                old = max(self._last) - self._kept_batches
+                while (oldest := min(self._last)) <= old or len(self) >= self._max_tasks:
+                    if oldest >= batch:
+                        raise RefusedError(Refusal.CROWDED)
+                    del self._last[oldest]
+                    self._oldest = oldest + 1
+            tasks[task] = message.number

@@ -120,7 +120,7 @@ def test_tasks_at_once_are_all_heard(address: GatewayAddress, listener: Recordin
 def test_tasks_one_after_another_share_a_connection(address: GatewayAddress, server: GatewayServer) -> None:
     for task in range(20):
         assert GatewayClient.of(address).for_task(0, task, 0).send_reports([REPORT])
-    assert len(server._wires) == 1
+    assert len(server._connections) == 1
 
 
 def test_a_process_has_one_client_for_an_address(address: GatewayAddress) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
 import signal
 import socket
@@ -335,7 +336,13 @@ def elsewhere() -> Iterator[tuple[GatewayAddress, Callable[[signal.Signals], Non
     assert process.stdout is not None
     with process:
         address = pickle.loads(bytes.fromhex(process.stdout.readline()))
-        yield address, process.send_signal
+
+        def send_signal(number: signal.Signals) -> None:
+            process.send_signal(number)
+            if number is signal.SIGSTOP:  # it takes effect a little later
+                os.waitpid(process.pid, os.WUNTRACED)
+
+        yield address, send_signal
         process.send_signal(signal.SIGCONT)
         process.stdin.close()
         process.wait()

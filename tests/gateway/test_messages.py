@@ -171,7 +171,7 @@ def test_any_other_value_is_no_event(value: object) -> None:
 @given(st.binary(max_size=200))
 def test_bytes_are_a_text_of_json_or_refused(body: bytes) -> None:
     with contextlib.suppress(RefusedError):
-        decode(body)
+        decode(body, object)
 
 
 def test_what_a_serializer_says_of_bytes_it_does_not_take_goes_no_further() -> None:

@@ -295,6 +295,9 @@ def test_a_message_that_never_comes_to_an_end_is_cut_off(
         with contextlib.suppress(ConnectionError):
             assert slow.recv(1) == b""
     assert server.refused == {Refusal.SLOW: 1}
+    for connection in server._connections:
+        connection.join(20)
+    assert server.refused == {Refusal.SLOW: 1}, "being cut off is no second reason"
     monkeypatch.undo()
 
 

@@ -45,7 +45,7 @@ def test_messages_go_both_ways(own: tuple[Path, Path], listener: RecordingListen
     listener.outgoing[0] = [Answer(True)]
     assert [messages.send_reports([REPORT]) for _ in range(3)] == [True] * 3
     assert messages.take_events() == [Answer(True)]
-    assert len(server._wires) == 1, "all of it went over one connection"
+    assert len(server._connections) == 1, "all of it went over one connection"
     client.close()
     server.close()
     assert server.refused == {}
