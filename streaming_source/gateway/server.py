@@ -54,6 +54,7 @@ _CLOSE_S: Final = 1.0
 _LOG_EVERY_S: Final = 60.0
 _HEAD: Final = re.compile(r"([A-Z]+) (\S+) HTTP/1\.1\r\n((?:[^\s:]+:[^\r\n]*\r\n)*)\r\n")
 _HEADER: Final = re.compile(r"([^\s:]+):([^\r\n]*)")
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\s*", re.DOTALL)
 
 
 class GatewayListener(Protocol):
@@ -332,7 +333,8 @@ def _read_certificate(certificate: Path | None, key: Path | None) -> tuple[ssl.S
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # A key behind a passphrase is an error: nobody is there who could type it.
         context.load_cert_chain(certificate, key, password="")
-        return context, certificate.read_bytes()
+        # The key may stand in the same file, and must not travel to the tasks.
+        return context, b"".join(_CERTIFICATE.findall(certificate.read_bytes()))
     except OSError as error:
         raise OptionError(
             f"certificate = {certificate}, key = {key}: TLS of the gateway needs both as PEM files, or neither: {error}"

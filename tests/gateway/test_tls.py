@@ -51,6 +51,22 @@ def test_messages_go_both_ways(own: tuple[Path, Path], listener: RecordingListen
     assert server.refused == {}
 
 
+def test_a_private_key_beside_the_certificate_does_not_travel_to_the_tasks(
+    own: tuple[Path, Path], listener: RecordingListener, tmp_path: Path
+) -> None:
+    certificate, key = own
+    both = tmp_path / "both.pem"
+    both.write_bytes(key.read_bytes() + certificate.read_bytes())
+    server = GatewayServer(listener, None, certificate=both, key=both)
+    address = server.start()
+    client = GatewayClient(address)
+    assert client.for_task(0, 0, 0).send_reports([REPORT])
+    client.close()
+    server.close()
+    assert address.certificate is not None
+    assert b"PRIVATE KEY" not in address.certificate
+
+
 def test_a_server_with_another_certificate_is_told_nothing(
     own: tuple[Path, Path], foreign: tuple[Path, Path], listener: RecordingListener
 ) -> None:
