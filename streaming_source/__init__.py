@@ -37,15 +37,25 @@ if TYPE_CHECKING:
         WatermarkOutput,
         WatermarkStrategy,
     )
-    from streaming_source.spark import from_source, read_stream, register, required_delay, with_exact_watermark
+    from streaming_source.spark.exact_watermark import with_exact_watermark
+    from streaming_source.spark.frame_reader import read_stream
+    from streaming_source.spark.registration import from_source, register
+    from streaming_source.spark.watermark_rows import required_delay
 
-_OF_SPARK = ("from_source", "read_stream", "register", "required_delay", "with_exact_watermark")
+_OF_SPARK = {
+    "from_source": "registration",
+    "read_stream": "frame_reader",
+    "register": "registration",
+    "required_delay": "watermark_rows",
+    "with_exact_watermark": "exact_watermark",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Lazily: the source model is of use without Spark, and importing PySpark takes a second.
     if name in __all__:
-        return getattr(import_module("streaming_source.spark" if name in _OF_SPARK else "alignment"), name)
+        home = f"streaming_source.spark.{_OF_SPARK[name]}" if name in _OF_SPARK else "alignment"
+        return getattr(import_module(home), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

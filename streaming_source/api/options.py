@@ -87,12 +87,13 @@ class OptionSet:
     @classmethod
     def of(cls, kind: type[Any]) -> OptionSet:
         """Those that are declared on the fields of a dataclass, in their order; defaults are the fields'."""
-        found = [(field.metadata["option"], field.default) for field in fields(kind) if "option" in field.metadata]
-        given = [(declared, None if default is MISSING else default) for declared, default in found]
-        return cls(
-            replace(declared, default=default, default_text=declared.default_text or _default_text(default))
-            for declared, default in given
-        )
+        options = []
+        for field in fields(kind):
+            if "option" in field.metadata:
+                declared, default = field.metadata["option"], None if field.default is MISSING else field.default
+                written = declared.default_text or _default_text(default)
+                options.append(replace(declared, default=default, default_text=written))
+        return cls(options)
 
     def __iter__(self) -> Iterator[Option]:
         return iter(self._options.values())

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from streaming_source import read_stream
 from streaming_source.cli.demo.flights import FlightFile
 from streaming_source.cli.demo.history import split_positions
-from streaming_source.spark import read_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
