@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from alignment.plan.by_index import PlanningRules
 from alignment.strategy import WatermarkStrategy
-from streaming_source.coordinator.event_times.read_ahead import READ_AHEAD_ROWS
 
-__all__ = ["ReadRules"]
+__all__ = ["READ_AHEAD_ROWS", "ReadRules"]
+
+READ_AHEAD_ROWS: Final = 4_000_000
+"""Records seen and not handed out, over all splits: 8 bytes each, 16 where positions have gaps."""
 
 
 @dataclass(frozen=True, slots=True)

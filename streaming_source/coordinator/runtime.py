@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +18,13 @@ from alignment.plan.by_reports import ReactivePlanner
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.api import Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import Source, SourceEvent, SourceSplit, SplitEnumerator, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.assignment import even_ranges
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times.indexed import IndexedTimes
 from streaming_source.coordinator.event_times.provider import EventTimeProvider
-from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
-from streaming_source.coordinator.event_times.reported import ReportedTimes
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import Workers
@@ -112,42 +110,8 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             enumerator = source.create_enumerator(context)
         else:
             enumerator = source.restore_enumerator(context, checkpoint)
-        event_times: EventTimeProvider[SplitT]
-        if isinstance(enumerator, SupportsEventTimeIndex):
-            if rules.reports:
-                raise OptionError(
-                    f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen "
-                    "by it; leave the option out"
-                )
-            event_times = IndexedTimes(enumerator)
-        elif rules.reports:
-            if source.end_of_stream is not None:
-                raise OptionError(
-                    f"option indexing = 'off': {source.name} has records that end their splits (Source.end_of_stream), "
-                    "which are only found where a split is read in order; leave the option out"
-                )
-            event_times = ReportedTimes(source, enumerator, context, calls, workers, now_us)
-        else:
-            event_times = ReadAheadTimes(source, context, calls, workers, now_us, rules.read_ahead_rows)
-
-        def valid_times(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-            times, limit_us = event_times.event_times(split_id, start, stop), rules.time_limit_us
-            return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
-
-        load: EventTimeLoader = valid_times
-        locate = event_times.locate
-        if recorder is not None:
-            recorder.start(rules.planning, strategy.idle_timeout_us, rules.time_limit_us, by_reports=rules.reports)
-            load, locate = recorder.loading(load), locate and recorder.locating(locate)
-        engine = Engine(
-            rules.planning,
-            EventTimeIndex(load, cached_times=event_times.cached_times, locate=locate),
-            idle_timeout_us=strategy.idle_timeout_us,
-            reactive=ReactivePlanner(rules.planning) if rules.reports else None,
-            create_generator=None if strategy.generator_supplier is None else strategy.create_watermark_generator,
-            time_limit_us=rules.time_limit_us,
-            record=None if recorder is None else recorder.write,
-        )
+        event_times = _event_times_of(source, enumerator, context, calls, workers, now_us, rules)
+        engine = _engine_of(event_times, rules, recorder)
         context.take_engine(engine, rules.time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
         return cls(calls, context, EnumeratorHost(enumerator, context, calls), event_times, engine)
 
@@ -232,6 +196,62 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             self.host.run()
         except BaseException as error:  # whatever it is, the query must hear of it
             self.calls.fail(error)
+
+
+def _event_times_of(
+    source: Source[SplitT, Any],
+    enumerator: SplitEnumerator[SplitT, Any],
+    context: CoordinatorContext[SplitT],
+    calls: AsyncCalls,
+    workers: Workers,
+    now_us: Callable[[], int],
+    rules: ReadRules,
+) -> EventTimeProvider[SplitT]:
+    """Where the event times of a source come from, by what its enumerator is and what the user decided."""
+    if isinstance(enumerator, SupportsEventTimeIndex):
+        if rules.reports:
+            raise OptionError(
+                f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen by "
+                "it; leave the option out"
+            )
+        return IndexedTimes(enumerator)
+    # These are imported here and not above: they bring the readers with them, which a planner with an index never runs.
+    if not rules.reports:
+        from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
+
+        return ReadAheadTimes(source, context, calls, workers, now_us, rules.read_ahead_rows)
+    if source.end_of_stream is not None:
+        raise OptionError(
+            f"option indexing = 'off': {source.name} has records that end their splits (Source.end_of_stream), which "
+            "are only found where a split is read in order; leave the option out"
+        )
+    from streaming_source.coordinator.event_times.reported import ReportedTimes
+
+    return ReportedTimes(source, enumerator, context, calls, workers, now_us)
+
+
+def _engine_of(event_times: EventTimeProvider[Any], rules: ReadRules, recorder: Recorder | None) -> Engine:
+    """An engine that loads event times where they come from."""
+    strategy, limit_us = rules.strategy, rules.time_limit_us
+
+    def valid_times(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        times = event_times.event_times(split_id, start, stop)
+        return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
+
+    load: EventTimeLoader = valid_times
+    locate = event_times.locate
+    if recorder is not None:
+        recorder.start(rules.planning, strategy.idle_timeout_us, limit_us, by_reports=rules.reports)
+        load, locate = recorder.loading(load), locate and recorder.locating(locate)
+    return Engine(
+        rules.planning,
+        EventTimeIndex(load, cached_times=event_times.cached_times, locate=locate),
+        idle_timeout_us=strategy.idle_timeout_us,
+        reactive=ReactivePlanner(rules.planning) if rules.reports else None,
+        create_generator=None if strategy.generator_supplier is None else strategy.create_watermark_generator,
+        time_limit_us=limit_us,
+        record=None if recorder is None else recorder.write,
+    )
 
 
 def _share(rows: int, readers: int) -> int:
