@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, assign_ranges, monotonic_us
-from streaming_source.spark.partitions import AlignedInputPartition, read_splits
+from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.rows import RowShaper
 
 __all__ = ["AlignedBatchReader"]
@@ -50,9 +50,14 @@ class AlignedBatchReader(DataSourceReader):
         finally:
             coordinator.close()
         # At least one: Spark takes an empty list for one partition of its own.
-        return [AlignedInputPartition(s, before.table.combined) for s in assign_ranges(ranges, self._readers) or [[]]]
+        return [
+            AlignedInputPartition(tuple(s), before.table.combined) for s in assign_ranges(ranges, self._readers) or [[]]
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one partition, as Arrow batches."""
+        # Here and not above: a planner makes this object too, and never reads.
+        from streaming_source.spark.task import read_splits
+
         assert isinstance(partition, AlignedInputPartition)
         yield from read_splits(self._source, self._schema, self._shaper, partition)

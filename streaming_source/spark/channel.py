@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from streaming_source.gateway import GatewayAddress, GatewayServer, TaskMessages
 from streaming_source.spark.observed_times import ObservedTimes
 from streaming_source.spark.options import FrameOptions
 
-__all__ = ["ANSWERS_S", "PlannerChannel", "ReaderChannel", "local_folder"]
+__all__ = ["ANSWERS_S", "PlannerChannel", "ReaderChannel"]
 
 _TURN_S: Final = 0.5
 """How long a task that wants something waits for the planner to be free. If it is not, it is answered later."""
@@ -138,12 +137,6 @@ class ReaderChannel:
             return []
         self._asks_at = now + ANSWERS_S
         return self._messages.take_events()
-
-
-def local_folder() -> Path | None:
-    """The application's own on the driver's host, which Spark removes with it; None where Spark does not say."""
-    folders = os.environ.get("SPARK_LOCAL_DIRS")
-    return Path(folders.split(",")[0]) if folders else None
 
 
 def _path(name: str | None) -> Path | None:

@@ -24,7 +24,6 @@ from streaming_source.coordinator import (
     processing_time_us,
 )
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.channel import PlannerChannel, local_folder
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.partitions import AlignedInputPartition
@@ -32,6 +31,7 @@ from streaming_source.spark.watermark_rows import watermark_row_time
 
 if TYPE_CHECKING:
     from alignment.recording import Recorder
+    from streaming_source.spark.channel import PlannerChannel
 
 __all__ = ["StreamPlanning"]
 
@@ -72,6 +72,9 @@ class StreamPlanning:
         self._has_events = source.source_event_serializer is not None
         self._channel: PlannerChannel | None = None
         if rules.reports or self._has_events:
+            # Here and not above: few queries have a gateway.
+            from streaming_source.spark.channel import PlannerChannel
+
             self._channel = PlannerChannel(self._coordinator, source.source_event_serializer, options, self._turn)
         # Of the states handed out last: partitions() asks for two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
@@ -109,25 +112,28 @@ class StreamPlanning:
             is_read_again = not coordinator.restored
             if is_read_again:
                 coordinator.restore(ended)
-            announced = begun.table.combined
             row_us = watermark_row_time(ended.table.combined) if self._options.watermark_rows else None
             ranges = coordinator.ranges(begun, ended, self._readers, self._options.min_rows_per_reader)
             if is_read_again and self._has_events:
                 # Its readers may wait for answers, and no offset is asked for before they are done.
                 coordinator.start()
-            parts = [AlignedInputPartition(splits, announced) for splits in assign_ranges(ranges, self._readers)]
-            gateway = self._channel.address() if parts and self._channel is not None else None
-            if row_us is not None:
-                if not parts:
-                    parts.append(AlignedInputPartition((), announced))
-                parts[0].watermark_row_us = row_us
-            for subtask_id, part in enumerate(parts):
-                part.subtask_id = subtask_id
-                part.batch = ended.sequence
-                part.gateway = gateway
-                # Without something to read no reader is made: its events wait.
-                part.events = tuple(coordinator.runtime.take_events(subtask_id)) if part.splits else ()
-            return parts
+            shares = assign_ranges(ranges, self._readers)
+            gateway = self._channel.address() if shares and self._channel is not None else None
+            if not shares and row_us is not None:
+                shares = [[]]
+            return [
+                AlignedInputPartition(
+                    tuple(splits),
+                    begun.table.combined,
+                    watermark_row_us=None if subtask_id else row_us,
+                    subtask_id=subtask_id,
+                    batch=ended.sequence,
+                    # Without something to read no reader is made: its events wait.
+                    events=tuple(coordinator.runtime.take_events(subtask_id)) if splits else (),
+                    gateway=gateway,
+                )
+                for subtask_id, splits in enumerate(shares)
+            ]
 
     def committed(self, end: Offset) -> None:
         """A micro-batch is done."""
@@ -189,7 +195,7 @@ def _meeting(rules: ReadRules) -> GroupExchange | None:
 
 def _meeting_place() -> Path:
     """A file that all planners of one application find, and no other's."""
-    folder = local_folder()
+    folder = _local_folder()
     if folder is None:
         raise OptionError(
             "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
@@ -212,3 +218,9 @@ def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
 
     # Each planner process writes a log of its own.
     return Recorder(Path(folder) / f"{source.name}-{os.getpid()}.jsonl")
+
+
+def _local_folder() -> Path | None:
+    """The application's own on the driver's host, which Spark removes with it; None where Spark does not say."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS")
+    return Path(folders.split(",")[0]) if folders else None

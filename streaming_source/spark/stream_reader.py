@@ -18,7 +18,7 @@ from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceState
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.offsets import Offset, OffsetCodec
-from streaming_source.spark.partitions import AlignedInputPartition, read_splits
+from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.planning import StreamPlanning
 from streaming_source.spark.rows import RowShaper
 
@@ -104,6 +104,9 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one partition, as Arrow batches."""
+        # Here and not above: a planner makes this object too, and never reads.
+        from streaming_source.spark.task import read_splits
+
         assert isinstance(partition, AlignedInputPartition)
         shaper = self._shaper.at(partition.announced)
         if partition.watermark_row_us is not None:

@@ -36,8 +36,9 @@ from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.reader import AdaptiveFetcherManager, SourceReaderBase, create_fetcher_manager, create_reader
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.partitions import AlignedInputPartition, read_splits
+from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.rows import RowShaper
+from streaming_source.spark.task import read_splits
 from tests.reader.numbers import (
     SCHEMA,
     BlockingSplitReader,
@@ -224,7 +225,7 @@ def shaper() -> RowShaper:
 
 
 def rows_of(source: Source, splits: list[Split]) -> list[int]:
-    batches = read_splits(source, SCHEMA, shaper(), AlignedInputPartition(splits, MIN_WATERMARK))  # type: ignore[arg-type]
+    batches = read_splits(source, SCHEMA, shaper(), AlignedInputPartition(tuple(splits), MIN_WATERMARK))  # type: ignore[arg-type]
     return [n for batch in batches for n in batch.column("n").to_pylist()]
 
 
@@ -247,7 +248,7 @@ def test_an_error_of_a_fetch_reaches_spark_and_the_reader_is_closed() -> None:
 
 def test_a_task_that_is_given_up_half_way_closes_its_reader() -> None:
     source = Source(NumberSplitReader)
-    rows = read_splits(source, SCHEMA, shaper(), AlignedInputPartition([Split("a")], MIN_WATERMARK))  # type: ignore[arg-type]
+    rows = read_splits(source, SCHEMA, shaper(), AlignedInputPartition((Split("a"),), MIN_WATERMARK))  # type: ignore[arg-type]
     next(rows)
     del rows
     gc.collect()

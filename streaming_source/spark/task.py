@@ -1,0 +1,118 @@
+"""What a task does on an executor: reads the ranges of its partition, and makes rows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from streaming_source.api import InputStatus, Source, SourceEvent, SourceReaderContext, SourceSplit
+from streaming_source.exceptions import UnsupportedOperationError
+from streaming_source.gateway import GatewayAddress, GatewayClient
+from streaming_source.reader import create_reader
+from streaming_source.spark.channel import ANSWERS_S, ReaderChannel
+from streaming_source.spark.partitions import AlignedInputPartition
+from streaming_source.spark.rows import FrameOutput, RowShaper
+
+__all__ = ["read_splits"]
+
+
+def read_splits(
+    source: Source[Any, Any],
+    schema: pa.Schema,
+    shaper: RowShaper,
+    partition: AlignedInputPartition,
+    *,
+    reports: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Rows of the ranges of a partition, through the source's reader. Where there is nothing yet it waits for that.
+
+    Parameters
+    ----------
+    source, schema, shaper
+        What to read, and what to make of it.
+    partition
+        The ranges.
+    reports
+        Whether to tell the planner which event times there were.
+    """
+    channel = None
+    context = SourceReaderContext(
+        schema,
+        partition.subtask_id,
+        allow_unaligned_source_splits=shaper.options.allow_unaligned,
+        send_split_request=_nothing_more,
+        send_source_event_to_coordinator=_no_serializer,
+    )
+    if partition.gateway is not None:
+        channel = _channel(source, partition, partition.gateway, reports=reports)
+        context = replace(context, send_source_event_to_coordinator=channel.send_event)
+        shaper = shaper.observed_by(channel.observed)
+    remaining, events = list(partition.splits), partition.events
+    while remaining:
+        # A reader knows a split by its id; further ranges of the same split are read by a further reader.
+        now: dict[str, SourceSplit] = {}
+        later: list[SourceSplit] = []
+        for split in remaining:
+            if split.split_id in now:
+                later.append(split)
+            else:
+                now[split.split_id] = split
+        yield from _read(source, context, shaper, list(now.values()), events, channel)
+        if channel is not None:
+            channel.report(list(now.values()))
+        remaining, events = later, ()
+
+
+def _read(
+    source: Source[Any, Any],
+    context: SourceReaderContext,
+    shaper: RowShaper,
+    splits: Sequence[SourceSplit],
+    events: Sequence[SourceEvent],
+    channel: ReaderChannel | None,
+) -> Iterator[pa.RecordBatch]:
+    reader = create_reader(source, context)
+    try:
+        reader.add_splits(splits)
+        reader.notify_no_more_splits()
+        reader.start()
+        for event in events:
+            reader.handle_source_events(event)
+        output = FrameOutput(shaper)
+        while (status := reader.poll_next(output)) is not InputStatus.END_OF_INPUT:
+            yield from output.take()
+            awaits_events = channel is not None and channel.awaits_events
+            if channel is not None and awaits_events:
+                for event in channel.take_events():
+                    reader.handle_source_events(event)
+            if status is InputStatus.NOTHING_AVAILABLE:
+                wait([reader.is_available()], ANSWERS_S if awaits_events else None)
+        yield from output.take()
+    finally:
+        reader.close()
+
+
+def _channel(
+    source: Source[Any, Any], partition: AlignedInputPartition, gateway: GatewayAddress, *, reports: bool
+) -> ReaderChannel:
+    task = TaskContext.get()
+    attempt = 0 if task is None else task.taskAttemptId()
+    serializer = source.source_event_serializer
+    messages = GatewayClient.of(gateway).for_task(partition.batch, partition.subtask_id, attempt, serializer)
+    return ReaderChannel(messages, reports=reports)
+
+
+def _nothing_more() -> None:
+    """A request for a split after "no more splits", as it is with any coordinator: without effect."""
+
+
+def _no_serializer(event: SourceEvent) -> None:
+    raise UnsupportedOperationError(
+        f"{type(event).__name__} cannot be sent to the enumerator: the source has no serializer for events; override "
+        "Source.source_event_serializer"
+    )
