@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files.backlog import Backlog, FileOrder, WaitingFile
+from streaming_source.connectors.files.finite.backlog import Backlog, FileOrder, WaitingFile
+from streaming_source.connectors.files.finite.in_work import FilesInWork
+from streaming_source.connectors.files.finite.marks import Known, MarkSet, marks_of
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.in_work import FilesInWork
-from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.marks import Known, MarkSet, marks_of
+from streaming_source.connectors.files.places.listing import ListedFile
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0/"), min_size=1, max_size=4)
 PATHS = st.lists(NAMES, min_size=1, max_size=2).map("/".join)

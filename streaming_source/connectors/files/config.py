@@ -22,12 +22,17 @@ from streaming_source.api.options import (
     option_names,
     text,
 )
-from streaming_source.connectors.files.backlog import FileOrder
-from streaming_source.connectors.files.cleaning import CleanSource
+from streaming_source.connectors.files.finite.backlog import FileOrder
 from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
-from streaming_source.connectors.files.hive import PartitionedFormat
-from streaming_source.connectors.files.selection import Selection, split_paths
-from streaming_source.connectors.files.storage import NO_STORAGE_OPTIONS, Root, StorageOptions, repr_without_secrets
+from streaming_source.connectors.files.places.cleaning import CleanSource
+from streaming_source.connectors.files.places.hive import PartitionedFormat
+from streaming_source.connectors.files.places.selection import Selection, split_paths
+from streaming_source.connectors.files.places.storage import (
+    NO_STORAGE_OPTIONS,
+    Root,
+    StorageOptions,
+    repr_without_secrets,
+)
 from streaming_source.connectors.files.tolerance import Tolerance
 from streaming_source.exceptions import OptionError
 

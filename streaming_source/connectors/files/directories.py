@@ -9,8 +9,8 @@ from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.discovery import DirectoryDiscovery, Found, FoundFile
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.listing import names_in
 from streaming_source.connectors.files.log import FileLog, LoggedFile
+from streaming_source.connectors.files.places.listing import names_in
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 
 __all__ = ["DirectoryEnumerator"]

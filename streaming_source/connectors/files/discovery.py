@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.listing import ListedFile, Lister
-from streaming_source.connectors.files.selection import Selection
+from streaming_source.connectors.files.places.listing import ListedFile, Lister
+from streaming_source.connectors.files.places.selection import Selection
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["DirectoryDiscovery", "Found", "FoundFile"]

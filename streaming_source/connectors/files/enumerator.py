@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
-from streaming_source.connectors.files.cleaning import Cleaner
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
+from streaming_source.connectors.files.places.cleaning import Cleaner
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.connectors.files.tolerance import Tolerance
 from streaming_source.exceptions import DataLossError, FileGoneError

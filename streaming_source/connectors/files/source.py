@@ -20,10 +20,10 @@ from streaming_source.api import (
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.directories import DirectoryEnumerator
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finite import FiniteFileEnumerator
+from streaming_source.connectors.files.finite.enumerator import FiniteFileEnumerator
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
-from streaming_source.connectors.files.hive import partition_schema
-from streaming_source.connectors.files.listing import ListedFile, list_files
+from streaming_source.connectors.files.places.hive import partition_schema
+from streaming_source.connectors.files.places.listing import ListedFile, list_files
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,

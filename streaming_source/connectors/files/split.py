@@ -10,9 +10,9 @@ from typing import Any
 from pyarrow import fs
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
-from streaming_source.connectors.files.finished import Remembered, Segment
+from streaming_source.connectors.files.finite.finished import Remembered, Segment
 from streaming_source.connectors.files.formats import Place
-from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.places.listing import ListedFile
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["FileRange", "FileSplit", "FileSplitSerializer", "FilesCheckpoint", "FilesCheckpointSerializer"]

@@ -14,7 +14,7 @@ from sortedcontainers import SortedList
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.places.listing import ListedFile
 
 __all__ = ["Backlog", "FileOrder", "WaitingFile"]
 

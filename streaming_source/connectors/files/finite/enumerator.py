@@ -14,18 +14,18 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.approximate_minimum import ApproximateMinimum
-from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finished import FinishedFiles, OrderKey, RecentFiles, order_key
-from streaming_source.connectors.files.finite_discovery import FileDiscovery, FoundFiles, warn_ignored
+from streaming_source.connectors.files.finite.backlog import Backlog, WaitingFile
+from streaming_source.connectors.files.finite.discovery import FileDiscovery, FoundFiles, warn_ignored
+from streaming_source.connectors.files.finite.finished import FinishedFiles, OrderKey, RecentFiles, order_key
+from streaming_source.connectors.files.finite.in_work import FilesInWork
+from streaming_source.connectors.files.finite.marks import marks_of
+from streaming_source.connectors.files.finite.state_log import LoggedFiles
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
-from streaming_source.connectors.files.in_work import FilesInWork
-from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.log import FileLog, LoggedFile
-from streaming_source.connectors.files.marks import marks_of
+from streaming_source.connectors.files.places.listing import ListedFile
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-from streaming_source.connectors.files.state_log import LoggedFiles
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 
 __all__ = ["FiniteFileEnumerator"]

@@ -12,7 +12,7 @@ from typing import Final
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.storage import (
+from streaming_source.connectors.files.places.storage import (
     NO_STORAGE_OPTIONS,
     Root,
     StorageOptions,

@@ -10,9 +10,9 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from streaming_source.connectors.files.backlog import FileOrder
-from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.marks import MARK, Marks, marks_of
+from streaming_source.connectors.files.finite.backlog import FileOrder
+from streaming_source.connectors.files.finite.marks import MARK, Marks, marks_of
+from streaming_source.connectors.files.places.listing import ListedFile
 
 __all__ = ["FinishedFiles", "OrderKey", "RecentFiles", "Remembered", "Segment", "order_key"]
 

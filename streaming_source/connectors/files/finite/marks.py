@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.places.listing import ListedFile
 
 __all__ = ["ANY_VERSION", "MARK", "Known", "MarkSet", "Marks", "marks_of"]
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.listing import is_hidden
-from streaming_source.connectors.files.storage import Root
+from streaming_source.connectors.files.places.listing import is_hidden
+from streaming_source.connectors.files.places.storage import Root
 from streaming_source.exceptions import OptionError
 
 __all__ = ["CleanSource", "Cleaner"]

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.selection import Selected, Selection
-from streaming_source.connectors.files.sink_log import SinkLog
+from streaming_source.connectors.files.places.selection import Selected, Selection
+from streaming_source.connectors.files.places.sink_log import SinkLog
 
 __all__ = ["ListedDirectory", "ListedFile", "Lister", "is_hidden", "list_files", "name_ten", "names_in"]
 
