@@ -22,9 +22,7 @@ from streaming_source.api.options import (
     option_names,
     text,
 )
-from streaming_source.connectors.files.finite.backlog import FileOrder
-from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
-from streaming_source.connectors.files.places.cleaning import CleanSource
+from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, Tolerance, format_of
 from streaming_source.connectors.files.places.hive import PartitionedFormat
 from streaming_source.connectors.files.places.selection import Selection, split_paths
 from streaming_source.connectors.files.places.storage import (
@@ -33,13 +31,14 @@ from streaming_source.connectors.files.places.storage import (
     StorageOptions,
     repr_without_secrets,
 )
-from streaming_source.connectors.files.tolerance import Tolerance
 from streaming_source.exceptions import OptionError
 
-__all__ = ["FILES_OPTIONS", "FilesConfig", "files_arguments"]
+__all__ = ["FILES_OPTIONS", "CleanSource", "FileOrder", "FilesConfig", "files_arguments"]
 
 SplitBy: TypeAlias = Literal["directory", "file"]
 Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
+FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
+CleanSource: TypeAlias = Literal["off", "archive", "delete"]
 
 _SHORTEST_US: Final = 1000
 

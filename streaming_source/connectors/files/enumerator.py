@@ -6,18 +6,20 @@ import posixpath
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile
+from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile, Tolerance
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
-from streaming_source.connectors.files.places.cleaning import Cleaner
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-from streaming_source.connectors.files.tolerance import Tolerance
 from streaming_source.exceptions import DataLossError, FileGoneError
+
+if TYPE_CHECKING:
+    from streaming_source.connectors.files.places.cleaning import Cleaner
 
 __all__ = ["FileSplitEnumerator"]
 
@@ -42,9 +44,13 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._context = context
         self._filesystem, self._root = config.root.open()
         self._reading = config.reading
-        self._cleaner = Cleaner(
-            config.clean_source, config.archive_root, self._filesystem, self._root, context.map_on_workers
-        )
+        self._cleaner: Cleaner | None = None
+        if config.clean_source != "off":
+            from streaming_source.connectors.files.places.cleaning import Cleaner
+
+            self._cleaner = Cleaner(
+                config.clean_source, config.archive_root, self._filesystem, self._root, context.map_on_workers
+            )
         self._logs: dict[str, FileLog] = {}
         # Of the splits that the last state finished: its ranges are asked for next.
         self._left: dict[str, FileLog] = {}
@@ -92,7 +98,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """See `SplitEnumerator`."""
-        self._cleaner.commit(checkpoint_id)
+        if self._cleaner is not None:
+            self._cleaner.commit(checkpoint_id)
 
     # ---- for those below -----------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,9 +18,6 @@ from streaming_source.api import (
     SplitEnumeratorContext,
 )
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
-from streaming_source.connectors.files.directories import DirectoryEnumerator
-from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finite.enumerator import FiniteFileEnumerator
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
 from streaming_source.connectors.files.places.hive import partition_schema
 from streaming_source.connectors.files.places.listing import ListedFile, list_files
@@ -32,6 +29,9 @@ from streaming_source.connectors.files.split import (
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
+
+if TYPE_CHECKING:
+    from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 
 __all__ = ["FileSource"]
 
@@ -127,8 +127,14 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def _enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> FileSplitEnumerator:
-        kind = FiniteFileEnumerator if self.split_by == "file" else DirectoryEnumerator
-        return kind(self, context, checkpoint)
+        # Either is imported when it is used, and not by tasks.
+        if self.split_by == "file":
+            from streaming_source.connectors.files.finite.enumerator import FiniteFileEnumerator
+
+            return FiniteFileEnumerator(self, context, checkpoint)
+        from streaming_source.connectors.files.directories import DirectoryEnumerator
+
+        return DirectoryEnumerator(self, context, checkpoint)
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         """See `Source`."""

@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyarrow import fs
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
-from streaming_source.connectors.files.finite.finished import Remembered, Segment
 from streaming_source.connectors.files.formats import Place
 from streaming_source.connectors.files.places.listing import ListedFile
 from streaming_source.exceptions import OffsetError
 
-__all__ = ["FileRange", "FileSplit", "FileSplitSerializer", "FilesCheckpoint", "FilesCheckpointSerializer"]
+__all__ = [
+    "FileRange",
+    "FileSplit",
+    "FileSplitSerializer",
+    "FilesCheckpoint",
+    "FilesCheckpointSerializer",
+    "OrderKey",
+    "Remembered",
+    "Segment",
+]
+
+OrderKey: TypeAlias = tuple[int, str]
+"""Where a file stands among those that are remembered: when it was modified, and its path; where both count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,41 @@ def _check_types(split: FileSplit) -> None:
     numbers: tuple[object, ...] = (split.position, split.row or 0, split.files, split.modified_ms or 0, split.size or 0)
     if not all(isinstance(name, str) for name in names) or not all(isinstance(number, int) for number in numbers):
         raise TypeError("a name is no text, or a number no number")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Finished files whose keys are at or before `upto`, and after that of the segment before.
+
+    Attributes
+    ----------
+    upto
+        The last key that belongs here.
+    marks
+        Of each file 12 bytes, as `marks.MARK`, in no order.
+    """
+
+    upto: OrderKey
+    marks: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What an offset says of finished files.
+
+    Attributes
+    ----------
+    forgotten
+        Files up to this key are not looked at any more, unless they are in work; None while nothing was forgotten.
+    segments
+        The finished files after that, in order of keys.
+    log
+        Where they are written down instead: the log's id, and the last state that it has an entry of.
+    """
+
+    forgotten: OrderKey | None = None
+    segments: tuple[Segment, ...] = ()
+    log: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
-from streaming_source.connectors.files.formats import FileFormat, FileRows, StoredFile
+from streaming_source.connectors.files.formats import FileFormat, FileRows, StoredFile, Tolerance
 from streaming_source.connectors.files.split import FileSplit
-from streaming_source.connectors.files.tolerance import Tolerance
 
 __all__ = ["FileSplitReader"]
 

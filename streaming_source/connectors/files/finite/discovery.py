@@ -9,12 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from streaming_source.connectors.files.finite.backlog import FileOrder, WaitingFile
-from streaming_source.connectors.files.finite.finished import FinishedFiles, OrderKey
+from streaming_source.connectors.files.config import FileOrder
+from streaming_source.connectors.files.finite.backlog import WaitingFile
+from streaming_source.connectors.files.finite.finished import FinishedFiles
 from streaming_source.connectors.files.finite.marks import Known, Marks, MarkSet, marks_of
 from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.places.listing import ListedFile, Lister, name_ten
 from streaming_source.connectors.files.places.selection import Selection
+from streaming_source.connectors.files.split import OrderKey
 
 __all__ = ["FileDiscovery", "FoundFiles", "warn_ignored"]
 

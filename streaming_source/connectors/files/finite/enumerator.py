@@ -13,15 +13,13 @@ from alignment.durations import saturating_add
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import SplitEnumeratorContext
-from streaming_source.connectors.files.approximate_minimum import ApproximateMinimum
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finite.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.finite.discovery import FileDiscovery, FoundFiles, warn_ignored
-from streaming_source.connectors.files.finite.finished import FinishedFiles, OrderKey, RecentFiles, order_key
+from streaming_source.connectors.files.finite.finished import FinishedFiles, RecentFiles
 from streaming_source.connectors.files.finite.in_work import FilesInWork
 from streaming_source.connectors.files.finite.marks import marks_of
-from streaming_source.connectors.files.finite.state_log import LoggedFiles
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.log import FileLog, LoggedFile
 from streaming_source.connectors.files.places.listing import ListedFile
@@ -71,8 +69,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                 f"fileOrder = {self._order!r} says that later files are behind earlier ones by maxOutOfOrderness at "
                 "most: it needs a built-in watermark generator, or use fileOrder = eventTime"
             )
-        self._backlog = Backlog(self._order)
-        self._waiting_ms = ApproximateMinimum(width=max(config.max_file_age_us // 64_000, 1000))
+        self._backlog = Backlog(self._order, max(config.max_file_age_us // 64_000, 1000))
         self._files = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
         self._left_out: set[str] = set()
         self._just_finished: list[ListedFile] = []
@@ -89,6 +86,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                 self._order, max_age_ms, checkpoint.remembered, max_files=RECENT_FILES
             )
         else:
+            from streaming_source.connectors.files.finite.state_log import LoggedFiles
+
             self._finished = LoggedFiles(config.state_root, self._order, checkpoint.remembered)
 
     # ---- discovery -----------------------------------------------------------------------------------------------
@@ -135,23 +134,18 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._left_out.update(found.left_out)
         for file in found.rewritten:
             self._take_rewritten(file)
-        # Their micro-batches were committed, and nobody heard of it before the restart.
-        self._cleaner.clean(found.finished)
+        if self._cleaner is not None:
+            # Their micro-batches were committed, and nobody heard of it before the restart.
+            self._cleaner.clean(found.finished)
         waiting = found.waiting
         if found.forgotten != self._finished.forgotten:
             waiting = self._without_forgotten(waiting)
-        self._wait(waiting)
+        self._backlog.add(waiting)
         if self._config.bounded:
             if self._until_ms is None:
                 self._until_ms = self._newest_ms
             self._end_if_all_begun()
         self._tell_horizon()
-
-    def _wait(self, packed: list[bytes]) -> None:
-        self._backlog.add(packed)
-        if self._order == "eventTime":
-            for entry in packed:
-                self._waiting_ms.add(WaitingFile.unpack_modified_ms(entry, self._order))
 
     def _without_forgotten(self, packed: list[bytes]) -> list[bytes]:
         """Leave out what was forgotten while it was looked for: a restart could not tell it from what is read."""
@@ -168,22 +162,18 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _take_rewritten(self, waiting: WaitingFile) -> None:
         path = waiting.file.relative_path
-        before = self._backlog.take(path)
-        if before is not None:
-            # Nothing of it was read: it is what it is now.
-            self._waiting_ms.remove(before.file.modified_ms)
-        elif path in self._left_out:
-            self._left_out.discard(path)
-        elif self._files.has_path(path):
-            raise self._rewritten_while_read(path)
-        elif self._config.allow_overwrites:
+        # One that waits or is left out was not read: it is what it is now.
+        if self._backlog.take(path) is None and path not in self._left_out:
+            if self._files.has_path(path):
+                raise self._rewritten_while_read(path)
+            if not self._config.allow_overwrites:
+                raise MalformedDataError(
+                    f"{self._path(path)} was rewritten after it was read: its size or modification time is another. "
+                    "Give new content a new name, or set allowOverwrites = true to read such files again as a whole"
+                )
             self._rewritten.add(path)
-        else:
-            raise MalformedDataError(
-                f"{self._path(path)} was rewritten after it was read: its size or modification time is another. Give "
-                "new content a new name, or set allowOverwrites = true to read such files again as a whole"
-            )
-        self._wait([waiting.pack(self._order)])
+        self._left_out.discard(path)
+        self._backlog.add([waiting.pack(self._order)])
 
     # ---- turns ---------------------------------------------------------------------------------------------------
 
@@ -217,8 +207,6 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             beyond = max(1, len(self._files) // 8)
         while len(self._backlog) and ((self._files.has_room(taken) and self._may_begin()) or taken < beyond):
             waiting = self._backlog.pop()
-            if self._order == "eventTime":
-                self._waiting_ms.remove(waiting.file.modified_ms)
             taken += 1
             self._begun_files += 1
             self._begun_bytes += waiting.file.size
@@ -277,7 +265,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._finished.add(file)
         if self._state is None:
             self._just_finished.append(file)
-        else:
+        elif self._cleaner is not None:
             self._cleaner.add(self._state, file.relative_path)
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
@@ -285,18 +273,11 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._left.clear()
         self._state = checkpoint_id
         self._begun_files = self._begun_bytes = 0
-        remembered = self._finished.save(checkpoint_id, self._lowest_waiting(), self._newest_ms)
+        remembered = self._finished.save(checkpoint_id, self._backlog.lowest, self._newest_ms)
         latest_us = None if self._order == "eventTime" or self._latest_us == MIN_WATERMARK else self._latest_us
         return FilesCheckpoint(remembered=remembered, until_ms=self._until_ms, latest_us=latest_us)
 
     # ---- inside --------------------------------------------------------------------------------------------------
-
-    def _lowest_waiting(self) -> OrderKey | None:
-        if self._order == "eventTime":
-            lowest_ms = self._waiting_ms.bound
-            return None if lowest_ms is None else (lowest_ms, "")
-        first = self._backlog.peek()
-        return None if first is None else order_key(first.file, self._order)
 
     def _describe_all(self, files: list[ListedFile]) -> list[FileBlocks | None]:
         paths = [self._path(file.relative_path) for file in files]

@@ -5,65 +5,23 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
-from streaming_source.connectors.files.finite.backlog import FileOrder
+from streaming_source.connectors.files.config import FileOrder
+from streaming_source.connectors.files.finite.backlog import order_key
 from streaming_source.connectors.files.finite.marks import MARK, Marks, marks_of
 from streaming_source.connectors.files.places.listing import ListedFile
+from streaming_source.connectors.files.split import OrderKey, Remembered, Segment
 
-__all__ = ["FinishedFiles", "OrderKey", "RecentFiles", "Remembered", "Segment", "order_key"]
+__all__ = ["FinishedFiles", "RecentFiles"]
 
 _log = logging.getLogger(__name__)
-
-OrderKey: TypeAlias = tuple[int, str]
-"""Where a file stands among those that are remembered: when it was modified, and its path; where both count."""
 
 _SEGMENTS: Final = 8
 _AGE_SEGMENTS: Final = 64
 _LARGE_BYTES: Final = 48 * 1024
-
-
-def order_key(file: ListedFile, order: FileOrder) -> OrderKey:
-    """Where a file stands. Where files come by event time nothing can be told from a name, so age must do."""
-    return (0 if order == "name" else file.modified_ms, "" if order == "eventTime" else file.relative_path)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Finished files whose keys are at or before `upto`, and after that of the segment before.
-
-    Attributes
-    ----------
-    upto
-        The last key that belongs here.
-    marks
-        Of each file 12 bytes, as `marks.MARK`, in no order.
-    """
-
-    upto: OrderKey
-    marks: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """What an offset says of finished files.
-
-    Attributes
-    ----------
-    forgotten
-        Files up to this key are not looked at any more, unless they are in work; None while nothing was forgotten.
-    segments
-        The finished files after that, in order of keys.
-    log
-        Where they are written down instead: the log's id, and the last state that it has an entry of.
-    """
-
-    forgotten: OrderKey | None = None
-    segments: tuple[Segment, ...] = ()
-    log: tuple[str, int] | None = None
 
 
 class FinishedFiles(ABC):

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from streaming_source.connectors.files.finite.backlog import FileOrder
-from streaming_source.connectors.files.finite.finished import FinishedFiles, OrderKey, Remembered
+from streaming_source.connectors.files.config import FileOrder
+from streaming_source.connectors.files.finite.finished import FinishedFiles
 from streaming_source.connectors.files.finite.marks import MARK, Marks, marks_of
 from streaming_source.connectors.files.places.listing import ListedFile
 from streaming_source.connectors.files.places.storage import Root
+from streaming_source.connectors.files.split import OrderKey, Remembered
 from streaming_source.exceptions import DataLossError
 
 __all__ = ["LoggedFiles"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
@@ -29,6 +30,7 @@ __all__ = [
     "FileRows",
     "Place",
     "StoredFile",
+    "Tolerance",
     "check_columns",
     "check_distinct",
     "check_names",
@@ -39,6 +41,8 @@ __all__ = [
     "time_columns",
     "times_of",
 ]
+
+_log = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 65_536
 """Rows of a batch that is read, at most."""
@@ -208,6 +212,41 @@ class FileFormat(ABC):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What a source goes on without.
+
+    Attributes
+    ----------
+    missing
+        Files that are gone.
+    corrupt
+        Files that cannot be read, or from where they cannot be read on.
+    """
+
+    missing: bool = False
+    corrupt: bool = False
+
+    def allows(self, error: BaseException) -> bool:
+        """Whether it goes on after this error; then it is logged."""
+        if isinstance(error, FileGoneError):
+            allowed = self.missing
+        else:
+            allowed = self.corrupt and isinstance(error, MalformedDataError)
+        if allowed:
+            _log.warning("ignored: %s", error)
+        return allowed
+
+    @contextmanager
+    def tolerated(self) -> Iterator[None]:
+        """Go on after what fails inside, where that is allowed."""
+        try:
+            yield
+        except (FileGoneError, MalformedDataError) as error:
+            if not self.allows(error):
+                raise
+
+
 # ---- what formats share ----------------------------------------------------------------------------------------------
 
 
@@ -231,38 +270,27 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
 
 
 @contextmanager
-def malformed_as(what: str) -> Iterator[None]:
+def malformed_as(what: str, fix: str = "") -> Iterator[None]:
     """Whatever a decoder raises inside is a `MalformedDataError` that begins with `what`."""
     try:
         yield
     except AlignmentError:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise MalformedDataError(f"{what}: {error}") from error
+        raise MalformedDataError(f"{what}: {error}{fix}") from error
 
 
-@contextmanager
-def readable(path: str, format_name: str) -> Iterator[None]:
+def readable(path: str, format_name: str) -> AbstractContextManager[None]:
     """What fails in opening a file is said with its path, and what may be the cause."""
-    try:
-        yield
-    except AlignmentError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise MalformedDataError(
-            f"{path} is not a readable {format_name} file: {error}. If it is still being written, write it under "
-            "a name that begins with _ or . and rename it when it is complete"
-        ) from error
+    return malformed_as(
+        f"{path} is not a readable {format_name} file",
+        ". If it is still being written, write it under a name that begins with _ or . and rename it when it is "
+        "complete",
+    )
 
 
 def check_names(schema: pa.Schema) -> None:
-    """Look at the names of columns once: names in no UTF-8 are found where they are first asked for.
-
-    Raises
-    ------
-    UnicodeDecodeError
-        If there are some.
-    """
+    """Decode the names of columns: those in no UTF-8 raise a `UnicodeDecodeError` only when they are read."""
     _ = schema.names
 
 

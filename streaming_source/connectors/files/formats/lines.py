@@ -26,7 +26,7 @@ from streaming_source.connectors.files.formats.base import (
     replaced,
     time_columns,
 )
-from streaming_source.connectors.files.formats.compression import COMPRESSIONS, codec_of
+from streaming_source.connectors.files.formats.options import COMPRESSIONS
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 
 __all__ = ["LineFile", "LineFormat", "Records", "Run", "line_ends"]
@@ -36,6 +36,16 @@ _PEEK_BYTES: Final = 64 * 1024
 _LONGEST_RECORD: Final = 64 * 1024 * 1024
 _BYTE_ORDER_MARK: Final = codecs.BOM_UTF8
 _NEWLINE: Final = ord("\n")
+_BY_ENDING: Final = {
+    ".gz": "gzip",
+    ".gzip": "gzip",
+    ".bz2": "bz2",
+    ".lz4": "lz4",
+    ".zst": "zstd",
+    ".zstd": "zstd",
+    ".br": "brotli",
+}
+_NOT_STREAMED: Final = (".snappy", ".sz", ".deflate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +287,7 @@ class LineFormat(FileFormat, ABC):
     def _opened(self, file: StoredFile) -> Iterator[LineFile]:
         path = file.path
         with opened(file) as raw:
-            codec = codec_of(path, self.compression)
+            codec = _codec_of(path, self.compression)
             stream = raw if codec is None else pa.CompressedInputStream(raw, codec)
             utf_8 = codecs.lookup(self.encoding).name == "utf-8"
             if not utf_8:
@@ -322,3 +332,28 @@ def _within(records: Records, row: int, rows: FileRows) -> Iterator[RecordBlock]
     begin, end = np.searchsorted(numbers + row, [rows.start, rows.stop]).tolist()
     if begin < end:
         yield RecordBlock(batch.slice(begin, end - begin), numbers[begin:end] + row)
+
+
+def _codec_of(path: str, compression: str) -> str | None:
+    """The codec of a file as pyarrow calls it; None where it is not compressed.
+
+    Raises
+    ------
+    MalformedDataError
+        If the name says that it is compressed in a way that cannot be read piece by piece, or the codec is missing in
+        this build of pyarrow.
+    """
+    if compression == "auto":
+        name = path.lower()
+        if name.endswith(_NOT_STREAMED):
+            raise MalformedDataError(
+                f"{path}: pyarrow does not decompress this piece by piece; compress it with gzip, bz2, lz4 or zstd, or "
+                "write Parquet, ORC or Arrow, which compress with snappy inside. If it is not compressed, set option "
+                "compression = none"
+            )
+        codec = next((codec for ending, codec in _BY_ENDING.items() if name.endswith(ending)), None)
+    else:
+        codec = None if compression == "none" else compression
+    if codec is not None and not pa.Codec.is_available(codec):
+        raise MalformedDataError(f"{path} is compressed with {codec}, which this build of pyarrow cannot read")
+    return codec

@@ -13,16 +13,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streaming_source.connectors.files.formats.lines import LineFormat, Records, Run
-from streaming_source.connectors.files.formats.patterns import TimePattern, time_pattern
-from streaming_source.connectors.files.formats.text_times import are_times, inferred, may_be_time, raw_field, typed
+from streaming_source.connectors.files.formats.options import MODES
+from streaming_source.connectors.files.formats.text_times import (
+    TimePattern,
+    are_times,
+    inferred,
+    may_be_time,
+    raw_field,
+    time_pattern,
+    typed,
+)
 from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
 
-__all__ = ["CORRUPT_RECORD", "MODES", "RecordFormat"]
+__all__ = ["RecordFormat"]
 
 _log = logging.getLogger(__name__)
 
-MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-CORRUPT_RECORD: Final = "_corrupt_record"
+_CORRUPT_RECORD: Final = "_corrupt_record"
 _SHOWN: Final = 200
 
 BoolArray = npt.NDArray[np.bool_]
@@ -54,7 +61,7 @@ class RecordFormat(LineFormat, ABC):
     """
 
     mode: str = "PERMISSIVE"
-    corrupt_column: str = CORRUPT_RECORD
+    corrupt_column: str = _CORRUPT_RECORD
     multi_line: bool = False
     infer_schema: bool = False
     timestamp_format: str | None = None

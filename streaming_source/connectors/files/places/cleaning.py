@@ -6,19 +6,18 @@ import logging
 import posixpath
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from pyarrow import fs
 
+from streaming_source.connectors.files.config import CleanSource
 from streaming_source.connectors.files.places.listing import is_hidden
 from streaming_source.connectors.files.places.storage import Root
 from streaming_source.exceptions import OptionError
 
-__all__ = ["CleanSource", "Cleaner"]
+__all__ = ["Cleaner"]
 
 _log = logging.getLogger(__name__)
-
-CleanSource: TypeAlias = Literal["off", "archive", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Cleaner:
     Parameters
     ----------
     what
-        `off`, `archive` or `delete`.
+        `archive` or `delete`.
     archive
         Where files are moved, under their paths below the root.
     filesystem, root
@@ -67,15 +66,9 @@ class Cleaner:
         self._archive = "" if archive is None else _archive_path(archive, filesystem, root)
         self._read: list[_Read] = []
 
-    @property
-    def is_on(self) -> bool:
-        """Whether anything is done."""
-        return self._what != "off"
-
     def add(self, state: int, path: str) -> None:
         """A file, by its path below the root, is read when the micro-batch that leads to a state is."""
-        if self.is_on:
-            self._read.append(_Read(state, path))
+        self._read.append(_Read(state, path))
 
     def commit(self, state: int) -> None:
         """That micro-batch is committed, and all before it."""
@@ -86,8 +79,7 @@ class Cleaner:
 
     def clean(self, paths: Iterable[str]) -> None:
         """Archive or delete files, by their paths below the root."""
-        if self.is_on:
-            self._map_on_workers(self._clean, paths)
+        self._map_on_workers(self._clean, paths)
 
     def _clean(self, relative: str) -> None:
         path = posixpath.join(self._root, relative)
