@@ -101,9 +101,9 @@ def test_a_directory_whose_name_looks_like_a_pattern_is_that_directory(tmp_path:
 
 def test_what_comes_to_match_a_pattern_is_found(tmp_path: Path) -> None:
     lister = Lister(Selection((str(tmp_path / "day=*"),)))
-    assert [directory.path for directory in lister.look()] == []
+    assert [directory.path for directory in lister.list_changed()] == []
     touch(tmp_path, "day=1/a", "night=1/b")
-    assert [directory.path for directory in lister.look()] == ["day=1"]
+    assert [directory.path for directory in lister.list_changed()] == ["day=1"]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_what_a_lister_finds_over_its_looks_is_what_is_there(
                 for directory in (path.parent, *path.parent.parents):
                     if directory.is_relative_to(root):
                         os.utime(directory, (number * 1000, number * 1000))
-            for found in lister.look():
+            for found in lister.list_changed():
                 known[found.path] = {file.name: file for file in found.files}
             seen = sorted(file.relative_path for files in known.values() for file in files.values())
             assert seen == names(root)
@@ -204,14 +204,14 @@ def test_a_directory_that_has_not_changed_is_not_listed_again(tmp_path: Path, mo
     for directory in (tmp_path, *tmp_path.iterdir()):
         os.utime(directory, (1_600_000_000, 1_600_000_000))
     lister = Lister(Selection((str(tmp_path),)))
-    assert len(list(lister.look())) == 21
-    assert list(lister.look()) == []
+    assert len(list(lister.list_changed())) == 21
+    assert list(lister.list_changed()) == []
     touch(tmp_path, "7/other")
-    assert [directory.path for directory in lister.look()] == ["7"]
+    assert [directory.path for directory in lister.list_changed()] == ["7"]
     # It has changed just now, and may again at the same time as told.
-    assert [directory.path for directory in lister.look()] == ["7"]
+    assert [directory.path for directory in lister.list_changed()] == ["7"]
     monkeypatch.setattr(listing, "_FULL_EVERY_S", 0.0)
-    assert len(list(lister.look())) == 21
+    assert len(list(lister.list_changed())) == 21
 
 
 @pytest.mark.parametrize("split_by", ["directory", "file"])

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.formats import FileBlocks
+from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.log import FileLog, LoggedFile
-from streaming_source.connectors.files.places.listing import ListedFile, Lister, names_in
-from streaming_source.connectors.files.places.selection import Selection
+from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, names_in
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["DirectoryDiscovery", "DirectoryEnumerator", "Found", "FoundFile"]
+__all__ = ["DirectoryDiscovery", "DirectoryEnumerator", "Found"]
 
 _IN_ORDER_OF_NAMES = (
     "With splitBy = directory a directory is a log whose files come in the order of their names. Let later files have "
@@ -27,19 +25,10 @@ _IN_ORDER_OF_NAMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A file that was not known before, and its blocks."""
-
-    split_id: str
-    file: ListedFile
-    blocks: FileBlocks
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
-    """What one look found: files in order of their names within each split, and splits that have none yet."""
+    """New files in order of their names within each split, with their blocks; and splits that have no file yet."""
 
-    files: tuple[FoundFile, ...]
+    files: list[tuple[ListedFile, FileBlocks | None]]
     empty_splits: tuple[str, ...]
 
 
@@ -49,14 +38,8 @@ class DirectoryDiscovery:
 
     Attributes
     ----------
-    selection
-        Where.
     describe
-        `path -> FileBlocks`, called in several threads.
-    map_files
-        `(describe, paths) -> blocks`, several at once.
-    until_ms
-        Files modified after this are not there; None for no such limit.
+        The blocks of files; None in place of one that the source goes on without.
     reached
         Of each split at a restart the name of the file that was reached; files before it are read.
     read
@@ -67,45 +50,30 @@ class DirectoryDiscovery:
         Splits that are read to their end.
     """
 
-    selection: Selection
-    describe: Callable[[str], FileBlocks]
-    map_files: Callable[[Callable[[str], FileBlocks], list[str]], list[FileBlocks]]
-    until_ms: int | None = None
-    reached: dict[str, str] = field(default_factory=dict)
-    read: dict[str, int] = field(default_factory=dict)
-    fully_read: frozenset[str] = frozenset()
-    finished: frozenset[str] = frozenset()
-    _lister: Lister = field(init=False)
+    describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
+    reached: dict[str, str]
+    read: dict[str, int]
+    fully_read: frozenset[str]
+    finished: frozenset[str]
     _skipped: Counter[str] = field(default_factory=Counter)
     _seen: dict[str, set[str]] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._lister = Lister(self.selection, self.until_ms)
-
-    def look(self) -> Found:
-        """List, and describe what is new. Called by one thread at a time; remembers what it has told."""
-        try:
-            return self._look()
-        except BaseException:
-            # What failed is new again at the next look, wherever it is.
-            self._lister.forget()
-            raise
-
-    def _look(self) -> Found:
+    def find_new(self, directories: Iterable[ListedDirectory]) -> Found:
+        """The files not found before, described. Called by one thread at a time."""
         self._skipped.clear()
         new: list[ListedFile] = []
         empty = []
-        for directory in self._lister.look():
+        for directory in directories:
             if directory.is_empty and directory.path:
                 empty.append(directory.path)
             new += [file for file in sorted(directory.files) if self._is_new(file)]
         new.sort()
-        root = self.selection.open()[1]
-        blocks = self.map_files(self.describe, [posixpath.join(root, file.relative_path) for file in new])
-        found = tuple(FoundFile(_split_of(file), file, b) for file, b in zip(new, blocks, strict=True))
+        found = list(zip(new, self.describe(new), strict=True))
         for file in new:
-            self._remember(file)
+            split_id = _split_of(file)
+            self._seen.setdefault(split_id, set()).add(file.name)
+            self._last[split_id] = max(file.name, self._last.get(split_id, ""))
         self._check_skipped()
         return Found(found, self._new_empty_splits(empty))
 
@@ -123,11 +91,6 @@ class DirectoryDiscovery:
                 f"{file.relative_path} appeared behind {last}, which is listed already. {_IN_ORDER_OF_NAMES}"
             )
         return True
-
-    def _remember(self, file: ListedFile) -> None:
-        split_id = _split_of(file)
-        self._seen.setdefault(split_id, set()).add(file.name)
-        self._last[split_id] = max(file.name, self._last.get(split_id, ""))
 
     def _check_skipped(self) -> None:
         for split_id, count in self._skipped.items():
@@ -162,7 +125,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         super().__init__(config, context, checkpoint)
         self._finished = set(checkpoint.finished)
         self._newest_ms = 0
-        self._looked = False
+        self._listed = False
         # Of each split the position that the next state has, and the files that are not read to their ends by then.
         self._positions: dict[str, int] = {}
         self._unread: dict[str, deque[tuple[str, int]]] = {}
@@ -173,30 +136,21 @@ class DirectoryEnumerator(FileSplitEnumerator):
         """See `SplitEnumerator`."""
         restored = self._restored.items()
         discovery = DirectoryDiscovery(
-            self._config.root,
-            self._describe_or_nothing,
-            self._context.map_on_workers,
-            self._until_ms,
+            self._describe_all,
             reached={split_id: split.file for split_id, split in restored},
             read={split_id: split.files - (split.row is not None) for split_id, split in restored},
             fully_read=frozenset(split_id for split_id, split in restored if split.row is None),
             finished=frozenset(self._finished),
         )
-        period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
-        self._context.call_async(
-            discovery.look, self._on_found, period_seconds=period, at_each_trigger=period is not None
-        )
+        self._discover(discovery.find_new, self._on_found)
 
-    def _on_found(self, found: Found | None, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
-        assert found is not None
+    def _on_found(self, found: Found) -> None:
         for split_id in found.empty_splits:
             self._begin(split_id)
-        for file in found.files:
-            self._add_file(file)
-        if not self._looked:
-            self._looked = True
+        for file, blocks in found.files:
+            self._add_file(file, NO_BLOCKS if blocks is None else blocks)
+        if not self._listed:
+            self._listed = True
             self._check_restored()
         if self._config.bounded:
             if self._until_ms is None:
@@ -206,15 +160,15 @@ class DirectoryEnumerator(FileSplitEnumerator):
             self._no_more_splits()
 
     def _check_restored(self) -> None:
-        """What was begun before a restart must be there still, when the first look is over."""
+        """What was begun before a restart must be there still, when all was listed once."""
         for split_id, split in self._restored.items():
             log = self._logs.get(split_id)
             is_there = log is not None and bool(log.files) and log.files[0].name == split.file
             if split.file and split.row is not None and not is_there:
                 raise self._gone(split)
 
-    def _add_file(self, found: FoundFile) -> None:
-        split_id, file, blocks = found.split_id, found.file, found.blocks
+    def _add_file(self, file: ListedFile, blocks: FileBlocks) -> None:
+        split_id = _split_of(file)
         self._newest_ms = max(self._newest_ms, file.modified_ms)
         log = self._begin(split_id)
         restored = self._restored.get(split_id, FileSplit(split_id))
@@ -266,19 +220,14 @@ class DirectoryEnumerator(FileSplitEnumerator):
                     self._cleaner.add(checkpoint_id, files.popleft()[0])
         return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
-    def _names_between(self, start: FileSplit, end: FileSplit) -> list[str]:
-        """Names of the files that two states of a directory lie in, and of those between."""
-        names = names_in(self._config.root, end.split_id)
-        from_first = [name for name in names if name > start.file or (name == start.file and start.row is not None)]
-        return [name for name in from_first if name <= end.file]
-
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
         """The files between two states of a split, from the file system."""
         log = FileLog()
         position = start.position - (start.row or 0)
-        for name in self._names_between(start, end):
+        for name in names_in(self._config.root, end.split_id):
+            # A file whose row is None was read to its end.
+            if name < start.file or (name == start.file and start.row is None) or name > end.file:
+                continue
             path = self._path(end.split_id, name)
             log.append(LoggedFile.of(name, path, position, self._describe_or_nothing(path)))
             position = log.files[-1].end

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import zlib
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitR
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile, Tolerance
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
+from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, Lister
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.exceptions import DataLossError, FileGoneError
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from streaming_source.connectors.files.places.cleaning import Cleaner
 
 __all__ = ["FileSplitEnumerator"]
+
+T = TypeVar("T")
 
 
 class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[FileSplit, FilesCheckpoint]):
@@ -103,6 +106,34 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
     # ---- for those below -----------------------------------------------------------------------------------------
 
+    def _discover(self, find_new: Callable[[Iterator[ListedDirectory]], T], handler: Callable[[T], None]) -> None:
+        """Find new files in the background: once if the source is bounded, else again and again."""
+        lister = Lister(self._config.root, self._until_ms)
+
+        def listed() -> T:
+            try:
+                return find_new(lister.list_changed())
+            except BaseException:
+                # What failed is new again the next time, wherever it is.
+                lister.forget()
+                raise
+
+        period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
+        self._in_background(listed, handler, period_seconds=period)
+
+    def _in_background(
+        self, call: Callable[[], T], handler: Callable[[T], None], period_seconds: float | None = None
+    ) -> None:
+        def handle(result: T | None, error: BaseException | None) -> None:
+            if error is not None:
+                raise error
+            assert result is not None
+            handler(result)
+
+        self._context.call_async(
+            call, handle, period_seconds=period_seconds, at_each_trigger=period_seconds is not None
+        )
+
     @abstractmethod
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
         """The files between two states of a split, from the file system."""
@@ -116,6 +147,11 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             )
         self._context.metric_group.counter("ignoredFiles").inc()
         return None
+
+    def _describe_all(self, files: Iterable[ListedFile]) -> list[FileBlocks | None]:
+        """What is in files, several at once."""
+        paths = [self._path(file.relative_path) for file in files]
+        return list(self._context.map_on_workers(self._describe, paths))
 
     def _describe_or_nothing(self, path: str) -> FileBlocks:
         """What is in a file; nothing in one that the source goes on without."""

@@ -104,32 +104,21 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         finished = marks_of(self._just_finished)
         self._just_finished.clear()
         if begun:
-            self._context.call_async(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
+            self._in_background(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
         discovery = FileDiscovery(
-            self._config.root,
             self._order,
             self._describe_all,
             lambda: np.concatenate([self._finished.load(), finished]),
             marks_of(self._files.files),
             self._finished,
-            self._until_ms,
         )
-        period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
-        self._context.call_async(
-            discovery.look, self._on_found, period_seconds=period, at_each_trigger=period is not None
-        )
+        self._discover(discovery.find_new, self._on_found)
 
-    def _on_begun(self, found: list[FileBlocks] | None, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
-        assert found is not None
+    def _on_begun(self, found: Sequence[FileBlocks]) -> None:
         for split, blocks in zip(list(self._restored.values()), found, strict=True):
             self._tell(split.split_id, blocks, read=split.position)
 
-    def _on_found(self, found: FoundFiles | None, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
-        assert found is not None
+    def _on_found(self, found: FoundFiles) -> None:
         self._newest_ms = max(self._newest_ms, found.newest_ms)
         self._left_out.update(found.left_out)
         for file in found.rewritten:
@@ -279,12 +268,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _describe_all(self, files: list[ListedFile]) -> list[FileBlocks | None]:
-        paths = [self._path(file.relative_path) for file in files]
-        return list(self._context.map_on_workers(self._describe_new, paths))
-
-    def _describe_new(self, path: str) -> FileBlocks | None:
-        blocks = self._describe(path)
+    def _describe(self, path: str) -> FileBlocks | None:
+        blocks = super()._describe(path)
         limit_us = self._context.event_time_limit_us
         if limit_us is not None and blocks is not None and blocks.earliest_us >= limit_us:
             return replace(blocks, earliest_us=MAX_WATERMARK)

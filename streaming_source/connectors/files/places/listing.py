@@ -95,8 +95,8 @@ class Lister:
         self._settled: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._full_at = -math.inf
 
-    def look(self) -> Iterator[ListedDirectory]:
-        """The directories that may have changed since the last look, in no order.
+    def list_changed(self) -> Iterator[ListedDirectory]:
+        """The directories that may have changed since they were listed last, in no order.
 
         Raises
         ------
@@ -113,16 +113,16 @@ class Lister:
         if has_more or time.monotonic() >= self._full_at + _FULL_EVERY_S:
             self._settled.clear()
             self._full_at = time.monotonic()
-        listed = self._look(selected)
+        listed = self._list(selected)
         if self._sink_log is not None:
             listed = self._in_log(listed, self._sink_log.paths, is_complete=has_more)
         return listed if self._until_ms is None else self._until(listed, self._until_ms)
 
     def forget(self) -> None:
-        """Look at everything again the next time."""
+        """List everything again the next time."""
         self._settled.clear()
 
-    def _look(self, selected: Selected) -> Iterator[ListedDirectory]:
+    def _list(self, selected: Selected) -> Iterator[ListedDirectory]:
         filesystem, root = self._selection.open()
         seen: set[str] = set()
         for directory in selected.directories:
@@ -241,7 +241,7 @@ def name_ten(paths: Iterable[str]) -> str:
 
 def list_files(selection: Selection) -> Iterator[ListedFile]:
     """All files that are selected, in no order; see `Lister`."""
-    return (file for directory in Lister(selection).look() for file in directory.files)
+    return (file for directory in Lister(selection).list_changed() for file in directory.files)
 
 
 def names_in(selection: Selection, directory: str) -> list[str]:
