@@ -407,12 +407,17 @@ def test_a_file_that_is_deleted_before_it_is_read_is_an_error_or_ignored(
 
 
 def test_what_is_tolerated_is_what_was_asked_for() -> None:
-    source = FileSource("/data/in", ignore_missing_files=True)
-    assert source.tolerance.allows(FileGoneError("x is gone"))
-    assert not source.tolerance.allows(MalformedDataError("x is broken"))
-    assert not source.tolerance.allows(DataLossError("x was replaced"))
-    assert not source.tolerance.allows(OSError("the disk is gone"))
-    assert not FileSource("/data/in", ignore_corrupt_files=True).tolerance.allows(FileGoneError("x is gone"))
+    gone, broken = FileGoneError("x is gone"), MalformedDataError("x is broken")
+    without_missing = FileSource("/data/in", ignore_missing_files=True).tolerance
+    without_corrupt = FileSource("/data/in", ignore_corrupt_files=True).tolerance
+    for tolerance, error in ((without_missing, gone), (without_corrupt, broken)):
+        with tolerance.tolerated():
+            raise error
+    replaced, failed = DataLossError("x was replaced"), OSError("the disk is gone")
+    for tolerance, others in ((without_missing, (broken, replaced, failed)), (without_corrupt, (gone, replaced))):
+        for error in others:
+            with pytest.raises(type(error), match=str(error)), tolerance.tolerated():
+                raise error
 
 
 # ---- what becomes of files that were read --------------------------------------------------------------------------

@@ -1,22 +1,17 @@
-"""Directories and files as splits, in any of several formats."""
+"""Directories and files as splits, in any of several formats. Formats other than Parquet load when they are used."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streaming_source.connectors.files import formats
-from streaming_source.connectors.files.formats import FileFormat
+from streaming_source.connectors.files.formats import FORMAT_MODULES, FileFormat, ParquetFormat, format_class
 from streaming_source.connectors.files.source import FileSource
 
 if TYPE_CHECKING:
-    from streaming_source.connectors.files.formats import (
-        ArrowFormat,
-        CsvFormat,
-        JsonFormat,
-        OrcFormat,
-        ParquetFormat,
-        TextFormat,
-    )
+    from streaming_source.connectors.files.formats.chunks import ArrowFormat, OrcFormat
+    from streaming_source.connectors.files.formats.csv import CsvFormat
+    from streaming_source.connectors.files.formats.json import JsonFormat
+    from streaming_source.connectors.files.formats.text import TextFormat
 
 __all__ = [
     "ArrowFormat",
@@ -31,9 +26,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in FORMAT_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(formats, name)
+    return format_class(name)
 
 
 def __dir__() -> list[str]:

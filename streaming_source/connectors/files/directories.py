@@ -111,7 +111,7 @@ def _split_of(file: ListedFile) -> str:
 
 
 class DirectoryEnumerator(FileSplitEnumerator):
-    """Gives each directory to a reader as soon as it is found, and tells its files as they come.
+    """Assigns each directory as soon as it is found, and indexes its files as they come.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         self._positions: dict[str, int] = {}
         self._unread: dict[str, deque[tuple[str, int]]] = {}
 
-    # ---- discovery -----------------------------------------------------------------------------------------------
+    # ---- discovery ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
@@ -172,7 +172,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         self._newest_ms = max(self._newest_ms, file.modified_ms)
         log = self._begin(split_id)
         restored = self._restored.get(split_id, FileSplit(split_id))
-        # The file that a restart begins in: what was read of it is not told again.
+        # The file that a restart begins in: what was read of it is not indexed again.
         read = (restored.row or 0) if file.name == restored.file else 0
         position = log.files[-1].end if log.files else restored.position - read
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
@@ -189,7 +189,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
                 self._context.assign_split(FileSplit(split_id), self._reader_of(split_id))
         return log
 
-    # ---- what the planner asks -----------------------------------------------------------------------------------
+    # ---- SplitEnumerator ---------------------------------------------------------------------------------------------
 
     def split_at(self, split_id: str, position: int) -> FileSplit:
         """See `SplitEnumerator`."""

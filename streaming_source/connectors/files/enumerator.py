@@ -6,6 +6,7 @@ import posixpath
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -28,12 +29,12 @@ T = TypeVar("T")
 
 
 class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[FileSplit, FilesCheckpoint]):
-    """Finds the files of a source, and tells their event times.
+    """Finds the files of a source and indexes their event times.
 
     Parameters
     ----------
     config
-        What to look for.
+        Of the source.
     context
         The planner that hosts this.
     checkpoint
@@ -55,7 +56,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
                 config.clean_source, config.archive_root, self._filesystem, self._root, context.map_on_workers
             )
         self._logs: dict[str, FileLog] = {}
-        # Of the splits that the last state finished: its ranges are asked for next.
+        # Of the splits that the last state finished: its ranges are planned next.
         self._left: dict[str, FileLog] = {}
         self._restored: dict[str, FileSplit] = {}
         # Latest event time of each block, by its position: where the source goes on without what cannot be read.
@@ -67,18 +68,18 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._restored = {split.split_id: split for split in splits}
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
-        """See `SplitEnumerator`. Splits are assigned when it is their turn, and not when somebody asks."""
+        """See `SplitEnumerator`. Splits are assigned when it is their turn, and not on request."""
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `SplitEnumerator`."""
         file = self._logs[split_id].locate(start)
-        assert file is not None, "the index asks only for records it was told of"
+        assert file is not None, "only records of indexed blocks are queried"
         first = start - file.position
         with self._config.tolerance.tolerated():
             stored = StoredFile(self._filesystem, file.path)
             rows = FileRows(stored, first, first + stop - start, file.place_of(first))
             return self._reading.event_times(rows, self._context.schema, self._context.timestamp_assigner)
-        # Of a file that breaks here, or has gone, nothing will be read; what was told of this block must stay true.
+        # Of a file that breaks here, or has gone, nothing will be read; the bounds of its block must stay true.
         return np.full(stop - start, self._latest_in[split_id][start])
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
@@ -87,9 +88,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         if log is None or not log.covers(start.position, end.position):
             log = self._rebuild(start, end)
         parts = cut_ranges(log.files, start.position, end.position, rows_per_range)
-        # What ends here is committed before the next micro-batch is planned, and not asked for again.
+        # What ends here is committed before the next micro-batch is planned, and not planned again.
         log.forget_before(start.position)
-        return [SplitRange(start.to_read(ranges), rows) for ranges, rows in parts]
+        return [SplitRange(replace(start, ranges=ranges), rows) for ranges, rows in parts]
 
     def finish_split(self, split_id: str) -> None:
         """See `SplitEnumerator`."""
@@ -104,7 +105,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         if self._cleaner is not None:
             self._cleaner.commit(checkpoint_id)
 
-    # ---- for those below -----------------------------------------------------------------------------------------
+    # ---- for directories and finite files ----------------------------------------------------------------------------
 
     def _discover(self, find_new: Callable[[Iterator[ListedDirectory]], T], handler: Callable[[T], None]) -> None:
         """Find new files in the background: once if the source is bounded, else again and again."""

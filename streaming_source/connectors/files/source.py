@@ -96,7 +96,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         NoDataError
             If it holds no file yet.
         NoSchemaError
-            If files of this format do not tell their columns.
+            If files of this format have no names and types of columns.
         SchemaError
             If one of `columns` is not among them.
         """
@@ -168,20 +168,20 @@ def _chosen_columns(config: FilesConfig) -> pa.Schema:
 
 
 def _all_columns(config: FilesConfig) -> pa.Schema:
-    """Those of the files as they are told, or of the first one, and those in the names of directories."""
-    told = config.data_schema
-    if told is not None and config.recursive_file_lookup:
-        return told
+    """Those that are given, or those of the first file; and those in the names of directories."""
+    given = config.data_schema
+    if given is not None and config.recursive_file_lookup:
+        return given
     first: ListedFile | None = None
     directories = set()
     for file in list_files(config.root):
         first = file if first is None else min(first, file)
         directories.add(file.directory)
-    own = _columns_of_first(config, first) if told is None else told
+    own = _columns_of_first(config, first) if given is None else given
     if config.recursive_file_lookup:
         return own
-    named = partition_schema(sorted(directories), {field.name: field.type for field in told or ()})
-    # As in Spark: what a directory says goes before what a file has under the same name.
+    named = partition_schema(sorted(directories), {field.name: field.type for field in given or ()})
+    # As in Spark: the value of a directory goes before that of a file under the same name.
     return pa.schema(list({field.name: field for field in [*own, *named]}.values()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pyarrow import fs
@@ -58,14 +58,14 @@ class FileSplit(SourceSplit):
         are read. None as row says that this file is read too, and the record will come in a later one. Empty and 0 at
         the origin and for a single file.
     files
-        For a directory, how many files up to and with `file` there were: more of them later are news, not read ones.
+        For a directory, how many files up to and with `file` there were: if there are more later, some are new.
     modified_ms, size
         For a single file, when it was last modified, and its bytes; None for a directory.
     ranges
         For a reader only: what to read.
     """
 
-    split_id: str = field()  # said to be a field: else the property of the base class is taken for its default
+    split_id: str = field()  # declared as a field: else the property of the base class is taken for its default
     position: int = 0
     file: str = ""
     row: int | None = 0
@@ -76,7 +76,7 @@ class FileSplit(SourceSplit):
 
     @staticmethod
     def of_file(file: ListedFile, *, is_rewritten: bool = False) -> FileSplit:
-        """A single file before its first record; its id tells a file that was rewritten from the one before it."""
+        """A single file before its first record; a file that was rewritten has another id than before."""
         path = file.relative_path
         split_id = f"{path}@{file.modified_ms}" if is_rewritten else path
         return FileSplit(split_id, modified_ms=file.modified_ms, size=file.size)
@@ -95,10 +95,6 @@ class FileSplit(SourceSplit):
     def origin(self) -> FileSplit:
         """See `SourceSplit`."""
         return FileSplit(self.split_id, modified_ms=self.modified_ms, size=self.size)
-
-    def to_read(self, ranges: tuple[FileRange, ...]) -> FileSplit:
-        """The split with what a reader shall read of it."""
-        return replace(self, ranges=ranges)
 
 
 class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
@@ -157,12 +153,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What an offset says of finished files.
+    """The finished files of an offset.
 
     Attributes
     ----------
     forgotten
-        Files up to this key are not looked at any more, unless they are in work; None while nothing was forgotten.
+        Files up to this key are ignored, unless they are in work; None while nothing was forgotten.
     segments
         The finished files after that, in order of keys.
     log
@@ -200,7 +196,7 @@ class FilesCheckpoint:
 class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     """`{"finished": [id], "forgotten": key, "remembered": [[key, marks in base 64]], "log": [id, state], ...}`.
 
-    What says nothing is left out, but for `finished`.
+    Empty entries are left out, but for `finished`.
     """
 
     @property

@@ -40,7 +40,7 @@ class FileSplitReader(SplitReader[FileSplit]):
         self._format = file_format
         self._schema = schema
         self._tolerance = tolerance
-        # In order of their addition; a file is opened when its first block is asked for.
+        # In order of their addition; a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
         self._paused: set[str] = set()
 

@@ -27,7 +27,7 @@ _TO_UNSIGNED: Final = 2**63
 
 
 def order_key(file: ListedFile, order: FileOrder) -> OrderKey:
-    """Where a file stands. Where files come by event time nothing can be told from a name, so age must do."""
+    """Where a file stands. Where files come by event time a name means nothing, and age must do."""
     return (0 if order == "name" else file.modified_ms, "" if order == "eventTime" else file.relative_path)
 
 
@@ -40,7 +40,7 @@ class WaitingFile:
     file
         As it was listed.
     blocks
-        None where nobody has looked into it yet.
+        None where it is not described yet.
     """
 
     file: ListedFile
@@ -91,7 +91,7 @@ class Backlog:
 
     Notes
     -----
-    With n files waiting, adding one, taking the next one and looking at it cost O(log n).
+    With n files waiting, adding one, taking the next one and `lowest` cost O(log n).
     """
 
     def __init__(self, order: FileOrder, width_ms: int = 1000) -> None:

@@ -110,7 +110,7 @@ class FileDiscovery:
             known.add(portion)
         self._known = known
         if ignored and is_first:
-            # As a rule these are what it says; none of them can be told from a file that came in the meantime.
+            # As a rule they are; a file that came in the meantime cannot be distinguished from them.
             _log.info("%d files are taken for read and forgotten", len(ignored))
         elif ignored:
             warn_ignored(ignored, self.order)
@@ -144,7 +144,7 @@ class FileDiscovery:
 
 
 def warn_ignored(paths: list[str], order: FileOrder) -> None:
-    """Say that files came too late."""
+    """Log that files came too late."""
     _log.warning(
         "ignored: %s, %s, so not to be told from what was read and forgotten",
         name_ten(paths),

@@ -41,7 +41,7 @@ _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 
 
 class FiniteFileEnumerator(FileSplitEnumerator):
-    """Begins file after file in the order that the source says; the others wait behind the horizon.
+    """Begins file after file in the order of the source; the others wait behind the horizon.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
     Raises
     ------
     OptionError
-        If files are to be begun in an order of which nothing says how far later ones may be behind.
+        If files are to be begun in an order in which no bound is known for how far later ones may be behind.
 
     Notes
     -----
@@ -90,13 +90,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
             self._finished = LoggedFiles(config.state_root, self._order, checkpoint.remembered)
 
-    # ---- discovery -----------------------------------------------------------------------------------------------
+    # ---- discovery ---------------------------------------------------------------------------------------------------
 
     def restore_splits(self, splits: Sequence[FileSplit]) -> None:
         """See `SplitEnumerator`."""
         super().restore_splits(splits)
         for split in splits:
-            self._files.add(split.split_id, _file_of(split))
+            size = -1 if split.size is None else split.size
+            self._files.add(split.split_id, ListedFile.of(split.path, split.modified_ms or 0, size))
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
@@ -116,7 +117,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _on_begun(self, found: Sequence[FileBlocks]) -> None:
         for split, blocks in zip(list(self._restored.values()), found, strict=True):
-            self._tell(split.split_id, blocks, read=split.position)
+            self._index(split.split_id, blocks, read=split.position)
 
     def _on_found(self, found: FoundFiles) -> None:
         self._newest_ms = max(self._newest_ms, found.newest_ms)
@@ -124,7 +125,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         for file in found.rewritten:
             self._take_rewritten(file)
         if self._cleaner is not None:
-            # Their micro-batches were committed, and nobody heard of it before the restart.
+            # Their micro-batches were committed, and the source stopped before it was notified.
             self._cleaner.clean(found.finished)
         waiting = found.waiting
         if found.forgotten != self._finished.forgotten:
@@ -134,10 +135,10 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             if self._until_ms is None:
                 self._until_ms = self._newest_ms
             self._end_if_all_begun()
-        self._tell_horizon()
+        self._publish_horizon()
 
     def _without_forgotten(self, packed: list[bytes]) -> list[bytes]:
-        """Leave out what was forgotten while it was looked for: a restart could not tell it from what is read."""
+        """Leave out what was forgotten since it was found: a restart could not distinguish it from what is read."""
         kept, ignored = [], []
         for entry in packed:
             file = WaitingFile.unpack(entry, self._order).file
@@ -164,7 +165,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._left_out.discard(path)
         self._backlog.add([waiting.pack(self._order)])
 
-    # ---- turns ---------------------------------------------------------------------------------------------------
+    # ---- turns -------------------------------------------------------------------------------------------------------
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
         """See `SupportsEventTimeIndex`."""
@@ -181,7 +182,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                     self._begin(waiting.file, of_file)
                     begun += 1
         self._end_if_all_begun()
-        self._tell_horizon()
+        self._publish_horizon()
         return begun > 0
 
     def _next(self, *, is_blocked: bool) -> Iterator[WaitingFile]:
@@ -210,20 +211,17 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         split = FileSplit.of_file(file, is_rewritten=file.relative_path in self._rewritten)
         self._files.add(split.split_id, file)
         self._context.assign_split(split, self._reader_of(split.split_id))
-        self._tell(split.split_id, blocks, read=0)
+        self._index(split.split_id, blocks, read=0)
 
-    def _tell(self, split_id: str, blocks: FileBlocks, *, read: int) -> None:
+    def _index(self, split_id: str, blocks: FileBlocks, *, read: int) -> None:
         file = self._files[split_id]
         logged = LoggedFile.of(file.name, self._path(file.relative_path), 0, blocks)
         self._add_log(split_id, logged, blocks, read)
         self._context.complete_split(split_id)
-        self._latest_us = max(self._latest_us, self._latest_of(blocks))
-
-    def _latest_of(self, blocks: FileBlocks) -> int:
-        """The latest event time of a file that is surely valid."""
+        # Times beyond the limit may not be valid.
         limit_us = self._context.event_time_limit_us
         latest = blocks.max_us if limit_us is None else blocks.max_us[blocks.max_us < limit_us]
-        return int(latest.max(initial=NO_TIMESTAMP))
+        self._latest_us = max(self._latest_us, int(latest.max(initial=NO_TIMESTAMP)))
 
     def _horizon_us(self) -> int:
         if not len(self._backlog):
@@ -233,14 +231,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         assert self._context.out_of_orderness_us is not None
         return saturating_add(self._latest_us, -self._context.out_of_orderness_us)
 
-    def _tell_horizon(self) -> None:
+    def _publish_horizon(self) -> None:
         self._context.set_horizon(self._horizon_us() if len(self._backlog) else None)
 
     def _end_if_all_begun(self) -> None:
         if self._config.bounded and self._until_ms is not None and not len(self._backlog):
             self._no_more_splits()
 
-    # ---- what the planner asks -----------------------------------------------------------------------------------
+    # ---- SplitEnumerator ---------------------------------------------------------------------------------------------
 
     def split_at(self, split_id: str, position: int) -> FileSplit:
         """See `SplitEnumerator`."""
@@ -266,7 +264,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         latest_us = None if self._order == "eventTime" or self._latest_us == MIN_WATERMARK else self._latest_us
         return FilesCheckpoint(remembered=remembered, until_ms=self._until_ms, latest_us=latest_us)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _describe(self, path: str) -> FileBlocks | None:
         blocks = super()._describe(path)
@@ -280,10 +278,9 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         path = self._path(split.path)
         info = self._filesystem.get_file_info(path)
         if info.type is fs.FileType.NotFound:
-            error = self._gone(split)
-            if self._config.tolerance.allows(error):
-                return NO_BLOCKS
-            raise error
+            with self._config.tolerance.tolerated():
+                raise self._gone(split)
+            return NO_BLOCKS
         if split.is_rewritten(info):
             raise self._rewritten_while_read(split.path)
         return self._describe_or_nothing(path)
@@ -307,7 +304,3 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         if not log.covers(start.position, end.position):
             raise self._changed(start, end)
         return log
-
-
-def _file_of(split: FileSplit) -> ListedFile:
-    return ListedFile.of(split.path, split.modified_ms or 0, -1 if split.size is None else split.size)

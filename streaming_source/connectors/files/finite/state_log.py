@@ -59,7 +59,7 @@ class _Part:
 class LoggedFiles(FinishedFiles):
     """A log of finished files: an entry a state, written before the offset of the state is given out.
 
-    The offset says the log's id and the last state that it had an entry of. A restart from any offset, however old,
+    The offset has the log's id and the last state that it had an entry of. A restart from any offset, however old,
     reads the entries up to that; those after it, of a life that was given up, are removed before the next is written.
     So an entry that is written again replaces the one before it.
 
@@ -85,7 +85,7 @@ class LoggedFiles(FinishedFiles):
         self._added: list[ListedFile] = []
         self._parts: list[_Part] | None = None
 
-    # ---- FinishedFiles -------------------------------------------------------------------------------------------
+    # ---- FinishedFiles -----------------------------------------------------------------------------------------------
 
     def load(self) -> Marks:
         """See `FinishedFiles`."""
@@ -123,7 +123,7 @@ class LoggedFiles(FinishedFiles):
             self._merge()
         return Remembered(log=(self._log_id, self._last)) if self._last else Remembered()
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _directory(self) -> tuple[fs.FileSystem, str]:
         # Hidden from whoever reads the path in which it may lie.

@@ -72,7 +72,7 @@ class FileRows:
     Attributes
     ----------
     place
-        Of the block in which `start` is, as `FileFormat.describe` told it; None for the beginning of the file.
+        Of the block in which `start` is, as `FileFormat.describe` found it; None for the beginning of the file.
     """
 
     file: StoredFile
@@ -96,7 +96,7 @@ class FileBlocks:
         Whether the file can be read from its beginning only: then one reader reads it.
     earliest_us
         No valid event time in the file is before this; `MAX_WATERMARK` if there is none, `NO_TIMESTAMP` if that is not
-        known. `min_us` does not tell where a record has no valid event time.
+        known. `min_us` does not bound it where a record has no valid event time.
     """
 
     rows: Int64Array
@@ -152,15 +152,15 @@ class FileFormat(ABC):
     """As option `fileFormat` has it."""
 
     has_statistics: ClassVar[bool] = False
-    """Whether files can tell bounds of their event times without the time column being read."""
+    """Whether files have bounds of their event times without the time column being read."""
 
     @property
     def identity(self) -> str:
-        """What tells which rows a file has: offsets of one identity mean nothing under another."""
+        """Decides which rows a file has: offsets of one identity mean nothing under another."""
         return self.name
 
     def told(self, schema: pa.Schema) -> FileFormat:
-        """The format of files that are said to have these columns, all of them and in this order."""
+        """The format of files that have these columns, all of them and in this order."""
         return self
 
     @abstractmethod
@@ -170,7 +170,7 @@ class FileFormat(ABC):
         Raises
         ------
         NoSchemaError
-            If files of this format do not tell, and nothing was said about inferring.
+            If files of this format have no types, and none are to be inferred.
         MalformedDataError, SchemaError
             If the file is not of this format, or two of its columns have one name.
         """
@@ -192,7 +192,7 @@ class FileFormat(ABC):
         ------
         MalformedDataError, SchemaError
             If the file is not of this format, lacks a column of `schema`, has it in another type, or has no
-            statistics where they are asked for.
+            statistics where there must be some.
         """
 
     @abstractmethod
@@ -227,24 +227,15 @@ class Tolerance:
     missing: bool = False
     corrupt: bool = False
 
-    def allows(self, error: BaseException) -> bool:
-        """Whether it goes on after this error; then it is logged."""
-        if isinstance(error, FileGoneError):
-            allowed = self.missing
-        else:
-            allowed = self.corrupt and isinstance(error, MalformedDataError)
-        if allowed:
-            _log.warning("ignored: %s", error)
-        return allowed
-
     @contextmanager
     def tolerated(self) -> Iterator[None]:
-        """Go on after what fails inside, where that is allowed."""
+        """Log what fails inside and go on, where that is allowed."""
         try:
             yield
         except (FileGoneError, MalformedDataError) as error:
-            if not self.allows(error):
+            if not (self.missing if isinstance(error, FileGoneError) else self.corrupt):
                 raise
+            _log.warning("ignored: %s", error)
 
 
 # ---- what formats share ----------------------------------------------------------------------------------------------
@@ -281,7 +272,7 @@ def malformed_as(what: str, fix: str = "") -> Iterator[None]:
 
 
 def readable(path: str, format_name: str) -> AbstractContextManager[None]:
-    """What fails in opening a file is said with its path, and what may be the cause."""
+    """What fails in opening a file is an error with its path and a likely cause."""
     return malformed_as(
         f"{path} is not a readable {format_name} file",
         ". If it is still being written, write it under a name that begins with _ or . and rename it when it is "
@@ -326,7 +317,7 @@ def check_columns(path: str, found: pa.Schema, wanted: pa.Schema) -> None:
 
 
 def time_columns(names: Collection[str], assigner: TimestampAssigner) -> list[str]:
-    """Which of the columns of the data an assigner reads, in their order; all where it does not say."""
+    """Which of the columns of the data an assigner reads, in their order; all where it does not declare them."""
     if assigner.columns is None:
         return list(names)
     wanted = {top_level_column(column, names) for column in assigner.columns}

@@ -97,7 +97,7 @@ class ChunkedFormat(FileFormat):
                 for begin in range(0, batch.num_rows, BATCH_ROWS):
                     yield RecordBlock(batch.slice(begin, BATCH_ROWS), row + begin)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _rows(
         self, rows: FileRows, chunked: ChunkedFile, columns: Sequence[str]
@@ -132,7 +132,7 @@ class ChunkedFormat(FileFormat):
 
 @dataclass(frozen=True, slots=True)
 class OrcFormat(ChunkedFormat):
-    """ORC: blocks are stripes. What ORC keeps of statistics pyarrow does not tell."""
+    """ORC: blocks are stripes. pyarrow does not read the statistics of ORC."""
 
     name: ClassVar[str] = "orc"
 
@@ -168,7 +168,7 @@ _FEATHER_1_MAGIC: Final = b"FEA1"
 
 @dataclass(frozen=True, slots=True)
 class ArrowFormat(ChunkedFormat):
-    """Arrow IPC: files (Feather version 2) and streams, told apart by their first bytes. Blocks are record batches.
+    """Arrow IPC: files (Feather version 2) and streams, recognized by their first bytes. Blocks are record batches.
 
     A stream can be read from its beginning only.
     """
@@ -213,7 +213,7 @@ class _ArrowStream(ChunkedFile):
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What is read is taken from the file as it is: a damaged one may say that a text begins outside of it."""
+    """What is read is taken from the file as it is: in a damaged one a text may begin outside of it."""
     batch.validate(full=True)
     return batch
 

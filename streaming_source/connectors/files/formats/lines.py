@@ -59,14 +59,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Some records of a file in the columns that were asked for.
+    """Some records of a file in the wanted columns.
 
     Attributes
     ----------
     batch
-        Those that are handed on.
+        Those that a reader emits.
     numbers
-        `int64[n]`: the place of each among all records; None where all are handed on.
+        `int64[n]`: the place of each among all records; None where all are emitted.
     """
 
     batch: pa.RecordBatch
@@ -105,7 +105,7 @@ class LineFile:
         self._end_of_records = end_of_records
         self._block_bytes = block_bytes
         self._offset = 0
-        # Read, but not handed out.
+        # Read from the stream, but not returned.
         self._ahead = b""
         self._fill(len(_BYTE_ORDER_MARK))
         if self._ahead == _BYTE_ORDER_MARK:
@@ -119,7 +119,7 @@ class LineFile:
 
     def take_record(self) -> bytes | None:
         """The next record alone: a header. None at the end."""
-        # A few bytes do: whoever goes on elsewhere needs no more of the beginning.
+        # A few bytes do: who goes on at another byte needs no more of the beginning.
         taken = self._whole_records(_PEEK_BYTES)
         if taken:
             end = self._first_end(taken)
@@ -215,7 +215,7 @@ class LineFormat(FileFormat, ABC):
                 f"encoding = {self.encoding!r}: Python knows no such encoding; UTF-8, ISO-8859-1 and UTF-16 are some"
             ) from None
 
-    # ---- what a format says --------------------------------------------------------------------------------------
+    # ---- for formats to implement ------------------------------------------------------------------------------------
 
     @abstractmethod
     def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
@@ -236,7 +236,7 @@ class LineFormat(FileFormat, ABC):
         """All records of a run with the columns of `schema`, for the planner."""
 
     def _records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> Records:
-        """Those that a reader hands on; by default all."""
+        """Those that a reader emits; by default all."""
         return Records(self._all_records(path, run, names, schema))
 
     def _end_of_records(self, data: bytes) -> int:
@@ -247,7 +247,7 @@ class LineFormat(FileFormat, ABC):
         """What is read in place of a stream, and whether it begins at the same bytes."""
         return stream, True
 
-    # ---- FileFormat ----------------------------------------------------------------------------------------------
+    # ---- FileFormat --------------------------------------------------------------------------------------------------
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         """See `FileFormat`."""
@@ -281,7 +281,7 @@ class LineFormat(FileFormat, ABC):
             for run in self._runs(lines, rows):
                 yield from _within(self._records(rows.file.path, run, names, schema), run.row, rows)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _opened(self, file: StoredFile) -> Iterator[LineFile]:
@@ -340,8 +340,8 @@ def _codec_of(path: str, compression: str) -> str | None:
     Raises
     ------
     MalformedDataError
-        If the name says that it is compressed in a way that cannot be read piece by piece, or the codec is missing in
-        this build of pyarrow.
+        If the ending of the name is that of a compression that cannot be read piece by piece, or the codec is missing
+        in this build of pyarrow.
     """
     if compression == "auto":
         name = path.lower()

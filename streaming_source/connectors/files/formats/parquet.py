@@ -1,4 +1,4 @@
-"""Parquet files, a row group at a time, and what their footers say."""
+"""Parquet files, a row group at a time, and their footers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ParquetFooter:
     Raises
     ------
     MalformedDataError
-        If it says otherwise: positions are counted by row groups. O(row groups).
+        If they do not: positions are counted by row groups. O(row groups).
     """
 
     def __init__(self, path: str, file: pq.ParquetFile, size: int) -> None:
@@ -94,12 +94,12 @@ class ParquetFooter:
         return next((i for i in range(len(columns)) if name is not None and columns.column(i).path == name), None)
 
     def bounds(self, group: int, column: int | None, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
-        """Smallest, largest, and smallest valid event time of a row group by its statistics; None if they do not tell.
+        """Smallest, largest, and smallest valid event time of a row group by its statistics; None if these lack.
 
         Raises
         ------
         MalformedDataError
-            If what the footer says of the column cannot be.
+            If the footer contradicts itself.
         """
         if column is None:
             return None
@@ -125,20 +125,20 @@ class ParquetFooter:
             raise self._contradiction(f"row group {group} begins at event time {low} and ends at {high}")
         return NO_TIMESTAMP if statistics.null_count else low, high, low
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _check(self, group: int, column: int) -> None:
-        """Look at a chunk before its statistics: pyarrow ends the process over those of a type not its column's."""
+        """Check a chunk before its statistics are read: pyarrow crashes over those of a type not its column's."""
         chunk = self._footer.row_group(group).column(column)
-        told = self._footer.schema.column(column)
+        described = self._footer.schema.column(column)
         begin = chunk.data_page_offset
         if chunk.dictionary_page_offset is not None:
             begin = min(begin, chunk.dictionary_page_offset)
         end = begin + chunk.total_compressed_size
-        what = f"column {told.path!r} of row group {group}"
-        if chunk.physical_type != told.physical_type:
-            raise self._contradiction(f"{what} is {chunk.physical_type}, but {told.physical_type} by the schema")
-        if told.max_repetition_level == 0 and chunk.num_values != self._counts[group]:
+        what = f"column {described.path!r} of row group {group}"
+        if chunk.physical_type != described.physical_type:
+            raise self._contradiction(f"{what} is {chunk.physical_type}, but {described.physical_type} by the schema")
+        if described.max_repetition_level == 0 and chunk.num_values != self._counts[group]:
             raise self._contradiction(f"{what} has {chunk.num_values} values for {self._counts[group]} rows")
         if not 0 <= begin <= end <= self._size:
             raise self._contradiction(f"{what} lies at bytes {begin} to {end}, but the file has {self._size}")

@@ -69,7 +69,7 @@ class RecordFormat(LineFormat, ABC):
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        LineFormat.__post_init__(self)  # a class with slots is made anew: `super()` would look for the old one
+        LineFormat.__post_init__(self)  # a class with slots is made anew: `super()` would mean the old one
         if self.mode not in MODES:
             raise OptionError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
         _ = self._pattern  # refused now, and not at the first record
@@ -79,7 +79,7 @@ class RecordFormat(LineFormat, ABC):
         """See `FileFormat`."""
         return f"{self.name}{':multiLine' if self.multi_line else ''}"
 
-    # ---- what a format says --------------------------------------------------------------------------------------
+    # ---- for formats to implement ------------------------------------------------------------------------------------
 
     @abstractmethod
     def _split(self, data: bytes) -> list[bytes]:
@@ -95,7 +95,7 @@ class RecordFormat(LineFormat, ABC):
             If one of the records is not to be read so, or there are not `count` of them.
         """
 
-    # ---- LineFormat ----------------------------------------------------------------------------------------------
+    # ---- LineFormat --------------------------------------------------------------------------------------------------
 
     def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
         batch, malformed = self._read(run, names, schema)
@@ -121,7 +121,7 @@ class RecordFormat(LineFormat, ABC):
         )
         return Records(batch.filter(pa.array(~malformed)), np.flatnonzero(~malformed))
 
-    # ---- for formats ---------------------------------------------------------------------------------------------
+    # ---- for formats -------------------------------------------------------------------------------------------------
 
     def _needs_schema(self) -> NoSchemaError:
         return NoSchemaError(
@@ -140,7 +140,7 @@ class RecordFormat(LineFormat, ABC):
         Parameters
         ----------
         read
-            Some columns, in the types that are asked for, of the records from which they were inferred.
+            Some columns, in these types, of the records from which they were inferred.
         """
         if self._pattern is None:
             return pa.schema([(field.name, inferred(field.type)) for field in found])
@@ -169,7 +169,7 @@ class RecordFormat(LineFormat, ABC):
             )
         return [field for field in schema if field.name != self.corrupt_column]
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     @property
     def _pattern(self) -> TimePattern | None:

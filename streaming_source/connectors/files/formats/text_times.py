@@ -1,4 +1,4 @@
-"""Times that stand in text: in ISO-8601, or as a pattern says."""
+"""Times that stand in text: in ISO-8601, or by a pattern."""
 
 from __future__ import annotations
 
@@ -53,18 +53,9 @@ _FIELDS: Final = {
 
 _SAME: Final = {"u": "y", "L": "M"}
 _GROUPS: Final = {
-    "y": "year",
-    "M": "month",
-    "d": "day",
-    "H": "hour",
-    "h": "hour",
-    "m": "minute",
-    "s": "second",
-    "S": "fraction",
-    "a": "half",
-    "X": "zone",
-    "x": "zone",
-    "Z": "zone",
+    **{"y": "year", "M": "month", "d": "day", "m": "minute", "s": "second", "S": "fraction", "a": "half"},
+    **dict.fromkeys("Hh", "hour"),
+    **dict.fromkeys("XxZ", "zone"),
 }
 _KNOWN: Final = "y u M L d H h m s S a X x Z"
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
@@ -225,7 +216,7 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def raw_field(field: pa.Field) -> pa.Field:
-    """The column as a reader of text is asked for it: what holds a time as text."""
+    """The column as it is read first: as text where it holds a time."""
     return pa.field(field.name, pa.string()) if _is_time(field.type) else field
 
 
@@ -234,7 +225,7 @@ def typed(
 ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     """A column of `raw_field` in its own type, null where it cannot be read; and where that is, None for nowhere.
 
-    Timestamps are written as the pattern says, without one in ISO-8601, as dates always are. Without a zone they are
+    Timestamps are written by the pattern, without one in ISO-8601, as dates always are. Without a zone they are
     UTC.
     """
     if not _is_time(data_type):

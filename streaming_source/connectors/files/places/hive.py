@@ -31,15 +31,15 @@ def values_in(directory: str) -> dict[str, str | None]:
     return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
 
 
-def partition_schema(directories: Iterable[str], told: Mapping[str, pa.DataType]) -> pa.Schema:
+def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
     """The columns that directories have in their names, in the narrowest type that holds all their values.
 
     Parameters
     ----------
     directories
         Of files, below the root.
-    told
-        Types that are given.
+    types
+        Of columns that the user gave.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def partition_schema(directories: Iterable[str], told: Mapping[str, pa.DataType]
         names = tuple(found)
         for name, value in found.items():
             values.setdefault(name, set()).update(() if value is None else (value,))
-    return pa.schema([(name, told.get(name) or _narrowest(values[name])) for name in names or ()])
+    return pa.schema([(name, types.get(name) or _narrowest(values[name])) for name in names or ()])
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PartitionedFormat(FileFormat):
     of_files
         The format of the files.
     root
-        Names below this are looked at.
+        Only names below this count.
     """
 
     name: ClassVar[str] = "partitioned"
@@ -123,7 +123,7 @@ class PartitionedFormat(FileFormat):
         }
 
     def _own(self, file: StoredFile, schema: pa.Schema, named: Mapping[str, pa.Scalar]) -> pa.Schema:
-        """The columns to read from the file itself: one at least, or nobody would know how many rows there are."""
+        """The columns to read from the file itself: one at least, from which the rows are counted."""
         own = [field for field in schema if field.name not in named]
         if not own:
             own = [field for field in self.of_files.schema_of(file) if field.name not in named][:1]
@@ -141,7 +141,7 @@ class _WithNamed(TimestampAssigner):
         self._named = named
         wanted = inner.columns
         tops = schema.names if wanted is None else [top_level_column(column, schema.names) for column in wanted]
-        # All that the assigner may ask for.
+        # All that the assigner may read.
         self._schema = pa.schema([field for field in schema if field.name in tops])
 
     @staticmethod

@@ -24,7 +24,7 @@ _FULL_EVERY_S: Final = 60.0
 _NAMED: Final = 10
 """Files that a message names at most."""
 _SETTLED_NS: Final = 3_000_000_000
-"""A directory that changed this long before it was listed cannot have changed again at the same time as told."""
+"""A directory that changed this long before it was listed cannot have changed again within one step of its clock."""
 
 
 class ListedFile(NamedTuple):
@@ -41,8 +41,8 @@ class ListedFile(NamedTuple):
         return ListedFile(*posixpath.split(relative_path), modified_ms, size)
 
     @staticmethod
-    def told(directory: str, info: fs.FileInfo) -> ListedFile:
-        """A file of a directory as the file system tells of it."""
+    def of_info(directory: str, info: fs.FileInfo) -> ListedFile:
+        """A file of a directory, as the file system lists it."""
         return ListedFile(directory, info.base_name, (info.mtime_ns or 0) // 1_000_000, info.size or 0)
 
     @property
@@ -199,7 +199,7 @@ class Lister:
             if info.type is fs.FileType.Directory:
                 below.append(posixpath.join(directory, info.base_name))
             elif info.type is fs.FileType.File and self._selection.takes(info.base_name):
-                files.append(ListedFile.told(directory, info))
+                files.append(ListedFile.of_info(directory, info))
         return ListedDirectory(directory, files, not files and not below), below
 
     def _list_all(self, filesystem: fs.FileSystem, root: str, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
@@ -216,7 +216,7 @@ class Lister:
             if info.type is fs.FileType.Directory:
                 files.setdefault(relative, [])
             elif info.type is fs.FileType.File and self._selection.takes(info.base_name):
-                files.setdefault(directory, []).append(ListedFile.told(directory, info))
+                files.setdefault(directory, []).append(ListedFile.of_info(directory, info))
         for path in list(files):
             found = files.pop(path)
             if path not in seen:
@@ -228,7 +228,7 @@ class Lister:
         for info in infos:
             directory = posixpath.dirname(info.path[len(root) :].strip("/"))
             if directory not in seen:
-                by_directory.setdefault(directory, []).append(ListedFile.told(directory, info))
+                by_directory.setdefault(directory, []).append(ListedFile.of_info(directory, info))
         for directory, files in by_directory.items():
             yield ListedDirectory(directory, sorted({*files}), False)
 

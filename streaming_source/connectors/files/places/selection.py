@@ -84,7 +84,7 @@ class Selection:
         return (filesystem, path) if len(parsed) == 1 and not pattern else None
 
     def patterns(self) -> tuple[str, ...]:
-        """The paths without the file system that they are in, sorted: what tells this selection from others."""
+        """The paths without the file system that they are in, sorted: they identify this selection."""
         return tuple(sorted(posixpath.join(fixed, *pattern) for _, fixed, pattern in self._parsed()))
 
     def select(self) -> Selected:
@@ -160,12 +160,10 @@ def split_paths(name: str, value: str) -> tuple[str, ...]:
 
 def _fixed_part(path: str, storage: StorageOptions) -> tuple[str, list[str]]:
     """The part of a path that has no pattern, and the names after it."""
-    head, names = path, []
     if not _WILD.search(path):
         return path, []
     scheme, separator, rest = path.partition("://")
-    head = rest if separator else path
-    kept = head.split("/")
+    kept = (rest if separator else path).split("/")
     wild = next(i for i, name in enumerate(kept) if _WILD.search(name))
     names = [name for name in kept[wild:] if name]
     fixed = "/".join(kept[:wild])
