@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,17 +57,8 @@ class Run:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
-    """Some records of a file in the wanted columns.
-
-    Attributes
-    ----------
-    batch
-        Those that a reader emits.
-    numbers
-        `int64[n]`: the place of each among all records; None where all are emitted.
-    """
+class Records(NamedTuple):
+    """Some records of a file in the wanted columns, and the place of each among all; None where all are there."""
 
     batch: pa.RecordBatch
     numbers: npt.NDArray[np.int64] | None = None
@@ -323,7 +314,7 @@ def _times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
 
 def _within(records: Records, row: int, rows: FileRows) -> Iterator[RecordBlock]:
     """Those of the rows, with their numbers; `row` is that of the first record."""
-    batch, numbers = records.batch, records.numbers
+    batch, numbers = records
     if numbers is None:
         begin, end = max(rows.start - row, 0), min(rows.stop - row, batch.num_rows)
         if begin < end:

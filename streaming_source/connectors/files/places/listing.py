@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.places.selection import Selected, Selection
+from streaming_source.connectors.files.places.selection import Selection
 from streaming_source.connectors.files.places.sink_log import SinkLog
 
 __all__ = ["ListedDirectory", "ListedFile", "Lister", "is_hidden", "list_files", "name_ten", "names_in"]
@@ -105,7 +105,7 @@ class Lister:
         MalformedDataError
             If Spark's file sink has written here, and its log cannot be read.
         """
-        selected = self._selection.select()
+        directories, files = self._selection.select()
         if self._sink_log is None:
             self._sink_log = SinkLog.of(self._selection)
         has_more = self._sink_log is not None and self._sink_log.refresh()
@@ -113,7 +113,7 @@ class Lister:
         if has_more or time.monotonic() >= self._full_at + _FULL_EVERY_S:
             self._settled.clear()
             self._full_at = time.monotonic()
-        listed = self._list(selected)
+        listed = self._list(directories, files)
         if self._sink_log is not None:
             listed = self._in_log(listed, self._sink_log.paths, is_complete=has_more)
         return listed if self._until_ms is None else self._until(listed, self._until_ms)
@@ -122,17 +122,17 @@ class Lister:
         """List everything again the next time."""
         self._settled.clear()
 
-    def _list(self, selected: Selected) -> Iterator[ListedDirectory]:
+    def _list(self, directories: list[str], files: list[fs.FileInfo]) -> Iterator[ListedDirectory]:
         filesystem, root = self._selection.open()
         seen: set[str] = set()
-        for directory in selected.directories:
+        for directory in directories:
             info = filesystem.get_file_info(_path(root, directory))
             # Object stores have no such times, and list all below a directory in one go.
             found = self._walk(filesystem, root, directory, seen)
             if info.mtime_ns is None:
                 found = self._list_all(filesystem, root, directory, seen)
             yield from found
-        yield from self._single(selected.files, root, seen)
+        yield from self._single(files, root, seen)
 
     def _in_log(
         self, listed: Iterator[ListedDirectory], paths: set[str], *, is_complete: bool
@@ -247,9 +247,9 @@ def list_files(selection: Selection) -> Iterator[ListedFile]:
 def names_in(selection: Selection, directory: str) -> list[str]:
     """Names of the files that are selected directly in a directory, by its path below the root; sorted."""
     filesystem, root = selection.open()
-    selected, path = selection.select(), _path(root, directory)
-    infos = [file for file in selected.files if posixpath.dirname(file.path) == path]
-    if any(not start or f"{directory}/".startswith(f"{start}/") for start in selected.directories):
+    (selected, files), path = selection.select(), _path(root, directory)
+    infos = [file for file in files if posixpath.dirname(file.path) == path]
+    if any(not start or f"{directory}/".startswith(f"{start}/") for start in selected):
         infos += filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     found = {info.base_name for info in infos if info.type is fs.FileType.File and not is_hidden(info.base_name)}
     log = SinkLog.of(selection)
