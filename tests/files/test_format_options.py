@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +251,13 @@ def test_a_schema_may_be_given_as_an_option_and_is_that_of_all_columns(tmp_path:
     assert table.column_names == ["the n", "t", "_corrupt_record"]
     assert table.column("the n").to_pylist() == [1, None]
     assert table.column("_corrupt_record").to_pylist() == [None, "broken"]
+
+
+def test_a_query_of_parquet_loads_no_other_format() -> None:
+    code = (
+        "import sys; from streaming_source.connectors.files import FileSource, formats; FileSource('/data/in');"
+        "modules = {kind: formats.__name__ + '.' + name for kind, name in formats.FORMAT_MODULES.items()};"
+        "print(*[kind for kind, module in modules.items() if module in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ParquetFormat"]

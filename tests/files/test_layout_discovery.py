@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from pyarrow import fs
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from streaming_source.connectors.files import FileSource, listing
+from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.formats import FileRows, StoredFile
-from streaming_source.connectors.files.hive import partition_schema, values_in
-from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
-from streaming_source.connectors.files.selection import Selection, split_paths
+from streaming_source.connectors.files.places import listing
+from streaming_source.connectors.files.places.hive import partition_schema, values_in
+from streaming_source.connectors.files.places.listing import ListedFile, Lister, list_files
+from streaming_source.connectors.files.places.selection import Selection, split_paths
 from streaming_source.exceptions import (
     DataLossError,
     FileGoneError,
@@ -100,9 +101,9 @@ def test_a_directory_whose_name_looks_like_a_pattern_is_that_directory(tmp_path:
 
 def test_what_comes_to_match_a_pattern_is_found(tmp_path: Path) -> None:
     lister = Lister(Selection((str(tmp_path / "day=*"),)))
-    assert [directory.path for directory in lister.look()] == []
+    assert [directory.path for directory in lister.list_changed()] == []
     touch(tmp_path, "day=1/a", "night=1/b")
-    assert [directory.path for directory in lister.look()] == ["day=1"]
+    assert [directory.path for directory in lister.list_changed()] == ["day=1"]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_what_a_lister_finds_over_its_looks_is_what_is_there(
                 for directory in (path.parent, *path.parent.parents):
                     if directory.is_relative_to(root):
                         os.utime(directory, (number * 1000, number * 1000))
-            for found in lister.look():
+            for found in lister.list_changed():
                 known[found.path] = {file.name: file for file in found.files}
             seen = sorted(file.relative_path for files in known.values() for file in files.values())
             assert seen == names(root)
@@ -203,14 +204,14 @@ def test_a_directory_that_has_not_changed_is_not_listed_again(tmp_path: Path, mo
     for directory in (tmp_path, *tmp_path.iterdir()):
         os.utime(directory, (1_600_000_000, 1_600_000_000))
     lister = Lister(Selection((str(tmp_path),)))
-    assert len(list(lister.look())) == 21
-    assert list(lister.look()) == []
+    assert len(list(lister.list_changed())) == 21
+    assert list(lister.list_changed()) == []
     touch(tmp_path, "7/other")
-    assert [directory.path for directory in lister.look()] == ["7"]
+    assert [directory.path for directory in lister.list_changed()] == ["7"]
     # It has changed just now, and may again at the same time as told.
-    assert [directory.path for directory in lister.look()] == ["7"]
+    assert [directory.path for directory in lister.list_changed()] == ["7"]
     monkeypatch.setattr(listing, "_FULL_EVERY_S", 0.0)
-    assert len(list(lister.look())) == 21
+    assert len(list(lister.list_changed())) == 21
 
 
 @pytest.mark.parametrize("split_by", ["directory", "file"])
@@ -406,12 +407,17 @@ def test_a_file_that_is_deleted_before_it_is_read_is_an_error_or_ignored(
 
 
 def test_what_is_tolerated_is_what_was_asked_for() -> None:
-    source = FileSource("/data/in", ignore_missing_files=True)
-    assert source.tolerance.allows(FileGoneError("x is gone"))
-    assert not source.tolerance.allows(MalformedDataError("x is broken"))
-    assert not source.tolerance.allows(DataLossError("x was replaced"))
-    assert not source.tolerance.allows(OSError("the disk is gone"))
-    assert not FileSource("/data/in", ignore_corrupt_files=True).tolerance.allows(FileGoneError("x is gone"))
+    gone, broken = FileGoneError("x is gone"), MalformedDataError("x is broken")
+    without_missing = FileSource("/data/in", ignore_missing_files=True).tolerance
+    without_corrupt = FileSource("/data/in", ignore_corrupt_files=True).tolerance
+    for tolerance, error in ((without_missing, gone), (without_corrupt, broken)):
+        with tolerance.tolerated():
+            raise error
+    replaced, failed = DataLossError("x was replaced"), OSError("the disk is gone")
+    for tolerance, others in ((without_missing, (broken, replaced, failed)), (without_corrupt, (gone, replaced))):
+        for error in others:
+            with pytest.raises(type(error), match=str(error)), tolerance.tolerated():
+                raise error
 
 
 # ---- what becomes of files that were read --------------------------------------------------------------------------

@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from streaming_source.connectors.files import state_log
-from streaming_source.connectors.files.backlog import FileOrder
-from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles, Remembered, order_key
-from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.marks import Known, MarkSet, marks_of
-from streaming_source.connectors.files.split import FilesCheckpoint, FilesCheckpointSerializer
-from streaming_source.connectors.files.state_log import LoggedFiles
-from streaming_source.connectors.files.storage import Root
+from streaming_source.connectors.files.config import FileOrder
+from streaming_source.connectors.files.finite import state_log
+from streaming_source.connectors.files.finite.backlog import order_key
+from streaming_source.connectors.files.finite.finished import FinishedFiles, RecentFiles
+from streaming_source.connectors.files.finite.marks import Known, MarkSet, marks_of
+from streaming_source.connectors.files.finite.state_log import LoggedFiles
+from streaming_source.connectors.files.places.listing import ListedFile
+from streaming_source.connectors.files.places.storage import Root
+from streaming_source.connectors.files.split import FilesCheckpoint, FilesCheckpointSerializer, Remembered
 from streaming_source.exceptions import DataLossError
 
 

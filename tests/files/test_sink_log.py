@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from streaming_source.connectors.files.listing import Lister, list_files, names_in
-from streaming_source.connectors.files.selection import Selection
+from streaming_source.connectors.files.places.listing import Lister, list_files, names_in
+from streaming_source.connectors.files.places.selection import Selection
 from streaming_source.exceptions import MalformedDataError
 
 
@@ -41,7 +41,7 @@ class Sink:
 
     def listed(self, lister: Lister | None = None) -> list[str]:
         lister = lister or Lister(Selection((str(self.root),)))
-        return sorted(file.relative_path for directory in lister.look() for file in directory.files)
+        return sorted(file.relative_path for directory in lister.list_changed() for file in directory.files)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_file_exists_as_soon_as_it_is_committed(sink: Sink) -> None:
 def test_a_directory_that_becomes_a_sink_meanwhile_is_read_by_its_log(tmp_path: Path) -> None:
     lister = Lister(Selection((str(tmp_path / "out"),)))
     (tmp_path / "out").mkdir()
-    assert list(lister.look())
+    assert list(lister.list_changed())
     sink = Sink(tmp_path / "out")
     sink.batch(0, "a.parquet")
     sink.write("b.parquet")

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from alignment.plan.by_index import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.files.finished import Remembered, Segment
-from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
+from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit, Remembered, Segment
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.spark.offsets import OffsetCodec

@@ -22,19 +22,23 @@ from streaming_source.api.options import (
     option_names,
     text,
 )
-from streaming_source.connectors.files.backlog import FileOrder
-from streaming_source.connectors.files.cleaning import CleanSource
-from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
-from streaming_source.connectors.files.hive import PartitionedFormat
-from streaming_source.connectors.files.selection import Selection, split_paths
-from streaming_source.connectors.files.storage import NO_STORAGE_OPTIONS, Root, StorageOptions, repr_without_secrets
-from streaming_source.connectors.files.tolerance import Tolerance
+from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, Tolerance, format_of
+from streaming_source.connectors.files.places.hive import PartitionedFormat
+from streaming_source.connectors.files.places.selection import Selection, split_paths
+from streaming_source.connectors.files.places.storage import (
+    NO_STORAGE_OPTIONS,
+    Root,
+    StorageOptions,
+    repr_without_secrets,
+)
 from streaming_source.exceptions import OptionError
 
-__all__ = ["FILES_OPTIONS", "FilesConfig", "files_arguments"]
+__all__ = ["FILES_OPTIONS", "CleanSource", "FileOrder", "FilesConfig", "files_arguments"]
 
 SplitBy: TypeAlias = Literal["directory", "file"]
 Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
+FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
+CleanSource: TypeAlias = Literal["off", "archive", "delete"]
 
 _SHORTEST_US: Final = 1000
 

@@ -2,22 +2,116 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.discovery import DirectoryDiscovery, Found, FoundFile
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.listing import names_in
+from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.log import FileLog, LoggedFile
+from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, names_in
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
+from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["DirectoryEnumerator"]
+__all__ = ["DirectoryDiscovery", "DirectoryEnumerator", "Found"]
+
+_IN_ORDER_OF_NAMES = (
+    "With splitBy = directory a directory is a log whose files come in the order of their names. Let later files have "
+    "later names, or read with splitBy = file"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """New files in order of their names within each split, with their blocks; and splits that have no file yet."""
+
+    files: list[tuple[ListedFile, FileBlocks | None]]
+    empty_splits: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class DirectoryDiscovery:
+    """Each directory is a split, its files in order of their names.
+
+    Attributes
+    ----------
+    describe
+        The blocks of files; None in place of one that the source goes on without.
+    reached
+        Of each split at a restart the name of the file that was reached; files before it are read.
+    read
+        How many files of each split were read then.
+    fully_read
+        Splits of which the file that was reached is among them.
+    finished
+        Splits that are read to their end.
+    """
+
+    describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
+    reached: dict[str, str]
+    read: dict[str, int]
+    fully_read: frozenset[str]
+    finished: frozenset[str]
+    _skipped: Counter[str] = field(default_factory=Counter)
+    _seen: dict[str, set[str]] = field(default_factory=dict)
+    _last: dict[str, str] = field(default_factory=dict)
+
+    def find_new(self, directories: Iterable[ListedDirectory]) -> Found:
+        """The files not found before, described. Called by one thread at a time."""
+        self._skipped.clear()
+        new: list[ListedFile] = []
+        empty = []
+        for directory in directories:
+            if directory.is_empty and directory.path:
+                empty.append(directory.path)
+            new += [file for file in sorted(directory.files) if self._is_new(file)]
+        new.sort()
+        found = list(zip(new, self.describe(new), strict=True))
+        for file in new:
+            split_id = _split_of(file)
+            self._seen.setdefault(split_id, set()).add(file.name)
+            self._last[split_id] = max(file.name, self._last.get(split_id, ""))
+        self._check_skipped()
+        return Found(found, self._new_empty_splits(empty))
+
+    def _is_new(self, file: ListedFile) -> bool:
+        split_id = _split_of(file)
+        if split_id in self.finished or file.name in self._seen.get(split_id, ()):
+            return False
+        reached = self.reached.get(split_id, "")
+        if file.name < reached or (file.name == reached and split_id in self.fully_read):
+            self._skipped[split_id] += 1
+            return False
+        last = self._last.get(split_id, "")
+        if file.name < last:
+            raise MalformedDataError(
+                f"{file.relative_path} appeared behind {last}, which is listed already. {_IN_ORDER_OF_NAMES}"
+            )
+        return True
+
+    def _check_skipped(self) -> None:
+        for split_id, count in self._skipped.items():
+            if count > self.read[split_id]:
+                raise MalformedDataError(
+                    f"{split_id} has {count} files up to {self.reached[split_id]}, but only {self.read[split_id]} of "
+                    f"them were read: others came later under earlier names. {_IN_ORDER_OF_NAMES}"
+                )
+
+    def _new_empty_splits(self, directories: list[str]) -> tuple[str, ...]:
+        new = tuple(sorted(d for d in directories if d not in self._seen and d not in self.finished))
+        self._seen.update((directory, set()) for directory in new)
+        return new
+
+
+def _split_of(file: ListedFile) -> str:
+    return file.directory or "."
 
 
 class DirectoryEnumerator(FileSplitEnumerator):
-    """Gives each directory to a reader as soon as it is found, and tells its files as they come.
+    """Assigns each directory as soon as it is found, and indexes its files as they come.
 
     Parameters
     ----------
@@ -31,41 +125,32 @@ class DirectoryEnumerator(FileSplitEnumerator):
         super().__init__(config, context, checkpoint)
         self._finished = set(checkpoint.finished)
         self._newest_ms = 0
-        self._looked = False
+        self._listed = False
         # Of each split the position that the next state has, and the files that are not read to their ends by then.
         self._positions: dict[str, int] = {}
         self._unread: dict[str, deque[tuple[str, int]]] = {}
 
-    # ---- discovery -----------------------------------------------------------------------------------------------
+    # ---- discovery ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
         restored = self._restored.items()
         discovery = DirectoryDiscovery(
-            self._config.root,
-            self._describe_or_nothing,
-            self._context.map_on_workers,
-            self._until_ms,
+            self._describe_all,
             reached={split_id: split.file for split_id, split in restored},
             read={split_id: split.files - (split.row is not None) for split_id, split in restored},
             fully_read=frozenset(split_id for split_id, split in restored if split.row is None),
             finished=frozenset(self._finished),
         )
-        period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
-        self._context.call_async(
-            discovery.look, self._on_found, period_seconds=period, at_each_trigger=period is not None
-        )
+        self._discover(discovery.find_new, self._on_found)
 
-    def _on_found(self, found: Found | None, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
-        assert found is not None
+    def _on_found(self, found: Found) -> None:
         for split_id in found.empty_splits:
             self._begin(split_id)
-        for file in found.files:
-            self._add_file(file)
-        if not self._looked:
-            self._looked = True
+        for file, blocks in found.files:
+            self._add_file(file, NO_BLOCKS if blocks is None else blocks)
+        if not self._listed:
+            self._listed = True
             self._check_restored()
         if self._config.bounded:
             if self._until_ms is None:
@@ -75,25 +160,25 @@ class DirectoryEnumerator(FileSplitEnumerator):
             self._no_more_splits()
 
     def _check_restored(self) -> None:
-        """What was begun before a restart must be there still, when the first look is over."""
+        """What was begun before a restart must be there still, when all was listed once."""
         for split_id, split in self._restored.items():
             log = self._logs.get(split_id)
             is_there = log is not None and bool(log.files) and log.files[0].name == split.file
             if split.file and split.row is not None and not is_there:
                 raise self._gone(split)
 
-    def _add_file(self, found: FoundFile) -> None:
-        split_id, file, blocks = found.split_id, found.file, found.blocks
+    def _add_file(self, file: ListedFile, blocks: FileBlocks) -> None:
+        split_id = _split_of(file)
         self._newest_ms = max(self._newest_ms, file.modified_ms)
         log = self._begin(split_id)
         restored = self._restored.get(split_id, FileSplit(split_id))
-        # The file that a restart begins in: what was read of it is not told again.
+        # The file that a restart begins in: what was read of it is not indexed again.
         read = (restored.row or 0) if file.name == restored.file else 0
         position = log.files[-1].end if log.files else restored.position - read
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
         logged = LoggedFile.of(file.name, self._path(file.relative_path), position, blocks, number)
         self._add_log(split_id, logged, blocks, read)
-        if self._cleaner.is_on:
+        if self._cleaner is not None:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
 
     def _begin(self, split_id: str) -> FileLog:
@@ -104,7 +189,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
                 self._context.assign_split(FileSplit(split_id), self._reader_of(split_id))
         return log
 
-    # ---- what the planner asks -----------------------------------------------------------------------------------
+    # ---- SplitEnumerator ---------------------------------------------------------------------------------------------
 
     def split_at(self, split_id: str, position: int) -> FileSplit:
         """See `SplitEnumerator`."""
@@ -129,24 +214,20 @@ class DirectoryEnumerator(FileSplitEnumerator):
             for begin, following in pairwise(begins):
                 if following <= position:
                     del latest[begin]
-        for split_id, files in self._unread.items():
-            while files and files[0][1] <= self._positions.get(split_id, 0):
-                self._cleaner.add(checkpoint_id, files.popleft()[0])
+        if self._cleaner is not None:
+            for split_id, files in self._unread.items():
+                while files and files[0][1] <= self._positions.get(split_id, 0):
+                    self._cleaner.add(checkpoint_id, files.popleft()[0])
         return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms)
-
-    # ---- inside --------------------------------------------------------------------------------------------------
-
-    def _names_between(self, start: FileSplit, end: FileSplit) -> list[str]:
-        """Names of the files that two states of a directory lie in, and of those between."""
-        names = names_in(self._config.root, end.split_id)
-        from_first = [name for name in names if name > start.file or (name == start.file and start.row is not None)]
-        return [name for name in from_first if name <= end.file]
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
         """The files between two states of a split, from the file system."""
         log = FileLog()
         position = start.position - (start.row or 0)
-        for name in self._names_between(start, end):
+        for name in names_in(self._config.root, end.split_id):
+            # A file whose row is None was read to its end.
+            if name < start.file or (name == start.file and start.row is None) or name > end.file:
+                continue
             path = self._path(end.split_id, name)
             log.append(LoggedFile.of(name, path, position, self._describe_or_nothing(path)))
             position = log.files[-1].end

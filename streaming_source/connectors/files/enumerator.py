@@ -5,30 +5,36 @@ from __future__ import annotations
 import posixpath
 import zlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
-from streaming_source.connectors.files.cleaning import Cleaner
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile
+from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile, Tolerance
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
+from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, Lister
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-from streaming_source.connectors.files.tolerance import Tolerance
 from streaming_source.exceptions import DataLossError, FileGoneError
+
+if TYPE_CHECKING:
+    from streaming_source.connectors.files.places.cleaning import Cleaner
 
 __all__ = ["FileSplitEnumerator"]
 
+T = TypeVar("T")
+
 
 class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[FileSplit, FilesCheckpoint]):
-    """Finds the files of a source, and tells their event times.
+    """Finds the files of a source and indexes their event times.
 
     Parameters
     ----------
     config
-        What to look for.
+        Of the source.
     context
         The planner that hosts this.
     checkpoint
@@ -42,11 +48,15 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._context = context
         self._filesystem, self._root = config.root.open()
         self._reading = config.reading
-        self._cleaner = Cleaner(
-            config.clean_source, config.archive_root, self._filesystem, self._root, context.map_on_workers
-        )
+        self._cleaner: Cleaner | None = None
+        if config.clean_source != "off":
+            from streaming_source.connectors.files.places.cleaning import Cleaner
+
+            self._cleaner = Cleaner(
+                config.clean_source, config.archive_root, self._filesystem, self._root, context.map_on_workers
+            )
         self._logs: dict[str, FileLog] = {}
-        # Of the splits that the last state finished: its ranges are asked for next.
+        # Of the splits that the last state finished: its ranges are planned next.
         self._left: dict[str, FileLog] = {}
         self._restored: dict[str, FileSplit] = {}
         # Latest event time of each block, by its position: where the source goes on without what cannot be read.
@@ -58,18 +68,18 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._restored = {split.split_id: split for split in splits}
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
-        """See `SplitEnumerator`. Splits are assigned when it is their turn, and not when somebody asks."""
+        """See `SplitEnumerator`. Splits are assigned when it is their turn, and not on request."""
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `SplitEnumerator`."""
         file = self._logs[split_id].locate(start)
-        assert file is not None, "the index asks only for records it was told of"
+        assert file is not None, "only records of indexed blocks are queried"
         first = start - file.position
         with self._config.tolerance.tolerated():
             stored = StoredFile(self._filesystem, file.path)
             rows = FileRows(stored, first, first + stop - start, file.place_of(first))
             return self._reading.event_times(rows, self._context.schema, self._context.timestamp_assigner)
-        # Of a file that breaks here, or has gone, nothing will be read; what was told of this block must stay true.
+        # Of a file that breaks here, or has gone, nothing will be read; the bounds of its block must stay true.
         return np.full(stop - start, self._latest_in[split_id][start])
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
@@ -78,9 +88,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         if log is None or not log.covers(start.position, end.position):
             log = self._rebuild(start, end)
         parts = cut_ranges(log.files, start.position, end.position, rows_per_range)
-        # What ends here is committed before the next micro-batch is planned, and not asked for again.
+        # What ends here is committed before the next micro-batch is planned, and not planned again.
         log.forget_before(start.position)
-        return [SplitRange(start.to_read(ranges), rows) for ranges, rows in parts]
+        return [SplitRange(replace(start, ranges=ranges), rows) for ranges, rows in parts]
 
     def finish_split(self, split_id: str) -> None:
         """See `SplitEnumerator`."""
@@ -92,9 +102,38 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """See `SplitEnumerator`."""
-        self._cleaner.commit(checkpoint_id)
+        if self._cleaner is not None:
+            self._cleaner.commit(checkpoint_id)
 
-    # ---- for those below -----------------------------------------------------------------------------------------
+    # ---- for directories and finite files ----------------------------------------------------------------------------
+
+    def _discover(self, find_new: Callable[[Iterator[ListedDirectory]], T], handler: Callable[[T], None]) -> None:
+        """Find new files in the background: once if the source is bounded, else again and again."""
+        lister = Lister(self._config.root, self._until_ms)
+
+        def listed() -> T:
+            try:
+                return find_new(lister.list_changed())
+            except BaseException:
+                # What failed is new again the next time, wherever it is.
+                lister.forget()
+                raise
+
+        period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
+        self._in_background(listed, handler, period_seconds=period)
+
+    def _in_background(
+        self, call: Callable[[], T], handler: Callable[[T], None], period_seconds: float | None = None
+    ) -> None:
+        def handle(result: T | None, error: BaseException | None) -> None:
+            if error is not None:
+                raise error
+            assert result is not None
+            handler(result)
+
+        self._context.call_async(
+            call, handle, period_seconds=period_seconds, at_each_trigger=period_seconds is not None
+        )
 
     @abstractmethod
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
@@ -109,6 +148,11 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             )
         self._context.metric_group.counter("ignoredFiles").inc()
         return None
+
+    def _describe_all(self, files: Iterable[ListedFile]) -> list[FileBlocks | None]:
+        """What is in files, several at once."""
+        paths = [self._path(file.relative_path) for file in files]
+        return list(self._context.map_on_workers(self._describe, paths))
 
     def _describe_or_nothing(self, path: str) -> FileBlocks:
         """What is in a file; nothing in one that the source goes on without."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from streaming_source.connectors.files.formats import FileBlocks, Place
 from streaming_source.connectors.files.split import FileRange
@@ -29,7 +30,7 @@ class LoggedFile:
     number
         Of the file in its split, from 1.
     places
-        Where each of its blocks begins, in words of the format; None where a row is enough to find it.
+        Where each of its blocks begins, as the format has it; None where a row is enough to find it.
     one_range
         Whether only a reader that begins at the beginning can read it: it is not shared by several.
     """
@@ -44,7 +45,7 @@ class LoggedFile:
 
     @classmethod
     def of(cls, name: str, path: str, position: int, blocks: FileBlocks, number: int = 0) -> LoggedFile:
-        """A file by what its format says of it."""
+        """A file by its description."""
         return cls(name, path, position, tuple(blocks.rows.tolist()), number, blocks.places, blocks.one_range)
 
     @property
@@ -69,16 +70,14 @@ class FileLog:
     """Consecutive files of a split, from the one that holds the next record on."""
 
     files: list[LoggedFile] = field(default_factory=list)
-    _positions: list[int] = field(default_factory=list)
 
     def append(self, file: LoggedFile) -> None:
         """Add the next file. O(1)."""
         self.files.append(file)
-        self._positions.append(file.position)
 
     def locate(self, position: int) -> LoggedFile | None:
         """The file that holds `position`, or after which it will come. O(log n)."""
-        place = bisect_right(self._positions, position) - 1
+        place = bisect_right(self.files, position, key=attrgetter("position")) - 1
         return self.files[place] if place >= 0 else None
 
     def covers(self, start: int, stop: int) -> bool:
@@ -91,7 +90,7 @@ class FileLog:
         while keep < len(self.files) - 1 and self.files[keep].end <= position:
             keep += 1
         if keep:
-            del self.files[:keep], self._positions[:keep]
+            del self.files[:keep]
 
 
 def cut_ranges(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,12 +18,9 @@ from streaming_source.api import (
     SplitEnumeratorContext,
 )
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
-from streaming_source.connectors.files.directories import DirectoryEnumerator
-from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finite import FiniteFileEnumerator
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
-from streaming_source.connectors.files.hive import partition_schema
-from streaming_source.connectors.files.listing import ListedFile, list_files
+from streaming_source.connectors.files.places.hive import partition_schema
+from streaming_source.connectors.files.places.listing import ListedFile, list_files
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -32,6 +29,9 @@ from streaming_source.connectors.files.split import (
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
+
+if TYPE_CHECKING:
+    from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 
 __all__ = ["FileSource"]
 
@@ -96,7 +96,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         NoDataError
             If it holds no file yet.
         NoSchemaError
-            If files of this format do not tell their columns.
+            If files of this format have no names and types of columns.
         SchemaError
             If one of `columns` is not among them.
         """
@@ -127,8 +127,14 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def _enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> FileSplitEnumerator:
-        kind = FiniteFileEnumerator if self.split_by == "file" else DirectoryEnumerator
-        return kind(self, context, checkpoint)
+        # Either is imported when it is used, and not by tasks.
+        if self.split_by == "file":
+            from streaming_source.connectors.files.finite.enumerator import FiniteFileEnumerator
+
+            return FiniteFileEnumerator(self, context, checkpoint)
+        from streaming_source.connectors.files.directories import DirectoryEnumerator
+
+        return DirectoryEnumerator(self, context, checkpoint)
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         """See `Source`."""
@@ -162,20 +168,20 @@ def _chosen_columns(config: FilesConfig) -> pa.Schema:
 
 
 def _all_columns(config: FilesConfig) -> pa.Schema:
-    """Those of the files as they are told, or of the first one, and those in the names of directories."""
-    told = config.data_schema
-    if told is not None and config.recursive_file_lookup:
-        return told
+    """Those that are given, or those of the first file; and those in the names of directories."""
+    given = config.data_schema
+    if given is not None and config.recursive_file_lookup:
+        return given
     first: ListedFile | None = None
     directories = set()
     for file in list_files(config.root):
         first = file if first is None else min(first, file)
         directories.add(file.directory)
-    own = _columns_of_first(config, first) if told is None else told
+    own = _columns_of_first(config, first) if given is None else given
     if config.recursive_file_lookup:
         return own
-    named = partition_schema(sorted(directories), {field.name: field.type for field in told or ()})
-    # As in Spark: what a directory says goes before what a file has under the same name.
+    named = partition_schema(sorted(directories), {field.name: field.type for field in given or ()})
+    # As in Spark: the value of a directory goes before that of a file under the same name.
     return pa.schema(list({field.name: field for field in [*own, *named]}.values()))
 
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from pyarrow import fs
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
-from streaming_source.connectors.files.finished import Remembered, Segment
 from streaming_source.connectors.files.formats import Place
-from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.places.listing import ListedFile
 from streaming_source.exceptions import OffsetError
 
-__all__ = ["FileRange", "FileSplit", "FileSplitSerializer", "FilesCheckpoint", "FilesCheckpointSerializer"]
+__all__ = [
+    "FileRange",
+    "FileSplit",
+    "FileSplitSerializer",
+    "FilesCheckpoint",
+    "FilesCheckpointSerializer",
+    "OrderKey",
+    "Remembered",
+    "Segment",
+]
+
+OrderKey: TypeAlias = tuple[int, str]
+"""Where a file stands among those that are remembered: when it was modified, and its path; where both count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +58,14 @@ class FileSplit(SourceSplit):
         are read. None as row says that this file is read too, and the record will come in a later one. Empty and 0 at
         the origin and for a single file.
     files
-        For a directory, how many files up to and with `file` there were: more of them later are news, not read ones.
+        For a directory, how many files up to and with `file` there were: if there are more later, some are new.
     modified_ms, size
         For a single file, when it was last modified, and its bytes; None for a directory.
     ranges
         For a reader only: what to read.
     """
 
-    split_id: str = field()  # said to be a field: else the property of the base class is taken for its default
+    split_id: str = field()  # declared as a field: else the property of the base class is taken for its default
     position: int = 0
     file: str = ""
     row: int | None = 0
@@ -65,7 +76,7 @@ class FileSplit(SourceSplit):
 
     @staticmethod
     def of_file(file: ListedFile, *, is_rewritten: bool = False) -> FileSplit:
-        """A single file before its first record; its id tells a file that was rewritten from the one before it."""
+        """A single file before its first record; a file that was rewritten has another id than before."""
         path = file.relative_path
         split_id = f"{path}@{file.modified_ms}" if is_rewritten else path
         return FileSplit(split_id, modified_ms=file.modified_ms, size=file.size)
@@ -84,10 +95,6 @@ class FileSplit(SourceSplit):
     def origin(self) -> FileSplit:
         """See `SourceSplit`."""
         return FileSplit(self.split_id, modified_ms=self.modified_ms, size=self.size)
-
-    def to_read(self, ranges: tuple[FileRange, ...]) -> FileSplit:
-        """The split with what a reader shall read of it."""
-        return replace(self, ranges=ranges)
 
 
 class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
@@ -129,6 +136,41 @@ def _check_types(split: FileSplit) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """Finished files whose keys are at or before `upto`, and after that of the segment before.
+
+    Attributes
+    ----------
+    upto
+        The last key that belongs here.
+    marks
+        Of each file 12 bytes, as `marks.MARK`, in no order.
+    """
+
+    upto: OrderKey
+    marks: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The finished files of an offset.
+
+    Attributes
+    ----------
+    forgotten
+        Files up to this key are ignored, unless they are in work; None while nothing was forgotten.
+    segments
+        The finished files after that, in order of keys.
+    log
+        Where they are written down instead: the log's id, and the last state that it has an entry of.
+    """
+
+    forgotten: OrderKey | None = None
+    segments: tuple[Segment, ...] = ()
+    log: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FilesCheckpoint:
     """What is remembered beside the splits in work.
 
@@ -154,7 +196,7 @@ class FilesCheckpoint:
 class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     """`{"finished": [id], "forgotten": key, "remembered": [[key, marks in base 64]], "log": [id, state], ...}`.
 
-    What says nothing is left out, but for `finished`.
+    Empty entries are left out, but for `finished`.
     """
 
     @property

@@ -8,9 +8,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
-from streaming_source.connectors.files.formats import FileFormat, FileRows, StoredFile
+from streaming_source.connectors.files.formats import FileFormat, FileRows, StoredFile, Tolerance
 from streaming_source.connectors.files.split import FileSplit
-from streaming_source.connectors.files.tolerance import Tolerance
 
 __all__ = ["FileSplitReader"]
 
@@ -41,7 +40,7 @@ class FileSplitReader(SplitReader[FileSplit]):
         self._format = file_format
         self._schema = schema
         self._tolerance = tolerance
-        # In order of their addition; a file is opened when its first block is asked for.
+        # In order of their addition; a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
         self._paused: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Formats of files: what each can tell ahead of reading, and how its rows are read."""
+"""Formats of files: what each knows ahead of reading, and how its rows are read. All but Parquet load when used."""
 
 from streaming_source.connectors.files.formats.base import (
     NO_BLOCKS,
@@ -7,28 +7,22 @@ from streaming_source.connectors.files.formats.base import (
     FileRows,
     Place,
     StoredFile,
+    Tolerance,
 )
-from streaming_source.connectors.files.formats.csv import CsvFormat
-from streaming_source.connectors.files.formats.ipc import ArrowFormat
-from streaming_source.connectors.files.formats.json import JsonFormat
-from streaming_source.connectors.files.formats.options import FORMAT_OPTIONS, format_of
-from streaming_source.connectors.files.formats.orc import OrcFormat
+from streaming_source.connectors.files.formats.options import FORMAT_MODULES, FORMAT_OPTIONS, format_class, format_of
 from streaming_source.connectors.files.formats.parquet import ParquetFormat
-from streaming_source.connectors.files.formats.text import TextFormat
 
 __all__ = [
+    "FORMAT_MODULES",
     "FORMAT_OPTIONS",
     "NO_BLOCKS",
-    "ArrowFormat",
-    "CsvFormat",
     "FileBlocks",
     "FileFormat",
     "FileRows",
-    "JsonFormat",
-    "OrcFormat",
     "ParquetFormat",
     "Place",
     "StoredFile",
-    "TextFormat",
+    "Tolerance",
+    "format_class",
     "format_of",
 ]

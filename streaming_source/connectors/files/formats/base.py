@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
@@ -29,6 +30,7 @@ __all__ = [
     "FileRows",
     "Place",
     "StoredFile",
+    "Tolerance",
     "check_columns",
     "check_distinct",
     "check_names",
@@ -39,6 +41,8 @@ __all__ = [
     "time_columns",
     "times_of",
 ]
+
+_log = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 65_536
 """Rows of a batch that is read, at most."""
@@ -68,7 +72,7 @@ class FileRows:
     Attributes
     ----------
     place
-        Of the block in which `start` is, as `FileFormat.describe` told it; None for the beginning of the file.
+        Of the block in which `start` is, as `FileFormat.describe` found it; None for the beginning of the file.
     """
 
     file: StoredFile
@@ -92,7 +96,7 @@ class FileBlocks:
         Whether the file can be read from its beginning only: then one reader reads it.
     earliest_us
         No valid event time in the file is before this; `MAX_WATERMARK` if there is none, `NO_TIMESTAMP` if that is not
-        known. `min_us` does not tell where a record has no valid event time.
+        known. `min_us` does not bound it where a record has no valid event time.
     """
 
     rows: Int64Array
@@ -148,15 +152,15 @@ class FileFormat(ABC):
     """As option `fileFormat` has it."""
 
     has_statistics: ClassVar[bool] = False
-    """Whether files can tell bounds of their event times without the time column being read."""
+    """Whether files have bounds of their event times without the time column being read."""
 
     @property
     def identity(self) -> str:
-        """What tells which rows a file has: offsets of one identity mean nothing under another."""
+        """Decides which rows a file has: offsets of one identity mean nothing under another."""
         return self.name
 
     def told(self, schema: pa.Schema) -> FileFormat:
-        """The format of files that are said to have these columns, all of them and in this order."""
+        """The format of files that have these columns, all of them and in this order."""
         return self
 
     @abstractmethod
@@ -166,7 +170,7 @@ class FileFormat(ABC):
         Raises
         ------
         NoSchemaError
-            If files of this format do not tell, and nothing was said about inferring.
+            If files of this format have no types, and none are to be inferred.
         MalformedDataError, SchemaError
             If the file is not of this format, or two of its columns have one name.
         """
@@ -188,7 +192,7 @@ class FileFormat(ABC):
         ------
         MalformedDataError, SchemaError
             If the file is not of this format, lacks a column of `schema`, has it in another type, or has no
-            statistics where they are asked for.
+            statistics where there must be some.
         """
 
     @abstractmethod
@@ -206,6 +210,32 @@ class FileFormat(ABC):
         MalformedDataError
             If it cannot be read.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What a source goes on without.
+
+    Attributes
+    ----------
+    missing
+        Files that are gone.
+    corrupt
+        Files that cannot be read, or from where they cannot be read on.
+    """
+
+    missing: bool = False
+    corrupt: bool = False
+
+    @contextmanager
+    def tolerated(self) -> Iterator[None]:
+        """Log what fails inside and go on, where that is allowed."""
+        try:
+            yield
+        except (FileGoneError, MalformedDataError) as error:
+            if not (self.missing if isinstance(error, FileGoneError) else self.corrupt):
+                raise
+            _log.warning("ignored: %s", error)
 
 
 # ---- what formats share ----------------------------------------------------------------------------------------------
@@ -231,38 +261,27 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
 
 
 @contextmanager
-def malformed_as(what: str) -> Iterator[None]:
+def malformed_as(what: str, fix: str = "") -> Iterator[None]:
     """Whatever a decoder raises inside is a `MalformedDataError` that begins with `what`."""
     try:
         yield
     except AlignmentError:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise MalformedDataError(f"{what}: {error}") from error
+        raise MalformedDataError(f"{what}: {error}{fix}") from error
 
 
-@contextmanager
-def readable(path: str, format_name: str) -> Iterator[None]:
-    """What fails in opening a file is said with its path, and what may be the cause."""
-    try:
-        yield
-    except AlignmentError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise MalformedDataError(
-            f"{path} is not a readable {format_name} file: {error}. If it is still being written, write it under "
-            "a name that begins with _ or . and rename it when it is complete"
-        ) from error
+def readable(path: str, format_name: str) -> AbstractContextManager[None]:
+    """What fails in opening a file is an error with its path and a likely cause."""
+    return malformed_as(
+        f"{path} is not a readable {format_name} file",
+        ". If it is still being written, write it under a name that begins with _ or . and rename it when it is "
+        "complete",
+    )
 
 
 def check_names(schema: pa.Schema) -> None:
-    """Look at the names of columns once: names in no UTF-8 are found where they are first asked for.
-
-    Raises
-    ------
-    UnicodeDecodeError
-        If there are some.
-    """
+    """Decode the names of columns: those in no UTF-8 raise a `UnicodeDecodeError` only when they are read."""
     _ = schema.names
 
 
@@ -298,7 +317,7 @@ def check_columns(path: str, found: pa.Schema, wanted: pa.Schema) -> None:
 
 
 def time_columns(names: Collection[str], assigner: TimestampAssigner) -> list[str]:
-    """Which of the columns of the data an assigner reads, in their order; all where it does not say."""
+    """Which of the columns of the data an assigner reads, in their order; all where it does not declare them."""
     if assigner.columns is None:
         return list(names)
     wanted = {top_level_column(column, names) for column in assigner.columns}

@@ -28,7 +28,7 @@ class CsvFormat(RecordFormat):
     Attributes
     ----------
     header
-        The first record of each file names its columns, and the schema's are looked up among them. Without, the
+        The first record of each file names its columns, and the schema's are found among them. Without, the
         schema's are all columns in their order.
     sep, quote, escape
         One character each; `quote` may be empty for none. Within quotes a quote is doubled, or follows the escape.
@@ -52,7 +52,7 @@ class CsvFormat(RecordFormat):
     name: ClassVar[str] = "csv"
 
     def __post_init__(self) -> None:
-        RecordFormat.__post_init__(self)  # a class with slots is made anew: `super()` would look for the old one
+        RecordFormat.__post_init__(self)  # a class with slots is made anew: `super()` would mean the old one
         for option, may_be_empty in (("sep", False), ("quote", True), ("escape", True)):
             value = getattr(self, option)
             fits = (not value and may_be_empty) or (len(value) == 1 and value.isascii() and value not in "\r\n")
@@ -96,7 +96,7 @@ class CsvFormat(RecordFormat):
 
             return self._inferred(read(None).schema, read)
 
-    # ---- LineFormat ----------------------------------------------------------------------------------------------
+    # ---- LineFormat --------------------------------------------------------------------------------------------------
 
     def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
         wanted = [field.name for field in self._without_corrupt(schema)]
@@ -161,7 +161,7 @@ class CsvFormat(RecordFormat):
             )
         return table.combine_chunks().to_batches()[0].slice(0, count)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _names_in_first(self, file: LineFile) -> tuple[tuple[str, ...], bytes]:
         """The fields of the next record, as names; and what was read for it. None at the end of the file."""
@@ -218,7 +218,7 @@ class CsvFormat(RecordFormat):
 
 @cache
 def _record_pattern(sep: str, quote: str, escape: str) -> re.Pattern[bytes]:
-    """A record with its end of line, which a quoted field may have in it. Each byte is looked at once."""
+    """A record with its end of line, which a quoted field may have in it. Each byte is matched once."""
     s, q, e = re.escape(sep), re.escape(quote), re.escape(escape)
     escaped = f"|{e}." if escape else ""
     field = f"(?:[^{s}\n{e}]++{escaped})*+"

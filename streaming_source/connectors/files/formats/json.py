@@ -20,7 +20,7 @@ __all__ = ["JsonFormat"]
 _RETURN: Final = ord("\r")
 _OPENING: Final = ord("{")
 _CLOSING: Final = ord("}")
-# With no column at all pyarrow is not asked anything.
+# Stands for no column at all, of which pyarrow would read nothing.
 _NOTHING: Final = pa.field("\0", pa.null())
 
 
@@ -30,7 +30,7 @@ class JsonFormat(RecordFormat):
 
     Notes
     -----
-    Fields are looked up by name; what a record lacks is null, what it has beside is left out. Types are strict: a
+    Fields are found by name; what a record lacks is null, what it has beside is left out. Types are strict: a
     number is no text. Lines end with ``\n`` or ``\r\n``; blank ones are no records. With `multi_line` a file is read
     whole, and is one malformed record if it is no JSON.
     """
@@ -52,7 +52,7 @@ class JsonFormat(RecordFormat):
             records = b"".join(whole)
             return self._inferred(_table(records, None).schema, lambda columns: _table(records, columns))
 
-    # ---- LineFormat ----------------------------------------------------------------------------------------------
+    # ---- LineFormat --------------------------------------------------------------------------------------------------
 
     def _stream(self, stream: pa.NativeFile) -> tuple[pa.NativeFile, bool]:
         if not self.multi_line:

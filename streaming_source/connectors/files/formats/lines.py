@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from streaming_source.connectors.files.formats.base import (
     replaced,
     time_columns,
 )
-from streaming_source.connectors.files.formats.compression import COMPRESSIONS, codec_of
+from streaming_source.connectors.files.formats.options import COMPRESSIONS
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 
 __all__ = ["LineFile", "LineFormat", "Records", "Run", "line_ends"]
@@ -36,6 +36,16 @@ _PEEK_BYTES: Final = 64 * 1024
 _LONGEST_RECORD: Final = 64 * 1024 * 1024
 _BYTE_ORDER_MARK: Final = codecs.BOM_UTF8
 _NEWLINE: Final = ord("\n")
+_BY_ENDING: Final = {
+    ".gz": "gzip",
+    ".gzip": "gzip",
+    ".bz2": "bz2",
+    ".lz4": "lz4",
+    ".zst": "zstd",
+    ".zstd": "zstd",
+    ".br": "brotli",
+}
+_NOT_STREAMED: Final = (".snappy", ".sz", ".deflate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +57,8 @@ class Run:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
-    """Some records of a file in the columns that were asked for.
-
-    Attributes
-    ----------
-    batch
-        Those that are handed on.
-    numbers
-        `int64[n]`: the place of each among all records; None where all are handed on.
-    """
+class Records(NamedTuple):
+    """Some records of a file in the wanted columns, and the place of each among all; None where all are there."""
 
     batch: pa.RecordBatch
     numbers: npt.NDArray[np.int64] | None = None
@@ -95,7 +96,7 @@ class LineFile:
         self._end_of_records = end_of_records
         self._block_bytes = block_bytes
         self._offset = 0
-        # Read, but not handed out.
+        # Read from the stream, but not returned.
         self._ahead = b""
         self._fill(len(_BYTE_ORDER_MARK))
         if self._ahead == _BYTE_ORDER_MARK:
@@ -109,7 +110,7 @@ class LineFile:
 
     def take_record(self) -> bytes | None:
         """The next record alone: a header. None at the end."""
-        # A few bytes do: whoever goes on elsewhere needs no more of the beginning.
+        # A few bytes do: who goes on at another byte needs no more of the beginning.
         taken = self._whole_records(_PEEK_BYTES)
         if taken:
             end = self._first_end(taken)
@@ -205,7 +206,7 @@ class LineFormat(FileFormat, ABC):
                 f"encoding = {self.encoding!r}: Python knows no such encoding; UTF-8, ISO-8859-1 and UTF-16 are some"
             ) from None
 
-    # ---- what a format says --------------------------------------------------------------------------------------
+    # ---- for formats to implement ------------------------------------------------------------------------------------
 
     @abstractmethod
     def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
@@ -226,7 +227,7 @@ class LineFormat(FileFormat, ABC):
         """All records of a run with the columns of `schema`, for the planner."""
 
     def _records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> Records:
-        """Those that a reader hands on; by default all."""
+        """Those that a reader emits; by default all."""
         return Records(self._all_records(path, run, names, schema))
 
     def _end_of_records(self, data: bytes) -> int:
@@ -237,7 +238,7 @@ class LineFormat(FileFormat, ABC):
         """What is read in place of a stream, and whether it begins at the same bytes."""
         return stream, True
 
-    # ---- FileFormat ----------------------------------------------------------------------------------------------
+    # ---- FileFormat --------------------------------------------------------------------------------------------------
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         """See `FileFormat`."""
@@ -271,13 +272,13 @@ class LineFormat(FileFormat, ABC):
             for run in self._runs(lines, rows):
                 yield from _within(self._records(rows.file.path, run, names, schema), run.row, rows)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _opened(self, file: StoredFile) -> Iterator[LineFile]:
         path = file.path
         with opened(file) as raw:
-            codec = codec_of(path, self.compression)
+            codec = _codec_of(path, self.compression)
             stream = raw if codec is None else pa.CompressedInputStream(raw, codec)
             utf_8 = codecs.lookup(self.encoding).name == "utf-8"
             if not utf_8:
@@ -313,7 +314,7 @@ def _times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
 
 def _within(records: Records, row: int, rows: FileRows) -> Iterator[RecordBlock]:
     """Those of the rows, with their numbers; `row` is that of the first record."""
-    batch, numbers = records.batch, records.numbers
+    batch, numbers = records
     if numbers is None:
         begin, end = max(rows.start - row, 0), min(rows.stop - row, batch.num_rows)
         if begin < end:
@@ -322,3 +323,28 @@ def _within(records: Records, row: int, rows: FileRows) -> Iterator[RecordBlock]
     begin, end = np.searchsorted(numbers + row, [rows.start, rows.stop]).tolist()
     if begin < end:
         yield RecordBlock(batch.slice(begin, end - begin), numbers[begin:end] + row)
+
+
+def _codec_of(path: str, compression: str) -> str | None:
+    """The codec of a file as pyarrow calls it; None where it is not compressed.
+
+    Raises
+    ------
+    MalformedDataError
+        If the ending of the name is that of a compression that cannot be read piece by piece, or the codec is missing
+        in this build of pyarrow.
+    """
+    if compression == "auto":
+        name = path.lower()
+        if name.endswith(_NOT_STREAMED):
+            raise MalformedDataError(
+                f"{path}: pyarrow does not decompress this piece by piece; compress it with gzip, bz2, lz4 or zstd, or "
+                "write Parquet, ORC or Arrow, which compress with snappy inside. If it is not compressed, set option "
+                "compression = none"
+            )
+        codec = next((codec for ending, codec in _BY_ENDING.items() if name.endswith(ending)), None)
+    else:
+        codec = None if compression == "none" else compression
+    if codec is not None and not pa.Codec.is_available(codec):
+        raise MalformedDataError(f"{path} is compressed with {codec}, which this build of pyarrow cannot read")
+    return codec

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Final
 
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import boolean, choice, text
 from streaming_source.connectors.files.formats.base import FileFormat
-from streaming_source.connectors.files.formats.compression import COMPRESSIONS
-from streaming_source.connectors.files.formats.csv import CsvFormat
-from streaming_source.connectors.files.formats.ipc import ArrowFormat
-from streaming_source.connectors.files.formats.json import JsonFormat
-from streaming_source.connectors.files.formats.orc import OrcFormat
-from streaming_source.connectors.files.formats.parquet import ParquetFormat
-from streaming_source.connectors.files.formats.records import MODES
-from streaming_source.connectors.files.formats.text import TextFormat
 from streaming_source.exceptions import OptionError
 
-__all__ = ["FORMAT_OPTIONS", "format_of"]
+__all__ = ["COMPRESSIONS", "FORMAT_MODULES", "FORMAT_OPTIONS", "MODES", "format_class", "format_of"]
 
-_FORMATS: Final[Mapping[str, type[FileFormat]]] = {
-    kind.name: kind for kind in (ParquetFormat, ArrowFormat, OrcFormat, CsvFormat, JsonFormat, TextFormat)
+COMPRESSIONS: Final = ("auto", "none", "gzip", "bz2", "lz4", "zstd", "brotli")
+"""Values of option `compression`; `auto` goes by the ending of each file's name."""
+
+MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+
+FORMAT_MODULES: Final = {
+    "ParquetFormat": "parquet",
+    "ArrowFormat": "chunks",
+    "OrcFormat": "chunks",
+    "CsvFormat": "csv",
+    "JsonFormat": "json",
+    "TextFormat": "text",
 }
+"""Class of each format -> its module, imported when the format is used."""
+
+_FORMATS: Final = {kind.removesuffix("Format").lower(): kind for kind in FORMAT_MODULES}
 
 _LINES: Final = {"compression": "compression", "encoding": "encoding"}
 _RECORDS: Final = {
@@ -128,6 +134,12 @@ FORMAT_OPTIONS: Final = OptionSet(
 )
 
 
+def format_class(name: str) -> type[FileFormat]:
+    """One of `FORMAT_MODULES` by its name."""
+    kind: type[FileFormat] = getattr(import_module(f"{__package__}.{FORMAT_MODULES[name]}"), name)
+    return kind
+
+
 def format_of(values: Mapping[str, Any]) -> FileFormat:
     """The format that parsed values of `FORMAT_OPTIONS` describe.
 
@@ -148,6 +160,6 @@ def format_of(values: Mapping[str, Any]) -> FileFormat:
             "fileFormat"
         )
     try:
-        return _FORMATS[name](**{taken[option]: value for option, value in given.items()})
+        return format_class(_FORMATS[name])(**{taken[option]: value for option, value in given.items()})
     except OptionError as error:
         raise OptionError(re.sub(r"^(?=\w)", "option ", str(error))) from None

@@ -1,18 +1,20 @@
-"""Parquet files, a row group at a time."""
+"""Parquet files, a row group at a time, and their footers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alignment.timestamps import TimestampAssigner
+from alignment.columns import top_level_column
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files.formats.base import (
     BATCH_ROWS,
@@ -30,10 +32,129 @@ from streaming_source.connectors.files.formats.base import (
     replaced,
     times_of,
 )
-from streaming_source.connectors.files.formats.footer import ParquetFooter
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["ParquetFormat"]
+__all__ = ["ParquetFooter", "ParquetFormat", "RowGroup"]
+
+
+class RowGroup(NamedTuple):
+    """Its number, the number of its first row, and how many rows it has."""
+
+    number: int
+    first: int
+    rows: int
+
+
+class ParquetFooter:
+    """A footer whose row groups make up its rows.
+
+    Parameters
+    ----------
+    path
+        For errors.
+    file
+        The open file.
+    size
+        Bytes of the file.
+
+    Raises
+    ------
+    MalformedDataError
+        If they do not: positions are counted by row groups. O(row groups).
+    """
+
+    def __init__(self, path: str, file: pq.ParquetFile, size: int) -> None:
+        self._path = path
+        self._file = file
+        self._size = size
+        self._footer = file.metadata
+        counts = [self._footer.row_group(group).num_rows for group in range(self._footer.num_row_groups)]
+        if min(counts, default=0) < 0 or sum(counts) != self._footer.num_rows:
+            shown = ", ".join(map(str, counts[:10])) + (", ..." if len(counts) > 10 else "")
+            raise self._contradiction(f"{self._footer.num_rows} rows in all, and in its row groups {shown}")
+        self._counts: list[int] = counts
+
+    @property
+    def rows(self) -> int:
+        """Of the file."""
+        return sum(self._counts)
+
+    def groups(self) -> Iterator[RowGroup]:
+        """Those that have rows."""
+        first = 0
+        for number, rows in enumerate(self._counts):
+            if rows:
+                yield RowGroup(number, first, rows)
+            first += rows
+
+    def statistics_column(self, assigner: TimestampAssigner) -> int | None:
+        """The column of which an assigner takes statistics for those of event times; None if there is none."""
+        name = assigner.statistics_column
+        columns = self._footer.schema
+        return next((i for i in range(len(columns)) if name is not None and columns.column(i).path == name), None)
+
+    def bounds(self, group: int, column: int | None, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
+        """Smallest, largest, and smallest valid event time of a row group by its statistics; None if these lack.
+
+        Raises
+        ------
+        MalformedDataError
+            If the footer contradicts itself.
+        """
+        if column is None:
+            return None
+        self._check(group, column)
+        chunk = self._footer.row_group(group).column(column)
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        if statistics.null_count == chunk.num_values:
+            return NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK
+        if not statistics.has_min_max:
+            return None
+        data_type = _leaf_type(self._file.schema_arrow, assigner.statistics_column or "")
+        try:
+            low = assigner.from_statistics(data_type, statistics.min)
+            high = assigner.from_statistics(data_type, statistics.max)
+        except (ValueError, OverflowError):
+            # Python's datetime, in which pyarrow gives them, has neither nanoseconds nor years beyond 9999.
+            return None
+        if low is None or high is None:
+            return None
+        if low > high:
+            raise self._contradiction(f"row group {group} begins at event time {low} and ends at {high}")
+        return NO_TIMESTAMP if statistics.null_count else low, high, low
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _check(self, group: int, column: int) -> None:
+        """Check a chunk before its statistics are read: pyarrow crashes over those of a type not its column's."""
+        chunk = self._footer.row_group(group).column(column)
+        described = self._footer.schema.column(column)
+        begin = chunk.data_page_offset
+        if chunk.dictionary_page_offset is not None:
+            begin = min(begin, chunk.dictionary_page_offset)
+        end = begin + chunk.total_compressed_size
+        what = f"column {described.path!r} of row group {group}"
+        if chunk.physical_type != described.physical_type:
+            raise self._contradiction(f"{what} is {chunk.physical_type}, but {described.physical_type} by the schema")
+        if described.max_repetition_level == 0 and chunk.num_values != self._counts[group]:
+            raise self._contradiction(f"{what} has {chunk.num_values} values for {self._counts[group]} rows")
+        if not 0 <= begin <= end <= self._size:
+            raise self._contradiction(f"{what} lies at bytes {begin} to {end}, but the file has {self._size}")
+
+    def _contradiction(self, what: str) -> MalformedDataError:
+        return MalformedDataError(
+            f"{self._path} is not a readable Parquet file: its footer contradicts itself: {what}; write it again"
+        )
+
+
+def _leaf_type(schema: pa.Schema, dotted: str) -> pa.DataType:
+    column = top_level_column(dotted, schema.names)
+    data_type = schema.field(column).type
+    for part in dotted.removeprefix(column).split(".")[1:]:
+        data_type = data_type.field(part).type
+    return data_type
 
 
 @dataclass(frozen=True, slots=True)

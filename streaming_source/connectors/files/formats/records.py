@@ -13,16 +13,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streaming_source.connectors.files.formats.lines import LineFormat, Records, Run
-from streaming_source.connectors.files.formats.patterns import TimePattern, time_pattern
-from streaming_source.connectors.files.formats.text_times import are_times, inferred, may_be_time, raw_field, typed
+from streaming_source.connectors.files.formats.options import MODES
+from streaming_source.connectors.files.formats.text_times import (
+    TimePattern,
+    are_times,
+    inferred,
+    may_be_time,
+    raw_field,
+    time_pattern,
+    typed,
+)
 from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
 
-__all__ = ["CORRUPT_RECORD", "MODES", "RecordFormat"]
+__all__ = ["RecordFormat"]
 
 _log = logging.getLogger(__name__)
 
-MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-CORRUPT_RECORD: Final = "_corrupt_record"
+_CORRUPT_RECORD: Final = "_corrupt_record"
 _SHOWN: Final = 200
 
 BoolArray = npt.NDArray[np.bool_]
@@ -54,7 +61,7 @@ class RecordFormat(LineFormat, ABC):
     """
 
     mode: str = "PERMISSIVE"
-    corrupt_column: str = CORRUPT_RECORD
+    corrupt_column: str = _CORRUPT_RECORD
     multi_line: bool = False
     infer_schema: bool = False
     timestamp_format: str | None = None
@@ -62,7 +69,7 @@ class RecordFormat(LineFormat, ABC):
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        LineFormat.__post_init__(self)  # a class with slots is made anew: `super()` would look for the old one
+        LineFormat.__post_init__(self)  # a class with slots is made anew: `super()` would mean the old one
         if self.mode not in MODES:
             raise OptionError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
         _ = self._pattern  # refused now, and not at the first record
@@ -72,7 +79,7 @@ class RecordFormat(LineFormat, ABC):
         """See `FileFormat`."""
         return f"{self.name}{':multiLine' if self.multi_line else ''}"
 
-    # ---- what a format says --------------------------------------------------------------------------------------
+    # ---- for formats to implement ------------------------------------------------------------------------------------
 
     @abstractmethod
     def _split(self, data: bytes) -> list[bytes]:
@@ -88,7 +95,7 @@ class RecordFormat(LineFormat, ABC):
             If one of the records is not to be read so, or there are not `count` of them.
         """
 
-    # ---- LineFormat ----------------------------------------------------------------------------------------------
+    # ---- LineFormat --------------------------------------------------------------------------------------------------
 
     def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
         batch, malformed = self._read(run, names, schema)
@@ -114,7 +121,7 @@ class RecordFormat(LineFormat, ABC):
         )
         return Records(batch.filter(pa.array(~malformed)), np.flatnonzero(~malformed))
 
-    # ---- for formats ---------------------------------------------------------------------------------------------
+    # ---- for formats -------------------------------------------------------------------------------------------------
 
     def _needs_schema(self) -> NoSchemaError:
         return NoSchemaError(
@@ -133,7 +140,7 @@ class RecordFormat(LineFormat, ABC):
         Parameters
         ----------
         read
-            Some columns, in the types that are asked for, of the records from which they were inferred.
+            Some columns, in these types, of the records from which they were inferred.
         """
         if self._pattern is None:
             return pa.schema([(field.name, inferred(field.type)) for field in found])
@@ -162,7 +169,7 @@ class RecordFormat(LineFormat, ABC):
             )
         return [field for field in schema if field.name != self.corrupt_column]
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     @property
     def _pattern(self) -> TimePattern | None:

@@ -24,7 +24,7 @@ class TextFormat(LineFormat):
     name: ClassVar[str] = "text"
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
-        """See `FileFormat`. The file is not looked at."""
+        """See `FileFormat`. It is the same for all files."""
         return _SCHEMA
 
     def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.storage import (
+from streaming_source.connectors.files.places.storage import (
     NO_STORAGE_OPTIONS,
     Root,
     StorageOptions,
@@ -21,25 +21,9 @@ from streaming_source.connectors.files.storage import (
 )
 from streaming_source.exceptions import OptionError, PathNotFoundError
 
-__all__ = ["Selected", "Selection", "split_paths"]
+__all__ = ["Selection", "split_paths"]
 
 _WILD: Final = re.compile(r"[*?\[{]")
-
-
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """What a path or pattern has come to mean, below the root.
-
-    Attributes
-    ----------
-    directories
-        All below each of these.
-    files
-        Single files.
-    """
-
-    directories: tuple[str, ...]
-    files: tuple[fs.FileInfo, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,11 +68,11 @@ class Selection:
         return (filesystem, path) if len(parsed) == 1 and not pattern else None
 
     def patterns(self) -> tuple[str, ...]:
-        """The paths without the file system that they are in, sorted: what tells this selection from others."""
+        """The paths without the file system that they are in, sorted: they identify this selection."""
         return tuple(sorted(posixpath.join(fixed, *pattern) for _, fixed, pattern in self._parsed()))
 
-    def select(self) -> Selected:
-        """What is there now.
+    def select(self) -> tuple[list[str], list[fs.FileInfo]]:
+        """The directories, by their paths below the root, of which all is read; and single files.
 
         Raises
         ------
@@ -107,7 +91,7 @@ class Selection:
                     directories.append(_below(found.path, root))
                 elif self.takes(found.base_name):
                     files.append(found)
-        return Selected(tuple(directories), tuple(files))
+        return directories, files
 
     def takes(self, name: str) -> bool:
         """Whether a file of this name counts, if it is not hidden."""
@@ -118,12 +102,12 @@ class Selection:
         parsed = []
         for path in self.paths:
             for one in _without_braces(path):
-                fixed, pattern = _fixed_part(one, self.storage)
+                fixed, pattern = _fixed_part(one)
                 filesystem, place = Root(fixed, self.storage).open()
-                if not pattern or not _exists_literally(filesystem, place, pattern):
-                    parsed.append((filesystem, place, pattern))
-                else:
-                    parsed.append((filesystem, posixpath.join(place, *pattern), []))
+                literal = posixpath.join(place, *pattern)
+                if pattern and filesystem.get_file_info(literal).type is fs.FileType.Directory:
+                    place, pattern = literal, []
+                parsed.append((filesystem, place, pattern))
         first = parsed[0][0]
         for filesystem, place, _ in parsed[1:]:
             if not filesystem.equals(first):
@@ -158,14 +142,12 @@ def split_paths(name: str, value: str) -> tuple[str, ...]:
     return parts
 
 
-def _fixed_part(path: str, storage: StorageOptions) -> tuple[str, list[str]]:
+def _fixed_part(path: str) -> tuple[str, list[str]]:
     """The part of a path that has no pattern, and the names after it."""
-    head, names = path, []
     if not _WILD.search(path):
         return path, []
     scheme, separator, rest = path.partition("://")
-    head = rest if separator else path
-    kept = head.split("/")
+    kept = (rest if separator else path).split("/")
     wild = next(i for i, name in enumerate(kept) if _WILD.search(name))
     names = [name for name in kept[wild:] if name]
     fixed = "/".join(kept[:wild])
@@ -174,11 +156,6 @@ def _fixed_part(path: str, storage: StorageOptions) -> tuple[str, list[str]]:
             raise OptionError(f"path {without_secrets(path)!r}: a bucket or host cannot be a pattern")
         return f"{scheme}://{fixed}", names
     return fixed or ("/" if path.startswith("/") else "."), names
-
-
-def _exists_literally(filesystem: fs.FileSystem, place: str, names: list[str]) -> bool:
-    info = filesystem.get_file_info(posixpath.join(place, *names))
-    return bool(info.type is fs.FileType.Directory)
 
 
 def _matching(filesystem: fs.FileSystem, place: str, names: list[str]) -> Iterator[fs.FileInfo]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
-from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.places.listing import ListedFile
 
 __all__ = ["FilesInWork"]
 
@@ -28,7 +28,7 @@ class FilesInWork:
 
     Notes
     -----
-    Room is advice: where nothing could be read otherwise, files are taken in beyond it, which the log says once.
+    Room is advice: where nothing could be read otherwise, files are taken in beyond it, which is logged once.
     """
 
     def __init__(self, max_files: int, max_bytes: int) -> None:

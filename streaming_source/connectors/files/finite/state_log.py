@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from streaming_source.connectors.files.backlog import FileOrder
-from streaming_source.connectors.files.finished import FinishedFiles, OrderKey, Remembered
-from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.marks import MARK, Marks, marks_of
-from streaming_source.connectors.files.storage import Root
+from streaming_source.connectors.files.config import FileOrder
+from streaming_source.connectors.files.finite.finished import FinishedFiles
+from streaming_source.connectors.files.finite.marks import MARK, Marks, marks_of
+from streaming_source.connectors.files.places.listing import ListedFile
+from streaming_source.connectors.files.places.storage import Root
+from streaming_source.connectors.files.split import OrderKey, Remembered
 from streaming_source.exceptions import DataLossError
 
 __all__ = ["LoggedFiles"]
@@ -58,7 +59,7 @@ class _Part:
 class LoggedFiles(FinishedFiles):
     """A log of finished files: an entry a state, written before the offset of the state is given out.
 
-    The offset says the log's id and the last state that it had an entry of. A restart from any offset, however old,
+    The offset has the log's id and the last state that it had an entry of. A restart from any offset, however old,
     reads the entries up to that; those after it, of a life that was given up, are removed before the next is written.
     So an entry that is written again replaces the one before it.
 
@@ -84,7 +85,7 @@ class LoggedFiles(FinishedFiles):
         self._added: list[ListedFile] = []
         self._parts: list[_Part] | None = None
 
-    # ---- FinishedFiles -------------------------------------------------------------------------------------------
+    # ---- FinishedFiles -----------------------------------------------------------------------------------------------
 
     def load(self) -> Marks:
         """See `FinishedFiles`."""
@@ -122,7 +123,7 @@ class LoggedFiles(FinishedFiles):
             self._merge()
         return Remembered(log=(self._log_id, self._last)) if self._last else Remembered()
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _directory(self) -> tuple[fs.FileSystem, str]:
         # Hidden from whoever reads the path in which it may lie.

@@ -69,7 +69,7 @@ class StorageOptions:
         Raises
         ------
         OptionError
-            If one has the wrong kind of value. The value itself is not told.
+            If one has the wrong kind of value. The error does not show the value.
         """
         return {name: _value(name, value) for name, value in self.values}
 
@@ -143,10 +143,10 @@ def _opened(root: Root) -> tuple[fs.FileSystem, str]:
     except (ValueError, OSError, NotImplementedError, ImportError) as error:
         if isinstance(error, OptionError):
             raise
-        told = without_secrets(str(error))
+        message = without_secrets(str(error))
         for _, value in root.storage.values:
-            told = told.replace(value, "***") if value else told
-        raise PathNotFoundError(f"path: cannot be opened as a file system: {told}") from None
+            message = message.replace(value, "***") if value else message
+        raise PathNotFoundError(f"path: cannot be opened as a file system: {message}") from None
 
 
 def _with_options(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:

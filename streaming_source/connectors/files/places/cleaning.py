@@ -5,40 +5,30 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.listing import is_hidden
-from streaming_source.connectors.files.storage import Root
+from streaming_source.connectors.files.config import CleanSource
+from streaming_source.connectors.files.places.listing import is_hidden
+from streaming_source.connectors.files.places.storage import Root
 from streaming_source.exceptions import OptionError
 
-__all__ = ["CleanSource", "Cleaner"]
+__all__ = ["Cleaner"]
 
 _log = logging.getLogger(__name__)
-
-CleanSource: TypeAlias = Literal["off", "archive", "delete"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A file that is read in the micro-batch that leads to a state."""
-
-    state: int
-    path: str
 
 
 class Cleaner:
     """Archives or deletes files, each as soon as what was read of it is committed.
 
-    Doing it twice is as good as once: a file that is gone is done. One that cannot be moved or deleted is told in the
-    log, and left to the next start.
+    Doing it twice is as good as once: a file that is gone is done. One that cannot be moved or deleted is
+    logged, and left to the next start.
 
     Parameters
     ----------
     what
-        `off`, `archive` or `delete`.
+        `archive` or `delete`.
     archive
         Where files are moved, under their paths below the root.
     filesystem, root
@@ -65,29 +55,23 @@ class Cleaner:
         self._root = root
         self._map_on_workers = map_on_workers
         self._archive = "" if archive is None else _archive_path(archive, filesystem, root)
-        self._read: list[_Read] = []
-
-    @property
-    def is_on(self) -> bool:
-        """Whether anything is done."""
-        return self._what != "off"
+        # Files that are read in the micro-batch that leads to a state.
+        self._read: list[tuple[int, str]] = []
 
     def add(self, state: int, path: str) -> None:
         """A file, by its path below the root, is read when the micro-batch that leads to a state is."""
-        if self.is_on:
-            self._read.append(_Read(state, path))
+        self._read.append((state, path))
 
     def commit(self, state: int) -> None:
         """That micro-batch is committed, and all before it."""
-        done = [read.path for read in self._read if read.state <= state]
+        done = [path for read_in, path in self._read if read_in <= state]
         if done:
-            self._read = [read for read in self._read if read.state > state]
+            self._read = [entry for entry in self._read if entry[0] > state]
             self.clean(done)
 
     def clean(self, paths: Iterable[str]) -> None:
         """Archive or delete files, by their paths below the root."""
-        if self.is_on:
-            self._map_on_workers(self._clean, paths)
+        self._map_on_workers(self._clean, paths)
 
     def _clean(self, relative: str) -> None:
         path = posixpath.join(self._root, relative)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow import ipc, orc
 
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
@@ -22,13 +25,17 @@ from streaming_source.connectors.files.formats.base import (
     StoredFile,
     check_columns,
     check_distinct,
+    check_names,
     malformed_as,
+    opened,
+    readable,
     replaced,
     time_columns,
     times_of,
 )
+from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["ChunkedFile", "ChunkedFormat"]
+__all__ = ["ArrowFormat", "ChunkedFile", "ChunkedFormat", "OrcFormat"]
 
 
 class ChunkedFile(ABC):
@@ -90,7 +97,7 @@ class ChunkedFormat(FileFormat):
                 for begin in range(0, batch.num_rows, BATCH_ROWS):
                     yield RecordBlock(batch.slice(begin, BATCH_ROWS), row + begin)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _rows(
         self, rows: FileRows, chunked: ChunkedFile, columns: Sequence[str]
@@ -121,3 +128,98 @@ class ChunkedFormat(FileFormat):
                 chunk = chunk.select(list(columns))
             yield row, chunk
             row += chunk.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class OrcFormat(ChunkedFormat):
+    """ORC: blocks are stripes. pyarrow does not read the statistics of ORC."""
+
+    name: ClassVar[str] = "orc"
+
+    @contextmanager
+    def _opened(self, file: StoredFile) -> Iterator[ChunkedFile]:
+        with opened(file) as stream:
+            with readable(file.path, "ORC"):
+                chunked = _OrcFile(stream)
+                check_names(chunked.schema)
+            yield chunked
+
+
+class _OrcFile(ChunkedFile):
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._file = orc.ORCFile(stream)
+        self.schema = pa.schema([field.with_type(_in_micros(field.type)) for field in self._file.schema])
+
+    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
+        for stripe in range(first, self._file.nstripes):
+            chunk = self._file.read_stripe(stripe, columns=list(columns))
+            arrays = [array.cast(_in_micros(array.type), safe=False) for array in chunk.columns]
+            yield pa.RecordBatch.from_arrays(arrays, chunk.schema.names) if arrays else chunk
+
+
+def _in_micros(data_type: pa.DataType) -> pa.DataType:
+    """ORC's times are in nanoseconds, whatever was written; Spark's, and most that were written, in microseconds."""
+    return pa.timestamp("us", data_type.tz) if pa.types.is_timestamp(data_type) else data_type
+
+
+_FILE_MAGIC: Final = b"ARROW1"
+_FEATHER_1_MAGIC: Final = b"FEA1"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowFormat(ChunkedFormat):
+    """Arrow IPC: files (Feather version 2) and streams, recognized by their first bytes. Blocks are record batches.
+
+    A stream can be read from its beginning only.
+    """
+
+    name: ClassVar[str] = "arrow"
+
+    @contextmanager
+    def _opened(self, file: StoredFile) -> Iterator[ChunkedFile]:
+        with opened(file) as stream:
+            with readable(file.path, "Arrow"):
+                magic = stream.read(len(_FILE_MAGIC))
+                stream.seek(0)
+                if magic.startswith(_FEATHER_1_MAGIC):
+                    raise MalformedDataError(f"{file.path} is a Feather file of version 1; write it as version 2")
+                chunked = _ArrowFile(stream) if magic == _FILE_MAGIC else _ArrowStream(stream)
+                check_names(chunked.schema)
+            yield chunked
+
+
+class _ArrowFile(ChunkedFile):
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self.schema = ipc.open_file(stream).schema
+
+    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
+        file = ipc.open_file(self._stream, options=_only(columns, self.schema))
+        for number in range(first, file.num_record_batches):
+            yield _checked(file.get_batch(number))
+
+
+class _ArrowStream(ChunkedFile):
+    seeks = False
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self.schema = ipc.open_stream(stream).schema
+
+    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
+        self._stream.seek(0)
+        for batch in ipc.open_stream(self._stream, options=_only(columns, self.schema)):
+            yield _checked(batch)
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What is read is taken from the file as it is: in a damaged one a text may begin outside of it."""
+    batch.validate(full=True)
+    return batch
+
+
+def _only(columns: Sequence[str], schema: pa.Schema) -> ipc.IpcReadOptions:
+    """Leave the bytes of all other columns where they are."""
+    return ipc.IpcReadOptions(
+        included_fields=sorted(schema.get_field_index(name) for name in columns), use_threads=False
+    )

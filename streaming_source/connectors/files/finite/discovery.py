@@ -1,20 +1,21 @@
-"""Looking for new files that are splits of their own, off the planner's thread."""
+"""Finding new files that are splits of their own, off the planner's thread."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from streaming_source.connectors.files.backlog import FileOrder, WaitingFile
-from streaming_source.connectors.files.finished import FinishedFiles, OrderKey
+from streaming_source.connectors.files.config import FileOrder
+from streaming_source.connectors.files.finite.backlog import WaitingFile
+from streaming_source.connectors.files.finite.finished import FinishedFiles
+from streaming_source.connectors.files.finite.marks import Known, Marks, MarkSet, marks_of
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.listing import ListedFile, Lister, name_ten
-from streaming_source.connectors.files.marks import Known, Marks, MarkSet, marks_of
-from streaming_source.connectors.files.selection import Selection
+from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, name_ten
+from streaming_source.connectors.files.split import OrderKey
 
 __all__ = ["FileDiscovery", "FoundFiles", "warn_ignored"]
 
@@ -31,7 +32,7 @@ _TOO_LATE: Final[dict[FileOrder, str]] = {
 
 @dataclass(slots=True)
 class FoundFiles:
-    """What one look found.
+    """What was found at once.
 
     Attributes
     ----------
@@ -42,7 +43,7 @@ class FoundFiles:
     left_out
         Paths of new files that the source goes on without.
     finished
-        At the first look, paths of files that are finished and still there.
+        The first time, paths of files that are finished and still there.
     newest_ms
         When the newest of all files there was modified, new or not; 0 if there is none.
     forgotten
@@ -63,45 +64,27 @@ class FileDiscovery:
 
     Attributes
     ----------
-    selection
-        Where.
     order
-        In which files are begun. By event time each is looked into as soon as it is found.
+        In which files are begun. By event time each is described as soon as it is found.
     describe
-        Looks into files, several at once; None in place of one that is to be left out.
+        The blocks of files; None in place of one that the source goes on without.
     load
         The files that are finished at the start.
     in_work
         Those that are in work then.
     finished
-        Tells which files are forgotten.
-    until_ms
-        Files modified after this are not there; None for no such limit.
+        Knows which files are forgotten.
     """
 
-    selection: Selection
     order: FileOrder
     describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
     load: Callable[[], Marks]
     in_work: Marks
     finished: FinishedFiles
-    until_ms: int | None = None
     _known: MarkSet | None = None
-    _lister: Lister = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._lister = Lister(self.selection, self.until_ms)
-
-    def look(self) -> FoundFiles:
-        """List, and look into what is new. Called by one thread at a time; remembers what it has told."""
-        try:
-            return self._look()
-        except BaseException:
-            # What failed is new again at the next look, wherever it is.
-            self._lister.forget()
-            raise
-
-    def _look(self) -> FoundFiles:
+    def find_new(self, directories: Iterable[ListedDirectory]) -> FoundFiles:
+        """The files not found before, described where their order needs that. Called by one thread at a time."""
         is_first = self._known is None
         known, finished = self._known, MarkSet()
         if known is None:
@@ -111,7 +94,7 @@ class FileDiscovery:
             known.add(self.in_work)
         found, marks = FoundFiles(forgotten=self.finished.forgotten), []
         ignored: list[str] = []
-        for files in self._portions(found):
+        for files in self._portions(directories, found):
             of_files = marks_of(files)
             known_as = known.match(of_files)
             if is_first and len(finished):
@@ -122,16 +105,20 @@ class FileDiscovery:
             new = [(files[i], known_as[i] == Known.REWRITTEN) for i in interesting.tolist()]
             ignored += [file.relative_path for file, _ in new if self.finished.is_forgotten(file)]
             self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
-        # Only now, when all was looked into: what failed is new again at the next look.
+        # Only now, when all was described: what failed is new again the next time.
         for portion in marks:
             known.add(portion)
         self._known = known
-        self._tell(ignored, is_first=is_first)
+        if ignored and is_first:
+            # As a rule they are; a file that came in the meantime cannot be distinguished from them.
+            _log.info("%d files are taken for read and forgotten", len(ignored))
+        elif ignored:
+            warn_ignored(ignored, self.order)
         return found
 
-    def _portions(self, found: FoundFiles) -> Iterator[list[ListedFile]]:
+    def _portions(self, directories: Iterable[ListedDirectory], found: FoundFiles) -> Iterator[list[ListedFile]]:
         portion: list[ListedFile] = []
-        for directory in self._lister.look():
+        for directory in directories:
             for file in directory.files:
                 found.newest_ms = max(found.newest_ms, file.modified_ms)
                 portion.append(file)
@@ -155,16 +142,9 @@ class FileDiscovery:
             else:
                 found.waiting.append(waiting.pack(self.order))
 
-    def _tell(self, ignored: list[str], *, is_first: bool) -> None:
-        if ignored and is_first:
-            # As a rule these are what it says; none of them can be told from a file that came in the meantime.
-            _log.info("%d files are taken for read and forgotten", len(ignored))
-        elif ignored:
-            warn_ignored(ignored, self.order)
-
 
 def warn_ignored(paths: list[str], order: FileOrder) -> None:
-    """Say that files came too late."""
+    """Log that files came too late."""
     _log.warning(
         "ignored: %s, %s, so not to be told from what was read and forgotten",
         name_ten(paths),

@@ -13,19 +13,17 @@ from alignment.durations import saturating_add
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import SplitEnumeratorContext
-from streaming_source.connectors.files.approximate_minimum import ApproximateMinimum
-from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finished import FinishedFiles, OrderKey, RecentFiles, order_key
-from streaming_source.connectors.files.finite_discovery import FileDiscovery, FoundFiles, warn_ignored
+from streaming_source.connectors.files.finite.backlog import Backlog, WaitingFile
+from streaming_source.connectors.files.finite.discovery import FileDiscovery, FoundFiles, warn_ignored
+from streaming_source.connectors.files.finite.finished import FinishedFiles, RecentFiles
+from streaming_source.connectors.files.finite.in_work import FilesInWork
+from streaming_source.connectors.files.finite.marks import marks_of
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
-from streaming_source.connectors.files.in_work import FilesInWork
-from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.log import FileLog, LoggedFile
-from streaming_source.connectors.files.marks import marks_of
+from streaming_source.connectors.files.places.listing import ListedFile
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-from streaming_source.connectors.files.state_log import LoggedFiles
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 
 __all__ = ["FiniteFileEnumerator"]
@@ -43,7 +41,7 @@ _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 
 
 class FiniteFileEnumerator(FileSplitEnumerator):
-    """Begins file after file in the order that the source says; the others wait behind the horizon.
+    """Begins file after file in the order of the source; the others wait behind the horizon.
 
     Parameters
     ----------
@@ -53,7 +51,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
     Raises
     ------
     OptionError
-        If files are to be begun in an order of which nothing says how far later ones may be behind.
+        If files are to be begun in an order in which no bound is known for how far later ones may be behind.
 
     Notes
     -----
@@ -71,8 +69,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                 f"fileOrder = {self._order!r} says that later files are behind earlier ones by maxOutOfOrderness at "
                 "most: it needs a built-in watermark generator, or use fileOrder = eventTime"
             )
-        self._backlog = Backlog(self._order)
-        self._waiting_ms = ApproximateMinimum(width=max(config.max_file_age_us // 64_000, 1000))
+        self._backlog = Backlog(self._order, max(config.max_file_age_us // 64_000, 1000))
         self._files = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
         self._left_out: set[str] = set()
         self._just_finished: list[ListedFile] = []
@@ -89,15 +86,18 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                 self._order, max_age_ms, checkpoint.remembered, max_files=RECENT_FILES
             )
         else:
+            from streaming_source.connectors.files.finite.state_log import LoggedFiles
+
             self._finished = LoggedFiles(config.state_root, self._order, checkpoint.remembered)
 
-    # ---- discovery -----------------------------------------------------------------------------------------------
+    # ---- discovery ---------------------------------------------------------------------------------------------------
 
     def restore_splits(self, splits: Sequence[FileSplit]) -> None:
         """See `SplitEnumerator`."""
         super().restore_splits(splits)
         for split in splits:
-            self._files.add(split.split_id, _file_of(split))
+            size = -1 if split.size is None else split.size
+            self._files.add(split.split_id, ListedFile.of(split.path, split.modified_ms or 0, size))
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
@@ -105,56 +105,40 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         finished = marks_of(self._just_finished)
         self._just_finished.clear()
         if begun:
-            self._context.call_async(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
+            self._in_background(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
         discovery = FileDiscovery(
-            self._config.root,
             self._order,
             self._describe_all,
             lambda: np.concatenate([self._finished.load(), finished]),
             marks_of(self._files.files),
             self._finished,
-            self._until_ms,
         )
-        period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
-        self._context.call_async(
-            discovery.look, self._on_found, period_seconds=period, at_each_trigger=period is not None
-        )
+        self._discover(discovery.find_new, self._on_found)
 
-    def _on_begun(self, found: list[FileBlocks] | None, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
-        assert found is not None
+    def _on_begun(self, found: Sequence[FileBlocks]) -> None:
         for split, blocks in zip(list(self._restored.values()), found, strict=True):
-            self._tell(split.split_id, blocks, read=split.position)
+            self._index(split.split_id, blocks, read=split.position)
 
-    def _on_found(self, found: FoundFiles | None, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
-        assert found is not None
+    def _on_found(self, found: FoundFiles) -> None:
         self._newest_ms = max(self._newest_ms, found.newest_ms)
         self._left_out.update(found.left_out)
         for file in found.rewritten:
             self._take_rewritten(file)
-        # Their micro-batches were committed, and nobody heard of it before the restart.
-        self._cleaner.clean(found.finished)
+        if self._cleaner is not None:
+            # Their micro-batches were committed, and the source stopped before it was notified.
+            self._cleaner.clean(found.finished)
         waiting = found.waiting
         if found.forgotten != self._finished.forgotten:
             waiting = self._without_forgotten(waiting)
-        self._wait(waiting)
+        self._backlog.add(waiting)
         if self._config.bounded:
             if self._until_ms is None:
                 self._until_ms = self._newest_ms
             self._end_if_all_begun()
-        self._tell_horizon()
-
-    def _wait(self, packed: list[bytes]) -> None:
-        self._backlog.add(packed)
-        if self._order == "eventTime":
-            for entry in packed:
-                self._waiting_ms.add(WaitingFile.unpack_modified_ms(entry, self._order))
+        self._publish_horizon()
 
     def _without_forgotten(self, packed: list[bytes]) -> list[bytes]:
-        """Leave out what was forgotten while it was looked for: a restart could not tell it from what is read."""
+        """Leave out what was forgotten since it was found: a restart could not distinguish it from what is read."""
         kept, ignored = [], []
         for entry in packed:
             file = WaitingFile.unpack(entry, self._order).file
@@ -168,24 +152,20 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _take_rewritten(self, waiting: WaitingFile) -> None:
         path = waiting.file.relative_path
-        before = self._backlog.take(path)
-        if before is not None:
-            # Nothing of it was read: it is what it is now.
-            self._waiting_ms.remove(before.file.modified_ms)
-        elif path in self._left_out:
-            self._left_out.discard(path)
-        elif self._files.has_path(path):
-            raise self._rewritten_while_read(path)
-        elif self._config.allow_overwrites:
+        # One that waits or is left out was not read: it is what it is now.
+        if self._backlog.take(path) is None and path not in self._left_out:
+            if self._files.has_path(path):
+                raise self._rewritten_while_read(path)
+            if not self._config.allow_overwrites:
+                raise MalformedDataError(
+                    f"{self._path(path)} was rewritten after it was read: its size or modification time is another. "
+                    "Give new content a new name, or set allowOverwrites = true to read such files again as a whole"
+                )
             self._rewritten.add(path)
-        else:
-            raise MalformedDataError(
-                f"{self._path(path)} was rewritten after it was read: its size or modification time is another. Give "
-                "new content a new name, or set allowOverwrites = true to read such files again as a whole"
-            )
-        self._wait([waiting.pack(self._order)])
+        self._left_out.discard(path)
+        self._backlog.add([waiting.pack(self._order)])
 
-    # ---- turns ---------------------------------------------------------------------------------------------------
+    # ---- turns -------------------------------------------------------------------------------------------------------
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
         """See `SupportsEventTimeIndex`."""
@@ -202,7 +182,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                     self._begin(waiting.file, of_file)
                     begun += 1
         self._end_if_all_begun()
-        self._tell_horizon()
+        self._publish_horizon()
         return begun > 0
 
     def _next(self, *, is_blocked: bool) -> Iterator[WaitingFile]:
@@ -217,8 +197,6 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             beyond = max(1, len(self._files) // 8)
         while len(self._backlog) and ((self._files.has_room(taken) and self._may_begin()) or taken < beyond):
             waiting = self._backlog.pop()
-            if self._order == "eventTime":
-                self._waiting_ms.remove(waiting.file.modified_ms)
             taken += 1
             self._begun_files += 1
             self._begun_bytes += waiting.file.size
@@ -233,20 +211,17 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         split = FileSplit.of_file(file, is_rewritten=file.relative_path in self._rewritten)
         self._files.add(split.split_id, file)
         self._context.assign_split(split, self._reader_of(split.split_id))
-        self._tell(split.split_id, blocks, read=0)
+        self._index(split.split_id, blocks, read=0)
 
-    def _tell(self, split_id: str, blocks: FileBlocks, *, read: int) -> None:
+    def _index(self, split_id: str, blocks: FileBlocks, *, read: int) -> None:
         file = self._files[split_id]
         logged = LoggedFile.of(file.name, self._path(file.relative_path), 0, blocks)
         self._add_log(split_id, logged, blocks, read)
         self._context.complete_split(split_id)
-        self._latest_us = max(self._latest_us, self._latest_of(blocks))
-
-    def _latest_of(self, blocks: FileBlocks) -> int:
-        """The latest event time of a file that is surely valid."""
+        # Times beyond the limit may not be valid.
         limit_us = self._context.event_time_limit_us
         latest = blocks.max_us if limit_us is None else blocks.max_us[blocks.max_us < limit_us]
-        return int(latest.max(initial=NO_TIMESTAMP))
+        self._latest_us = max(self._latest_us, int(latest.max(initial=NO_TIMESTAMP)))
 
     def _horizon_us(self) -> int:
         if not len(self._backlog):
@@ -256,14 +231,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         assert self._context.out_of_orderness_us is not None
         return saturating_add(self._latest_us, -self._context.out_of_orderness_us)
 
-    def _tell_horizon(self) -> None:
+    def _publish_horizon(self) -> None:
         self._context.set_horizon(self._horizon_us() if len(self._backlog) else None)
 
     def _end_if_all_begun(self) -> None:
         if self._config.bounded and self._until_ms is not None and not len(self._backlog):
             self._no_more_splits()
 
-    # ---- what the planner asks -----------------------------------------------------------------------------------
+    # ---- SplitEnumerator ---------------------------------------------------------------------------------------------
 
     def split_at(self, split_id: str, position: int) -> FileSplit:
         """See `SplitEnumerator`."""
@@ -277,7 +252,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._finished.add(file)
         if self._state is None:
             self._just_finished.append(file)
-        else:
+        elif self._cleaner is not None:
             self._cleaner.add(self._state, file.relative_path)
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
@@ -285,25 +260,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._left.clear()
         self._state = checkpoint_id
         self._begun_files = self._begun_bytes = 0
-        remembered = self._finished.save(checkpoint_id, self._lowest_waiting(), self._newest_ms)
+        remembered = self._finished.save(checkpoint_id, self._backlog.lowest, self._newest_ms)
         latest_us = None if self._order == "eventTime" or self._latest_us == MIN_WATERMARK else self._latest_us
         return FilesCheckpoint(remembered=remembered, until_ms=self._until_ms, latest_us=latest_us)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _lowest_waiting(self) -> OrderKey | None:
-        if self._order == "eventTime":
-            lowest_ms = self._waiting_ms.bound
-            return None if lowest_ms is None else (lowest_ms, "")
-        first = self._backlog.peek()
-        return None if first is None else order_key(first.file, self._order)
-
-    def _describe_all(self, files: list[ListedFile]) -> list[FileBlocks | None]:
-        paths = [self._path(file.relative_path) for file in files]
-        return list(self._context.map_on_workers(self._describe_new, paths))
-
-    def _describe_new(self, path: str) -> FileBlocks | None:
-        blocks = self._describe(path)
+    def _describe(self, path: str) -> FileBlocks | None:
+        blocks = super()._describe(path)
         limit_us = self._context.event_time_limit_us
         if limit_us is not None and blocks is not None and blocks.earliest_us >= limit_us:
             return replace(blocks, earliest_us=MAX_WATERMARK)
@@ -314,10 +278,9 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         path = self._path(split.path)
         info = self._filesystem.get_file_info(path)
         if info.type is fs.FileType.NotFound:
-            error = self._gone(split)
-            if self._config.tolerance.allows(error):
-                return NO_BLOCKS
-            raise error
+            with self._config.tolerance.tolerated():
+                raise self._gone(split)
+            return NO_BLOCKS
         if split.is_rewritten(info):
             raise self._rewritten_while_read(split.path)
         return self._describe_or_nothing(path)
@@ -341,7 +304,3 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         if not log.covers(start.position, end.position):
             raise self._changed(start, end)
         return log
-
-
-def _file_of(split: FileSplit) -> ListedFile:
-    return ListedFile.of(split.path, split.modified_ms or 0, -1 if split.size is None else split.size)

@@ -5,65 +5,25 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from operator import attrgetter
+from typing import Final
 
 import numpy as np
 
-from streaming_source.connectors.files.backlog import FileOrder
-from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.marks import MARK, Marks, marks_of
+from streaming_source.connectors.files.config import FileOrder
+from streaming_source.connectors.files.finite.backlog import order_key
+from streaming_source.connectors.files.finite.marks import MARK, Marks, marks_of
+from streaming_source.connectors.files.places.listing import ListedFile
+from streaming_source.connectors.files.split import OrderKey, Remembered, Segment
 
-__all__ = ["FinishedFiles", "OrderKey", "RecentFiles", "Remembered", "Segment", "order_key"]
+__all__ = ["FinishedFiles", "RecentFiles"]
 
 _log = logging.getLogger(__name__)
 
-OrderKey: TypeAlias = tuple[int, str]
-"""Where a file stands among those that are remembered: when it was modified, and its path; where both count."""
-
+_UPTO: Final = attrgetter("upto")
 _SEGMENTS: Final = 8
 _AGE_SEGMENTS: Final = 64
 _LARGE_BYTES: Final = 48 * 1024
-
-
-def order_key(file: ListedFile, order: FileOrder) -> OrderKey:
-    """Where a file stands. Where files come by event time nothing can be told from a name, so age must do."""
-    return (0 if order == "name" else file.modified_ms, "" if order == "eventTime" else file.relative_path)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Finished files whose keys are at or before `upto`, and after that of the segment before.
-
-    Attributes
-    ----------
-    upto
-        The last key that belongs here.
-    marks
-        Of each file 12 bytes, as `marks.MARK`, in no order.
-    """
-
-    upto: OrderKey
-    marks: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """What an offset says of finished files.
-
-    Attributes
-    ----------
-    forgotten
-        Files up to this key are not looked at any more, unless they are in work; None while nothing was forgotten.
-    segments
-        The finished files after that, in order of keys.
-    log
-        Where they are written down instead: the log's id, and the last state that it has an entry of.
-    """
-
-    forgotten: OrderKey | None = None
-    segments: tuple[Segment, ...] = ()
-    log: tuple[str, int] | None = None
 
 
 class FinishedFiles(ABC):
@@ -93,10 +53,10 @@ class FinishedFiles(ABC):
     @property
     @abstractmethod
     def forgotten(self) -> OrderKey | None:
-        """Files up to this key cannot be told from finished ones; None if all can."""
+        """Files up to this key cannot be distinguished from finished ones; None if all can."""
 
     def is_forgotten(self, file: ListedFile) -> bool:
-        """Whether a file cannot be told from one that was finished and forgotten."""
+        """Whether a file cannot be distinguished from one that was finished and forgotten."""
         return self.forgotten is not None and order_key(file, self._order) <= self.forgotten
 
     @abstractmethod
@@ -105,7 +65,7 @@ class FinishedFiles(ABC):
 
     @abstractmethod
     def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
-        """What the offset of a state says, after all that was added is in it or written down.
+        """The part of a state's offset, after all that was added is in it or written down.
 
         Parameters
         ----------
@@ -121,7 +81,7 @@ class FinishedFiles(ABC):
 class RecentFiles(FinishedFiles):
     """Finished files that are young, or late in the order of names or modification times; the others are forgotten.
 
-    What is forgotten is a mark in that order: no file up to it is looked at again. So each file is read once; what
+    What is forgotten is a mark in that order: files up to it are ignored. So each file is read once; what
     is missed is a file that appears later and stands before the mark.
 
     Parameters
@@ -140,6 +100,7 @@ class RecentFiles(FinishedFiles):
         super().__init__(order)
         self._max_age_ms = max_age_ms
         self._max_files = max_files
+        self._segment_bytes = max(max_files // _SEGMENTS, 1) * MARK.itemsize
         self._by_age = order == "eventTime"
         self._forgotten = state.forgotten
         self._segments = list(state.segments)
@@ -163,7 +124,7 @@ class RecentFiles(FinishedFiles):
         mark = marks_of([file]).tobytes()
         if self._by_age:
             key = ((key[0] // self._width_ms + 1) * self._width_ms - 1, "")
-        place = bisect_left(self._segments, key, key=_upto)
+        place = bisect_left(self._segments, key, key=_UPTO)
         if self._by_age:
             fits = place < len(self._segments) and self._segments[place].upto == key
         else:
@@ -186,15 +147,11 @@ class RecentFiles(FinishedFiles):
         self._warn_if_large()
         return Remembered(self._forgotten, tuple(self._segments))
 
-    @property
-    def _segment_bytes(self) -> int:
-        return max(self._max_files // _SEGMENTS, 1) * MARK.itemsize
-
     def _forget_old(self, lowest_waiting: OrderKey | None, horizon_ms: int) -> None:
         """Forget what is older than the newest by more than the age, and than all that waits."""
         if lowest_waiting is not None:
             horizon_ms = min(horizon_ms, lowest_waiting[0] - 1)
-        old = bisect_left(self._segments, (horizon_ms + 1, ""), key=_upto)
+        old = bisect_left(self._segments, (horizon_ms + 1, ""), key=_UPTO)
         if old:
             del self._segments[:old]
             self._forgotten = max((horizon_ms, ""), self._forgotten or (horizon_ms, ""))
@@ -219,7 +176,3 @@ class RecentFiles(FinishedFiles):
                 "give a stateLocation, or a fileOrder in which files are known by their place, or a shorter maxFileAge",
                 held // MARK.itemsize,
             )
-
-
-def _upto(segment: Segment) -> OrderKey:
-    return segment.upto

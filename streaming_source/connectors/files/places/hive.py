@@ -31,15 +31,15 @@ def values_in(directory: str) -> dict[str, str | None]:
     return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
 
 
-def partition_schema(directories: Iterable[str], told: Mapping[str, pa.DataType]) -> pa.Schema:
+def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
     """The columns that directories have in their names, in the narrowest type that holds all their values.
 
     Parameters
     ----------
     directories
         Of files, below the root.
-    told
-        Types that are given.
+    types
+        Of columns that the user gave.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def partition_schema(directories: Iterable[str], told: Mapping[str, pa.DataType]
         names = tuple(found)
         for name, value in found.items():
             values.setdefault(name, set()).update(() if value is None else (value,))
-    return pa.schema([(name, told.get(name) or _narrowest(values[name])) for name in names or ()])
+    return pa.schema([(name, types.get(name) or _narrowest(values[name])) for name in names or ()])
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PartitionedFormat(FileFormat):
     of_files
         The format of the files.
     root
-        Names below this are looked at.
+        Only names below this count.
     """
 
     name: ClassVar[str] = "partitioned"
@@ -90,19 +90,11 @@ class PartitionedFormat(FileFormat):
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         """See `FileFormat`."""
-        named = self._named(file.path, schema)
-        if not named:
-            return self.of_files.describe(file, schema, assigner, indexing)
-        own = self._own(file, schema, named)
-        return self.of_files.describe(file, own, _WithNamed.of(assigner, schema, own, named), indexing)
+        return self.of_files.describe(file, *self._of_file(file, schema, assigner), indexing)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         """See `FileFormat`."""
-        named = self._named(rows.file.path, schema)
-        if named:
-            own = self._own(rows.file, schema, named)
-            schema, assigner = own, _WithNamed.of(assigner, schema, own, named)
-        return self.of_files.event_times(rows, schema, assigner)
+        return self.of_files.event_times(rows, *self._of_file(rows.file, schema, assigner))
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
         """See `FileFormat`."""
@@ -114,6 +106,17 @@ class PartitionedFormat(FileFormat):
         for block in self.of_files.read_rows(rows, own):
             yield RecordBlock(_with_named(block.batch, schema, named), block.positions)
 
+    def _of_file(
+        self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner
+    ) -> tuple[pa.Schema, TimestampAssigner]:
+        """The columns to read from the file itself, and an assigner over these."""
+        named = self._named(file.path, schema)
+        if not named:
+            return schema, assigner
+        own = self._own(file, schema, named)
+        with_named = _WithNamed(assigner, schema, own, named)
+        return own, with_named if named.keys() & {*with_named.schema.names} else assigner
+
     def _named(self, path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
         """Those of the wanted columns that are in the names of a file's directories."""
         directory = posixpath.dirname(path[len(self.root) :].strip("/")) if path.startswith(self.root) else ""
@@ -123,7 +126,7 @@ class PartitionedFormat(FileFormat):
         }
 
     def _own(self, file: StoredFile, schema: pa.Schema, named: Mapping[str, pa.Scalar]) -> pa.Schema:
-        """The columns to read from the file itself: one at least, or nobody would know how many rows there are."""
+        """The columns to read from the file itself: one at least, from which the rows are counted."""
         own = [field for field in schema if field.name not in named]
         if not own:
             own = [field for field in self.of_files.schema_of(file) if field.name not in named][:1]
@@ -141,23 +144,15 @@ class _WithNamed(TimestampAssigner):
         self._named = named
         wanted = inner.columns
         tops = schema.names if wanted is None else [top_level_column(column, schema.names) for column in wanted]
-        # All that the assigner may ask for.
-        self._schema = pa.schema([field for field in schema if field.name in tops])
-
-    @staticmethod
-    def of(
-        inner: TimestampAssigner, schema: pa.Schema, own: pa.Schema, named: Mapping[str, pa.Scalar]
-    ) -> TimestampAssigner:
-        """The assigner itself where it needs none of these columns."""
-        made = _WithNamed(inner, schema, own, named)
-        return made if any(name in named for name in made._schema.names) else inner
+        # All that the assigner may read.
+        self.schema = pa.schema([field for field in schema if field.name in tops])
 
     def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
-        return self._inner.extract(_with_named(batch, self._schema, self._named), source_timestamps)
+        return self._inner.extract(_with_named(batch, self.schema, self._named), source_timestamps)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(name for name in self._schema.names if name not in self._named) or (self._own.names[0],)
+        return tuple(name for name in self.schema.names if name not in self._named) or (self._own.names[0],)
 
 
 def _with_named(batch: pa.RecordBatch, schema: pa.Schema, named: Mapping[str, pa.Scalar]) -> pa.RecordBatch:

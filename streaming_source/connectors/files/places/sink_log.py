@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.selection import Selection
-from streaming_source.connectors.files.storage import without_secrets
+from streaming_source.connectors.files.places.selection import Selection
+from streaming_source.connectors.files.places.storage import without_secrets
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["SinkLog"]

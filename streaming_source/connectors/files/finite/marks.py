@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.places.listing import ListedFile
 
 __all__ = ["ANY_VERSION", "MARK", "Known", "MarkSet", "Marks", "marks_of"]
 
@@ -45,7 +45,7 @@ def _version(file: ListedFile) -> int:
 
 
 class Known(IntEnum):
-    """What a set of marks says of a file."""
+    """What is known of a file."""
 
     NEW = 0
     SAME = 1
@@ -78,17 +78,17 @@ class MarkSet:
         found = np.full(marks.size, Known.NEW, np.int8)
         for level in self._levels:
             place = np.searchsorted(level["path"], marks["path"], side="left")
-            asked = np.arange(marks.size)
+            undecided = np.arange(marks.size)
             # Versions of one path stand next to each other; there is hardly ever more than one.
-            while asked.size:
+            while undecided.size:
                 inside = place < level.size
-                asked, place = asked[inside], place[inside]
-                hit = level["path"][place] == marks["path"][asked]
-                asked, place = asked[hit], place[hit]
-                known, wanted = level["version"][place], marks["version"][asked]
+                undecided, place = undecided[inside], place[inside]
+                hit = level["path"][place] == marks["path"][undecided]
+                undecided, place = undecided[hit], place[hit]
+                known, wanted = level["version"][place], marks["version"][undecided]
                 same = (known == wanted) | (known == ANY_VERSION) | (wanted == ANY_VERSION)
-                found[asked[same]] = Known.SAME
-                rest = ~same & (found[asked] != Known.SAME)
-                found[asked[rest]] = Known.REWRITTEN
-                asked, place = asked[rest], place[rest] + 1
+                found[undecided[same]] = Known.SAME
+                rest = ~same & (found[undecided] != Known.SAME)
+                found[undecided[rest]] = Known.REWRITTEN
+                undecided, place = undecided[rest], place[rest] + 1
         return found

@@ -7,23 +7,28 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import numpy as np
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 
 from alignment.watermarks import MAX_WATERMARK
+from streaming_source.connectors.files.config import FileOrder
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.places.listing import ListedFile
+from streaming_source.connectors.files.split import OrderKey
 
-__all__ = ["Backlog", "FileOrder", "WaitingFile"]
-
-FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
+__all__ = ["Backlog", "WaitingFile", "order_key"]
 
 _KEY: Final = struct.Struct(">Q")
 _REST: Final = struct.Struct("<qqi")
 _HEAD: Final = struct.Struct("<qB?")
 _TO_UNSIGNED: Final = 2**63
+
+
+def order_key(file: ListedFile, order: FileOrder) -> OrderKey:
+    """Where a file stands. Where files come by event time a name means nothing, and age must do."""
+    return (0 if order == "name" else file.modified_ms, "" if order == "eventTime" else file.relative_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class WaitingFile:
     file
         As it was listed.
     blocks
-        None where nobody has looked into it yet.
+        None where it is not described yet.
     """
 
     file: ListedFile
@@ -66,9 +71,9 @@ class WaitingFile:
         return WaitingFile(ListedFile.of(path, modified_ms, size), blocks)
 
     @staticmethod
-    def unpack_modified_ms(data: bytes, order: FileOrder) -> int:
-        """When the file of packed bytes was modified."""
-        return int(_REST.unpack_from(data, data.index(b"\0", 0 if order == "name" else _KEY.size) + 1)[0])
+    def unpack_modified_ms(data: bytes) -> int:
+        """When the file was modified that is packed by event time."""
+        return int(_REST.unpack_from(data, data.index(b"\0", _KEY.size) + 1)[0])
 
 
 class Backlog:
@@ -81,17 +86,22 @@ class Backlog:
     order
         `eventTime`: by the earliest event time in each; `name`: by path below the root; `modificationTime`: by that,
         and then by path.
+    width_ms
+        Of files by event time, how far below the oldest one `lowest` may be: the wider, the less is kept.
 
     Notes
     -----
-    With n files waiting, adding one, taking the next one and looking at it cost O(log n).
+    With n files waiting, adding one, taking the next one and `lowest` cost O(log n).
     """
 
-    def __init__(self, order: FileOrder) -> None:
+    def __init__(self, order: FileOrder, width_ms: int = 1000) -> None:
         self._order = order
+        self._width_ms = width_ms
         self._files: SortedList[bytes] = SortedList()
         self._timeless: deque[bytes] = deque()
         self._timeless_key = _KEY.pack(MAX_WATERMARK + _TO_UNSIGNED) if order == "eventTime" else None
+        # By event time: how many files were modified in each span of that width.
+        self._modified: SortedDict[int, int] = SortedDict()
 
     def __len__(self) -> int:
         return len(self._files) + len(self._timeless)
@@ -99,6 +109,8 @@ class Backlog:
     def add(self, packed: Iterable[bytes]) -> None:
         """Let files wait, as `WaitingFile.pack` makes them with the order of this."""
         new = sorted(packed)
+        for entry in new:
+            self._count(entry, 1)
         if self._timeless_key is not None:
             # No key is later.
             begin = bisect_left(new, self._timeless_key)
@@ -116,13 +128,7 @@ class Backlog:
         """
         if not self:
             raise IndexError("no file waits")
-        return WaitingFile.unpack(self._timeless.popleft() if self._timeless else self._files.pop(0), self._order)
-
-    def peek(self) -> WaitingFile | None:
-        """The file whose turn is next, or None."""
-        if not self:
-            return None
-        return WaitingFile.unpack(self._timeless[0] if self._timeless else self._files[0], self._order)
+        return self._taken(self._timeless.popleft() if self._timeless else self._files.pop(0))
 
     @property
     def earliest_us(self) -> int:
@@ -138,8 +144,28 @@ class Backlog:
             for entry in entries:
                 if entry.startswith(wanted, begin):
                     entries.remove(entry)
-                    return WaitingFile.unpack(entry, self._order)
+                    return self._taken(entry)
         return None
+
+    @property
+    def lowest(self) -> OrderKey | None:
+        """No waiting file has a lower `order_key`; None if none waits."""
+        if not self:
+            return None
+        if self._order == "eventTime":
+            return (self._modified.peekitem(0)[0] * self._width_ms, "")
+        return order_key(WaitingFile.unpack(self._files[0], self._order).file, self._order)
+
+    def _taken(self, entry: bytes) -> WaitingFile:
+        self._count(entry, -1)
+        return WaitingFile.unpack(entry, self._order)
+
+    def _count(self, entry: bytes, change: int) -> None:
+        if self._order == "eventTime":
+            span = WaitingFile.unpack_modified_ms(entry) // self._width_ms
+            count = self._modified[span] = self._modified.get(span, 0) + change
+            if not count:
+                del self._modified[span]
 
 
 def _pack_blocks(blocks: FileBlocks) -> bytes:

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.selection import Selected, Selection
-from streaming_source.connectors.files.sink_log import SinkLog
+from streaming_source.connectors.files.places.selection import Selection
+from streaming_source.connectors.files.places.sink_log import SinkLog
 
 __all__ = ["ListedDirectory", "ListedFile", "Lister", "is_hidden", "list_files", "name_ten", "names_in"]
 
@@ -24,7 +24,7 @@ _FULL_EVERY_S: Final = 60.0
 _NAMED: Final = 10
 """Files that a message names at most."""
 _SETTLED_NS: Final = 3_000_000_000
-"""A directory that changed this long before it was listed cannot have changed again at the same time as told."""
+"""A directory that changed this long before it was listed cannot have changed again within one step of its clock."""
 
 
 class ListedFile(NamedTuple):
@@ -41,8 +41,8 @@ class ListedFile(NamedTuple):
         return ListedFile(*posixpath.split(relative_path), modified_ms, size)
 
     @staticmethod
-    def told(directory: str, info: fs.FileInfo) -> ListedFile:
-        """A file of a directory as the file system tells of it."""
+    def of_info(directory: str, info: fs.FileInfo) -> ListedFile:
+        """A file of a directory, as the file system lists it."""
         return ListedFile(directory, info.base_name, (info.mtime_ns or 0) // 1_000_000, info.size or 0)
 
     @property
@@ -95,8 +95,8 @@ class Lister:
         self._settled: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._full_at = -math.inf
 
-    def look(self) -> Iterator[ListedDirectory]:
-        """The directories that may have changed since the last look, in no order.
+    def list_changed(self) -> Iterator[ListedDirectory]:
+        """The directories that may have changed since they were listed last, in no order.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class Lister:
         MalformedDataError
             If Spark's file sink has written here, and its log cannot be read.
         """
-        selected = self._selection.select()
+        directories, files = self._selection.select()
         if self._sink_log is None:
             self._sink_log = SinkLog.of(self._selection)
         has_more = self._sink_log is not None and self._sink_log.refresh()
@@ -113,26 +113,26 @@ class Lister:
         if has_more or time.monotonic() >= self._full_at + _FULL_EVERY_S:
             self._settled.clear()
             self._full_at = time.monotonic()
-        listed = self._look(selected)
+        listed = self._list(directories, files)
         if self._sink_log is not None:
             listed = self._in_log(listed, self._sink_log.paths, is_complete=has_more)
         return listed if self._until_ms is None else self._until(listed, self._until_ms)
 
     def forget(self) -> None:
-        """Look at everything again the next time."""
+        """List everything again the next time."""
         self._settled.clear()
 
-    def _look(self, selected: Selected) -> Iterator[ListedDirectory]:
+    def _list(self, directories: list[str], files: list[fs.FileInfo]) -> Iterator[ListedDirectory]:
         filesystem, root = self._selection.open()
         seen: set[str] = set()
-        for directory in selected.directories:
+        for directory in directories:
             info = filesystem.get_file_info(_path(root, directory))
             # Object stores have no such times, and list all below a directory in one go.
             found = self._walk(filesystem, root, directory, seen)
             if info.mtime_ns is None:
                 found = self._list_all(filesystem, root, directory, seen)
             yield from found
-        yield from self._single(selected.files, root, seen)
+        yield from self._single(files, root, seen)
 
     def _in_log(
         self, listed: Iterator[ListedDirectory], paths: set[str], *, is_complete: bool
@@ -199,7 +199,7 @@ class Lister:
             if info.type is fs.FileType.Directory:
                 below.append(posixpath.join(directory, info.base_name))
             elif info.type is fs.FileType.File and self._selection.takes(info.base_name):
-                files.append(ListedFile.told(directory, info))
+                files.append(ListedFile.of_info(directory, info))
         return ListedDirectory(directory, files, not files and not below), below
 
     def _list_all(self, filesystem: fs.FileSystem, root: str, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
@@ -216,7 +216,7 @@ class Lister:
             if info.type is fs.FileType.Directory:
                 files.setdefault(relative, [])
             elif info.type is fs.FileType.File and self._selection.takes(info.base_name):
-                files.setdefault(directory, []).append(ListedFile.told(directory, info))
+                files.setdefault(directory, []).append(ListedFile.of_info(directory, info))
         for path in list(files):
             found = files.pop(path)
             if path not in seen:
@@ -228,7 +228,7 @@ class Lister:
         for info in infos:
             directory = posixpath.dirname(info.path[len(root) :].strip("/"))
             if directory not in seen:
-                by_directory.setdefault(directory, []).append(ListedFile.told(directory, info))
+                by_directory.setdefault(directory, []).append(ListedFile.of_info(directory, info))
         for directory, files in by_directory.items():
             yield ListedDirectory(directory, sorted({*files}), False)
 
@@ -241,15 +241,15 @@ def name_ten(paths: Iterable[str]) -> str:
 
 def list_files(selection: Selection) -> Iterator[ListedFile]:
     """All files that are selected, in no order; see `Lister`."""
-    return (file for directory in Lister(selection).look() for file in directory.files)
+    return (file for directory in Lister(selection).list_changed() for file in directory.files)
 
 
 def names_in(selection: Selection, directory: str) -> list[str]:
     """Names of the files that are selected directly in a directory, by its path below the root; sorted."""
     filesystem, root = selection.open()
-    selected, path = selection.select(), _path(root, directory)
-    infos = [file for file in selected.files if posixpath.dirname(file.path) == path]
-    if any(not start or f"{directory}/".startswith(f"{start}/") for start in selected.directories):
+    (selected, files), path = selection.select(), _path(root, directory)
+    infos = [file for file in files if posixpath.dirname(file.path) == path]
+    if any(not start or f"{directory}/".startswith(f"{start}/") for start in selected):
         infos += filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     found = {info.base_name for info in infos if info.type is fs.FileType.File and not is_hidden(info.base_name)}
     log = SinkLog.of(selection)
