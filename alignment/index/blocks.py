@@ -189,12 +189,6 @@ class BlockTable:
         self._settle()
         return self._order
 
-    @property
-    def n_blocks(self) -> int:
-        """How many blocks are kept."""
-        self._settle()
-        return int(self._blocks.rows.size)
-
     def __len__(self) -> int:
         return len(self._end_of)
 

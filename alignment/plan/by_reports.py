@@ -29,7 +29,7 @@ from alignment.plan.model import (
     bounding_splits,
     conclude,
 )
-from alignment.plan.observed import ObservedSplits, SplitObservation
+from alignment.plan.observed import ObservedSplits
 from alignment.plan.shares import share_by_time, share_evenly
 from alignment.reports import RangeReport
 from alignment.watermarks import MAX_WATERMARK, bounded_watermark
@@ -139,16 +139,6 @@ class ReactivePlanner:
         already. Reports of a micro-batch that is read again do come, and are taken in.
         """
         self._splits.rewind(table)
-
-    def observation(self, split_id: str) -> SplitObservation:
-        """What reports told of a split.
-
-        Raises
-        ------
-        KeyError
-            If the split is in no table so far, or was forgotten.
-        """
-        return self._splits[split_id]
 
     def unreported(self) -> list[str]:
         """Ids of the splits of which not all that was handed out last is reported. O(n)."""

@@ -13,7 +13,6 @@ from streaming_source.api.event_serializer import DataclassEventSerializer
 from streaming_source.api.event_time_index import SplitRange, SupportsEventTimeIndex
 from streaming_source.api.events import SourceEvent
 from streaming_source.api.fetching import Fetching
-from streaming_source.api.metrics import Counter, MetricGroup
 from streaming_source.api.options import Option, OptionSet
 from streaming_source.api.output import ReaderOutput, SourceOutput
 from streaming_source.api.reader import InputStatus, ReaderMetrics, SourceReader, SourceReaderContext
@@ -27,7 +26,6 @@ __all__ = [
     "BlockEmitter",
     "Boundedness",
     "CaughtUp",
-    "Counter",
     "DataclassEventSerializer",
     "DiscoveredSplits",
     "DiscoveredSplitsSerializer",
@@ -37,7 +35,6 @@ __all__ = [
     "InputStatus",
     "JsonSerializer",
     "KeptClients",
-    "MetricGroup",
     "Option",
     "OptionSet",
     "ReaderInfo",

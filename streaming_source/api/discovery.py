@@ -116,7 +116,6 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         self._known = frozenset(checkpoint.known if checkpoint else ())
         # One entry a reader, in the order of their requests.
         self._asking: dict[int, None] = {}
-        context.metric_group.gauge("unassignedSplits", lambda: len(self._unassigned))
 
     def start(self) -> None:
         """See `SplitEnumerator`."""

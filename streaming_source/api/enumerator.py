@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from streaming_source.api.events import SourceEvent
-from streaming_source.api.metrics import MetricGroup
 from streaming_source.api.split import SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
 
@@ -144,11 +143,6 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         For use inside of a `call` of `call_async`, and for what a plan cannot be made without. Waits for all; raises
         the error of the first item that failed.
         """
-
-    @property
-    @abstractmethod
-    def metric_group(self) -> MetricGroup:
-        """Where the enumerator counts."""
 
     # ---- event times ---------------------------------------------------------------------------------------------
 

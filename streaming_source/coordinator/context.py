@@ -25,7 +25,6 @@ from alignment.events import (
 from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
-    MetricGroup,
     ReaderInfo,
     SourceEvent,
     SourceSplit,
@@ -100,7 +99,6 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self._time_limit_us: int | None = None
         self._calls = calls
         self._workers = workers
-        self._metrics = MetricGroup()
         self._events: dict[int, list[SourceEvent]] = {}
         self.readers: dict[int, ReaderInfo] = {}
         self.asking: deque[int] = deque()
@@ -200,11 +198,6 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """See `SplitEnumeratorContext`."""
         return self._workers.map(function, items)
-
-    @property
-    def metric_group(self) -> MetricGroup:
-        """See `SplitEnumeratorContext`."""
-        return self._metrics
 
     # ---- event times ---------------------------------------------------------------------------------------------
 

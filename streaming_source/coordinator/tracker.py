@@ -20,6 +20,13 @@ class AssignmentTracker(Generic[SplitT]):
     A checkpoint is a state handed out to Spark, its id the state's number. Assignments are *uncheckpointed* until the
     next state is made, and forgotten when the micro-batch that leads to the state is committed.
 
+    Attributes
+    ----------
+    uncheckpointed
+        Assigned since the last state, by reader.
+    by_checkpoint
+        By state that is not committed, oldest first, and by reader.
+
     Examples
     --------
     >>> from streaming_source.api import RecordSplit
@@ -32,43 +39,33 @@ class AssignmentTracker(Generic[SplitT]):
     """
 
     def __init__(self) -> None:
-        self._uncheckpointed: Assignments[SplitT] = {}
-        self._by_checkpoint: dict[int, Assignments[SplitT]] = {}
-
-    @property
-    def uncheckpointed(self) -> Mapping[int, Sequence[SplitT]]:
-        """Assigned since the last state, by reader."""
-        return self._uncheckpointed
-
-    @property
-    def by_checkpoint(self) -> Mapping[int, Mapping[int, Sequence[SplitT]]]:
-        """By state, oldest first, and by reader; of states that are not committed."""
-        return self._by_checkpoint
+        self.uncheckpointed: Assignments[SplitT] = {}
+        self.by_checkpoint: dict[int, Assignments[SplitT]] = {}
 
     def record(self, assignment: Mapping[int, Sequence[SplitT]]) -> None:
         """Splits were assigned. O(splits)."""
         for subtask_id, splits in assignment.items():
             if splits:
-                self._uncheckpointed.setdefault(subtask_id, []).extend(splits)
+                self.uncheckpointed.setdefault(subtask_id, []).extend(splits)
 
     def on_checkpoint(self, checkpoint_id: int) -> None:
         """A state was made, and has all that was assigned so far. O(1)."""
-        self._by_checkpoint[checkpoint_id] = self._uncheckpointed
-        self._uncheckpointed = {}
+        self.by_checkpoint[checkpoint_id] = self.uncheckpointed
+        self.uncheckpointed = {}
 
     def on_complete(self, checkpoint_id: int) -> None:
         """The micro-batch that leads to a state is committed: nothing before it comes back. O(states)."""
-        for known in [known for known in self._by_checkpoint if known <= checkpoint_id]:
-            del self._by_checkpoint[known]
+        for known in [known for known in self.by_checkpoint if known <= checkpoint_id]:
+            del self.by_checkpoint[known]
 
     def take_back(self, subtask_id: int, checkpoint_id: int) -> list[SplitT]:
         """Take from a reader what it was assigned after a state, in the order in which it was. O(states + splits)."""
-        later = [self._by_checkpoint[known] for known in sorted(self._by_checkpoint) if known > checkpoint_id]
-        return [split for entry in [*later, self._uncheckpointed] for split in entry.pop(subtask_id, [])]
+        later = [self.by_checkpoint[known] for known in sorted(self.by_checkpoint) if known > checkpoint_id]
+        return [split for entry in [*later, self.uncheckpointed] for split in entry.pop(subtask_id, [])]
 
     def forget_after(self, checkpoint_id: int) -> list[int]:
         """Forget the states after one, which are given up; their ids."""
-        given_up = sorted(known for known in self._by_checkpoint if known > checkpoint_id)
+        given_up = sorted(known for known in self.by_checkpoint if known > checkpoint_id)
         for known in given_up:
-            del self._by_checkpoint[known]
+            del self.by_checkpoint[known]
         return given_up

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
 from streaming_source.api import (
-    MetricGroup,
     ReaderInfo,
     SourceEvent,
     SourceSplit,
@@ -82,7 +81,6 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         self._schema = schema or pa.schema([])
         self._assigner = assigner or RecordTimestampAssigner()
         self._out_of_orderness_us = out_of_orderness_us
-        self._metrics = MetricGroup()
         self.readers: dict[int, ReaderInfo] = {}
         self.assigned: dict[int, list[SplitT]] = {}
         self.without_more: set[int] = set()
@@ -163,11 +161,6 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """See `SplitEnumeratorContext`."""
         return [function(item) for item in items]
-
-    @property
-    def metric_group(self) -> MetricGroup:
-        """See `SplitEnumeratorContext`."""
-        return self._metrics
 
     @property
     def timestamp_assigner(self) -> TimestampAssigner:

@@ -107,7 +107,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             return self._reading.describe(
                 file, self._context.schema, self._context.timestamp_assigner, self._config.indexing
             )
-        self._context.metric_group.counter("ignoredFiles").inc()
         return None
 
     def _describe_or_nothing(self, path: str) -> FileBlocks:
