@@ -7,20 +7,32 @@ from streaming_source.api.discovery import (
     DiscoveringSource,
     DiscoveringSplitEnumerator,
 )
-from streaming_source.api.emitter import BlockEmitter, RecordEmitter, RecordEvaluator, SplitState
 from streaming_source.api.enumerator import ReaderInfo, SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
-from streaming_source.api.event_serializer import DataclassEventSerializer
 from streaming_source.api.event_time_index import SplitRange, SupportsEventTimeIndex
-from streaming_source.api.events import SourceEvent
-from streaming_source.api.fetching import Fetching
+from streaming_source.api.events import DataclassEventSerializer, SourceEvent
 from streaming_source.api.options import Option, OptionSet
-from streaming_source.api.output import ReaderOutput, SourceOutput
+from streaming_source.api.output import (
+    BlockEmitter,
+    ReaderOutput,
+    RecordEmitter,
+    RecordEvaluator,
+    SourceOutput,
+    SplitState,
+)
 from streaming_source.api.reader import InputStatus, ReaderMetrics, SourceReader, SourceReaderContext
-from streaming_source.api.records import RecordBlock, RecordsBySplits, RecordsWithSplitIds
 from streaming_source.api.serializer import JsonSerializer, SimpleVersionedSerializer
-from streaming_source.api.source import Boundedness, Source
+from streaming_source.api.source import Boundedness, Fetching, Source
 from streaming_source.api.split import RecordSplit, SourceSplit
-from streaming_source.api.split_reader import CaughtUp, SplitReader, SplitsAddition, SplitsChange, SplitsRemoval
+from streaming_source.api.split_reader import (
+    CaughtUp,
+    RecordBlock,
+    RecordsBySplits,
+    RecordsWithSplitIds,
+    SplitReader,
+    SplitsAddition,
+    SplitsChange,
+    SplitsRemoval,
+)
 
 __all__ = [
     "BlockEmitter",
