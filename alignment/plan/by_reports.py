@@ -34,7 +34,7 @@ from alignment.plan.shares import share_by_time, share_evenly
 from alignment.reports import RangeReport
 from alignment.watermarks import MAX_WATERMARK, bounded_watermark
 
-__all__ = ["ReactivePlanner", "nearest_us"]
+__all__ = ["ReactivePlanner"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -263,13 +263,3 @@ class ReactivePlanner:
         left = max_rows - int(share_evenly(evenly, positions, part).sum())
         timed = share_by_time(by_time, positions, watermarks, density, left)
         return timed + share_evenly(evenly, positions, max_rows - int(timed.sum()))
-
-
-def nearest_us(after: SplitTable, ends: Int64Array) -> int | None:
-    """How far a group must let the source go for it to go on: `SourceReport.next_us` where there is no index. O(n).
-
-    That is the smallest watermark of the splits that have something left to read; None without any. It must be told: if
-    each source of a group waits for another, the nearest goes on, and who tells nothing is taken to have read all.
-    """
-    left = after.watermarks[after.positions < ends]
-    return int(left.min()) if left.size else None

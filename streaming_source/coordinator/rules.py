@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from alignment.plan.by_index import PlanningRules
+from alignment.plan.model import PlanningRules
 from alignment.strategy import WatermarkStrategy
-from streaming_source.coordinator.event_times.read_ahead import READ_AHEAD_ROWS
 
 __all__ = ["ReadRules"]
 
@@ -30,7 +29,8 @@ class ReadRules:
     reports
         Event times of a source without an index are learnt from what its readers report, not by reading ahead.
     read_ahead_rows
-        Of a source without an index: records that the planner may have read ahead of the readers, at least 1.
+        Of a source without an index: records that the planner may have read ahead of the readers, over all splits; at
+        least 1. Each costs 8 bytes, 16 where positions have gaps.
     """
 
     strategy: WatermarkStrategy
@@ -39,7 +39,7 @@ class ReadRules:
     announces: bool = False
     group: str | None = None
     reports: bool = False
-    read_ahead_rows: int = READ_AHEAD_ROWS
+    read_ahead_rows: int = 4_000_000
 
     @property
     def asks(self) -> bool:

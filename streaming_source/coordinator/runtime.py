@@ -14,7 +14,6 @@ import pyarrow as pa
 from alignment.engine import Engine
 from alignment.events import RangesReported, Restored
 from alignment.index import EventTimeIndex, EventTimeLoader
-from alignment.plan.by_reports import ReactivePlanner
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
@@ -25,14 +24,13 @@ from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times.indexed import IndexedTimes
 from streaming_source.coordinator.event_times.provider import EventTimeProvider
-from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
-from streaming_source.coordinator.event_times.reported import ReportedTimes
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import Workers
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:
+    from alignment.plan.by_reports import ReactivePlanner
     from alignment.recording import Recorder
 
 __all__ = ["SourceRuntime"]
@@ -112,7 +110,9 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             enumerator = source.create_enumerator(context)
         else:
             enumerator = source.restore_enumerator(context, checkpoint)
+        # Two of the three ways to event times are not loaded: a planner is started for each query.
         event_times: EventTimeProvider[SplitT]
+        reactive: ReactivePlanner | None = None
         if isinstance(enumerator, SupportsEventTimeIndex):
             if rules.reports:
                 raise OptionError(
@@ -126,8 +126,14 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
                     f"option indexing = 'off': {source.name} has records that end their splits (Source.end_of_stream), "
                     "which are only found where a split is read in order; leave the option out"
                 )
+            from alignment.plan.by_reports import ReactivePlanner
+            from streaming_source.coordinator.event_times.reported import ReportedTimes
+
             event_times = ReportedTimes(source, enumerator, context, calls, workers, now_us)
+            reactive = ReactivePlanner(rules.planning)
         else:
+            from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
+
             event_times = ReadAheadTimes(source, context, calls, workers, now_us, rules.read_ahead_rows)
 
         def valid_times(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
@@ -143,7 +149,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             rules.planning,
             EventTimeIndex(load, cached_times=event_times.cached_times, locate=locate),
             idle_timeout_us=strategy.idle_timeout_us,
-            reactive=ReactivePlanner(rules.planning) if rules.reports else None,
+            reactive=reactive,
             create_generator=None if strategy.generator_supplier is None else strategy.create_watermark_generator,
             time_limit_us=rules.time_limit_us,
             record=None if recorder is None else recorder.write,

@@ -31,14 +31,11 @@ from streaming_source.coordinator.event_times.split_scan import Arrival, SplitSc
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WORKERS, Workers
 
-__all__ = ["READ_AHEAD_ROWS", "ReadAheadTimes"]
+__all__ = ["ReadAheadTimes"]
 
 _log = logging.getLogger(__name__)
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
-
-READ_AHEAD_ROWS: Final = 4_000_000
-"""Records seen and not handed out, over all splits: 8 bytes each, 16 where positions have gaps."""
 
 _AT_ONCE: Final = WORKERS - 2
 """Fetches under way at once: one worker is left for discovery, and one to wake those that block."""
