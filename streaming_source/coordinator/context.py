@@ -1,4 +1,4 @@
-"""What an enumerator asks of its planner, and what the planner learns from it."""
+"""The planner as its enumerator sees it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     ) -> None:
         self._parallelism = parallelism
         self._out_of_orderness_us = out_of_orderness_us
-        self._can_ask = supports_opaque_blocks
+        self._supports_opaque_blocks = supports_opaque_blocks
         self._assigner = assigner
         self._schema = schema
         self._is_hosted = self._probes_records = False
@@ -219,7 +219,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     @property
     def supports_opaque_blocks(self) -> bool:
         """See `SplitEnumeratorContext`."""
-        return self._can_ask
+        return self._supports_opaque_blocks
 
     @property
     def schema(self) -> pa.Schema:

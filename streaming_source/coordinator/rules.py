@@ -42,6 +42,6 @@ class ReadRules:
     read_ahead_rows: int = 4_000_000
 
     @property
-    def asks(self) -> bool:
-        """Whether watermarks follow from a bound and one event time of each cut: blocks can then be asked."""
+    def supports_opaque_blocks(self) -> bool:
+        """Whether watermarks follow from a bound and one event time of each cut."""
         return self.planning.out_of_orderness_us is not None and not self.planning.perfect and not self.reports

@@ -48,7 +48,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     calls
         The coordinator's thread, and what is done off it.
     context
-        What the enumerator asks for and tells.
+        What the enumerator knows of its planner.
     host
         Runs the enumerator.
     event_times
@@ -104,7 +104,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             calls,
             workers,
             strategy.out_of_orderness_us,
-            supports_opaque_blocks=rules.asks,
+            supports_opaque_blocks=rules.supports_opaque_blocks,
         )
         if checkpoint is None:
             enumerator = source.create_enumerator(context)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -20,7 +20,6 @@ from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
-from streaming_source.spark.batch_reader import AlignedBatchReader
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
     STRATEGY_OPTIONS,
@@ -38,6 +37,9 @@ from streaming_source.spark.schema import (
     frame_schema,
 )
 from streaming_source.spark.stream_reader import AlignedStreamReader
+
+if TYPE_CHECKING:
+    from streaming_source.spark.batch_reader import AlignedBatchReader
 
 __all__ = ["FORMATS", "AlignedDataSource"]
 
@@ -178,6 +180,8 @@ class AlignedDataSource:
 
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:
         """For `spark.read`: generators are off, and with them all that builds on watermarks."""
+        from streaming_source.spark.batch_reader import AlignedBatchReader
+
         strategy, needed, shaper = self._for_frame(schema, self._options.without_watermarks())
         rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=None))
         return AlignedBatchReader(self._source.for_batch(), rules, needed, shaper, self._readers)

@@ -23,7 +23,6 @@ from streaming_source.coordinator import (
     processing_time_us,
 )
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.channel import PlannerChannel, local_folder
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.partitions import AlignedInputPartition
@@ -32,6 +31,7 @@ from streaming_source.spark.watermark_rows import watermark_row_time
 if TYPE_CHECKING:
     from alignment.recording import Recorder
     from streaming_source.coordinator.group_exchange import GroupExchange
+    from streaming_source.spark.channel import PlannerChannel
 
 __all__ = ["StreamPlanning"]
 
@@ -72,6 +72,8 @@ class StreamPlanning:
         self._has_events = source.source_event_serializer is not None
         self._channel: PlannerChannel | None = None
         if rules.reports or self._has_events:
+            from streaming_source.spark.channel import PlannerChannel
+
             self._channel = PlannerChannel(self._coordinator, source.source_event_serializer, options, self._turn)
         # Of the states handed out last: partitions() asks for two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
@@ -191,7 +193,7 @@ def _meeting(rules: ReadRules) -> GroupExchange | None:
 
 def _meeting_place() -> Path:
     """A file that all planners of one application find, and no other's."""
-    folder = local_folder()
+    folder = _local_folder()
     if folder is None:
         raise OptionError(
             "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
@@ -214,3 +216,9 @@ def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
 
     # Each planner process writes a log of its own.
     return Recorder(Path(folder) / f"{source.name}-{os.getpid()}.jsonl")
+
+
+def _local_folder() -> Path | None:
+    """The application's own on the driver's host, which Spark removes with it; None where Spark does not say."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS")
+    return Path(folders.split(",")[0]) if folders else None

@@ -1,4 +1,4 @@
-"""A context for tests of an enumerator alone: it notes what it is told."""
+"""A context for tests of an enumerator alone: it notes every call."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         Of all calls so far, None for those without.
     blocks
         `(rows, smallest, largest event time)` by split.
-    asked_blocks
-        Rows and maximum of each block that is asked, by split id.
+    opaque_blocks
+        Rows and maximum of each opaque block, by split id.
     complete
         Ids of the splits to which no record will be added, in the order in which that was said.
     abandoned
@@ -88,7 +88,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         self.calls: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None], bool]] = []
         self.periods: list[float | None] = []
         self.blocks: dict[str, list[tuple[int, int, int]]] = {}
-        self.asked_blocks: dict[str, list[tuple[int, int]]] = {}
+        self.opaque_blocks: dict[str, list[tuple[int, int]]] = {}
         self.complete: list[str] = []
         self.abandoned: list[str] = []
         self.horizon_us: int | None = None
@@ -194,7 +194,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
 
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
         """See `SplitEnumeratorContext`."""
-        self.asked_blocks.setdefault(split_id, []).append((rows, max_us))
+        self.opaque_blocks.setdefault(split_id, []).append((rows, max_us))
 
     def expect_records(self, ends: Mapping[str, int]) -> None:
         """See `SplitEnumeratorContext`."""
