@@ -58,11 +58,10 @@ class SplitsAssignment(Generic[SplitT]):
 
 
 class SplitEnumeratorContext(ABC, Generic[SplitT]):
-    """What an enumerator may ask of, and tell, the planner that hosts it.
+    """The planner as the enumerator that it hosts sees it.
 
-    The enumerator's methods and its handlers run on one thread, the coordinator's, never two at once. What tells the
-    planner something may be called from any thread; from another one it takes effect on the coordinator's thread, in
-    the order of the calls.
+    The enumerator's methods and its handlers run on one thread, the coordinator's. What changes something here may be
+    called from any thread; from another one it takes effect on the coordinator's, in the order of the calls.
     """
 
     # ---- readers -------------------------------------------------------------------------------------------------
@@ -91,9 +90,9 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @abstractmethod
     def signal_no_more_splits(self, subtask_id: int) -> None:
-        """Tell a reader that it will get no more splits: no request of it will come. May be repeated.
+        """A reader will get no more splits: no request of it will come. May be repeated.
 
-        When all readers were told so, and all their splits are finished, a bounded source has ended.
+        When that is so of all readers, and all their splits are finished, a bounded source has ended.
         """
 
     @abstractmethod
@@ -167,7 +166,7 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     @property
     @abstractmethod
     def supports_opaque_blocks(self) -> bool:
-        """Whether blocks may be told with `add_opaque_block`: watermarks follow from a bound and one time of each cut.
+        """Whether `add_opaque_block` may be called: watermarks follow from a bound and one time of each cut.
 
         Not with a watermark generator of the user's own, and not with perfect watermarks, which need every event time.
         """
@@ -179,14 +178,14 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @abstractmethod
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
-        """Tell the next records of a split that is assigned: `int64[k]` each, see `alignment.EventTimeIndex.append`.
+        """Add the next records of a split that is assigned: `int64[k]` each, see `alignment.EventTimeIndex.append`.
 
         Only for an enumerator that is a `SupportsEventTimeIndex`, as is `complete_split`.
         """
 
     @abstractmethod
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
-        """Tell the next records of a split as one block, cut where `SupportsEventTimeIndex.first_later` says.
+        """Add the next records of a split as one opaque block, cut where `SupportsEventTimeIndex.first_later` says.
 
         Only where `supports_opaque_blocks` says so.
 
@@ -200,7 +199,7 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @abstractmethod
     def expect_records(self, ends: Mapping[str, int]) -> None:
-        """There are records before these positions of these splits, whatever was told of them.
+        """There are records before these positions of these splits, whatever is known of them.
 
         For a `call_async` with `at_each_trigger`, of a source without an index of event times: a trigger does not say
         that there is nothing to read before it has looked at the splits that have more than it knows of.
@@ -214,8 +213,8 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     def abandon_split(self, split_id: str) -> None:
         """What nobody has read of this split is not there any more: none of it is planned, and it is finished.
 
-        What was told of it is forgotten, and what is told from now on is not heard. Records that were planned already
-        are for the readers to miss.
+        What is known of it is forgotten, and later blocks of it are ignored. Records that were planned already are for
+        the readers to miss.
         """
 
     @abstractmethod
@@ -241,8 +240,8 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         """A reader has room for a split: assign it one now, or later, or signal that there are no more.
 
-        One that assigns without being asked does nothing here. A reader that was given a split asks again; one that was
-        not is not heard of again before it is.
+        An enumerator that assigns on its own does nothing here. A reader requests again when it was given a split, and
+        not before.
         """
 
     @abstractmethod
@@ -271,7 +270,7 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     def end_positions(self, splits: Sequence[SplitT]) -> Sequence[int | None]:
         """Where the records end that these splits have now: behind the last one of each; None if that is not known now.
 
-        Asked again and again where event times are learnt from the readers' reports (`indexing=off`), on a worker
+        Called again and again where event times are learnt from the readers' reports (`indexing=off`), on a worker
         thread. What it says is there must stay there, to be read before that position and no further. By default the
         splits' own stops. Whether a split without a stop has ended is found out by a `SplitReader` that starts there.
 
@@ -325,8 +324,8 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """Let go of resources. Spark does not always call it: nothing may rely on it."""
 
 
-def own_stops(asked: object, splits: Sequence[SourceSplit]) -> list[int]:
-    """The stops of splits, for `end_positions` of what was asked.
+def own_stops(owner: object, splits: Sequence[SourceSplit]) -> list[int]:
+    """The stops of splits, for `end_positions` of a source or an enumerator.
 
     Raises
     ------
@@ -337,7 +336,7 @@ def own_stops(asked: object, splits: Sequence[SourceSplit]) -> list[int]:
     for split in splits:
         if split.stop is None:
             raise UnsupportedOperationError(
-                f"{type(asked).__name__} does not say where the records of split {split.split_id!r} end now: override "
+                f"{type(owner).__name__} does not say where the records of split {split.split_id!r} end now: override "
                 "end_positions, or leave indexing = auto, where the planner reads ahead"
             )
         stops.append(split.stop)

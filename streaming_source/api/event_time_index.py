@@ -38,7 +38,7 @@ class SplitRange(Generic[SplitT]):
 class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     """Mixed into a `SplitEnumerator`, in front of it: it knows its records' event times without reading them.
 
-    Parquet files tell them in their footers, brokers by a time index. Such an enumerator assigns its splits, and tells
+    Parquet files have them in their footers, brokers in a time index. Such an enumerator assigns its splits, and adds
     their records with `SplitEnumeratorContext.add_blocks`. Without this, the planner reads ahead of the readers to
     learn event times: every record is read twice.
 
@@ -76,10 +76,10 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         )
 
     def extend_snapshot(self) -> None:
-        """Tell more of the splits of which all that was told is in a state, up to what was there at the last look.
+        """Add more records of the splits whose known ones are all in a state, up to what was there when last listed.
 
-        Called before each plan of a run that reads to the end of what is there (AvailableNow), when nothing is looked
-        for any more. By default all is told at the first look.
+        Called before each plan of a run that reads to the end of what is there (AvailableNow), when nothing is
+        listed any more. By default all was added when it was found.
         """
 
     @abstractmethod
@@ -90,7 +90,7 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """What to read to get from one state of a split to another, cut into parts of about `rows_per_range`.
 
-        A function of the two states: it works before any discovery, and gives the same records whenever it is asked.
+        A function of the two states: it works before any discovery, and always gives the same records.
 
         Raises
         ------

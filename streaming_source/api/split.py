@@ -85,12 +85,8 @@ class RecordSplit(SourceSplit):
 
     Attributes
     ----------
-    split_id
-        Stable over the life of the source; unique in it.
-    position
-        Where reading goes on.
-    stop
-        Where reading ends, or None.
+    split_id, position, stop
+        See `SourceSplit`.
     start
         Where reading began; by default where it goes on.
 

@@ -178,7 +178,7 @@ class SplitReader(ABC, Generic[SplitT]):
     """Fetches records of the splits that it was given, in order within each split.
 
     Each has a thread of its own, which makes all calls but `wake_up`, one after another: no locks are needed beside
-    those that `wake_up` asks for. A reader makes a new one for each of its threads; they share nothing.
+    those that `wake_up` needs. A reader makes a new one for each of its threads; they share nothing.
     """
 
     @abstractmethod
