@@ -408,7 +408,6 @@ class Engine:
             plan,
             table,
             available=self.available(),
-            late=self.late,
             idle_at_us=self.idle_clock.idle_at_us(),
             blocked=self.idle_clock.blocked,
             group_limit_us=self._group_limit_us,

@@ -62,7 +62,28 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     The enumerator's methods and its handlers run on one thread, the coordinator's. What changes something here may be
     called from any thread; from another one it takes effect on the coordinator's, in the order of the calls.
+
+    Attributes
+    ----------
+    schema
+        The columns that the query reads, in the source's own types: what every record must have.
+    timestamp_assigner
+        Where event times come from: an index is built with it.
+    event_time_limit_us
+        Event times from here on are invalid, and move no watermark; None where there is no such limit.
+    out_of_orderness_us
+        How far a record may be behind the latest one of its split and still be on time; None if nothing says so, as
+        with a watermark generator of the user's own, and without any.
+    supports_opaque_blocks
+        Whether `add_opaque_block` may be called: watermarks follow from a bound and one time of each cut. Not with a
+        watermark generator of the user's own, and not with perfect watermarks, which need every event time.
     """
+
+    schema: pa.Schema
+    timestamp_assigner: TimestampAssigner
+    event_time_limit_us: int | None = None
+    out_of_orderness_us: int | None
+    supports_opaque_blocks: bool
 
     # ---- readers -------------------------------------------------------------------------------------------------
 
@@ -145,37 +166,6 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     # ---- event times ---------------------------------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def timestamp_assigner(self) -> TimestampAssigner:
-        """Where event times come from: an index is built with it."""
-
-    @property
-    @abstractmethod
-    def event_time_limit_us(self) -> int | None:
-        """Event times from here on are invalid, and move no watermark; None where there is no such limit."""
-
-    @property
-    @abstractmethod
-    def out_of_orderness_us(self) -> int | None:
-        """How far a record may be behind the latest one of its split and still be on time; None if nothing says so.
-
-        So it is with a watermark generator of the user's own, and without any.
-        """
-
-    @property
-    @abstractmethod
-    def supports_opaque_blocks(self) -> bool:
-        """Whether `add_opaque_block` may be called: watermarks follow from a bound and one time of each cut.
-
-        Not with a watermark generator of the user's own, and not with perfect watermarks, which need every event time.
-        """
-
-    @property
-    @abstractmethod
-    def schema(self) -> pa.Schema:
-        """The columns that the query reads, in the source's own types: what every record must have."""
-
     @abstractmethod
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         """Add the next records of a split that is assigned: `int64[k]` each, see `alignment.EventTimeIndex.append`.
@@ -255,13 +245,7 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """A reader was registered."""
 
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
-        """Take an event from a reader. An enumerator that expects some overrides this; to others one is an error.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
-        """
+        """Take an event from a reader. An enumerator that expects some overrides this; to others one is an error."""
         raise UnsupportedOperationError(
             f"{type(self).__name__} understands no source events, but was sent a {type(event).__name__}: "
             "override handle_source_event"

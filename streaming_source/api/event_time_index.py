@@ -65,11 +65,6 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         -------
         positions, times
             `int64[n]` each: where it is, and its event time; `stop` and `NO_TIMESTAMP` where there is none.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
         """
         raise UnsupportedOperationError(
             f"{type(self).__name__} tells blocks that are asked: it must say with first_later where they are to be cut"
@@ -120,13 +115,7 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         return False
 
     def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
-        """See `SplitEnumerator`. Not called here: to plan from an earlier state a new enumerator is restored from it.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
-        """
+        """See `SplitEnumerator`. Not called here: an earlier state has a new enumerator restored from it."""
         raise UnsupportedOperationError(
             f"{type(self).__name__} does not take splits back: what was told of their records is forgotten as they are "
             "read. Restore a new enumerator from the checkpoint"

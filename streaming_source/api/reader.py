@@ -130,13 +130,7 @@ class SourceReader(ABC, Generic[SplitT]):
         """What was emitted before the last `snapshot_state` will not be read again."""
 
     def handle_source_events(self, event: SourceEvent) -> None:
-        """Take an event from the enumerator. A reader that expects some overrides this; to others one is an error.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
-        """
+        """Take an event from the enumerator. A reader that expects some overrides this; to others one is an error."""
         raise UnsupportedOperationError(
             f"{type(self).__name__} understands no source events, but was sent a {type(event).__name__}: "
             "override handle_source_events"
@@ -149,11 +143,6 @@ class SourceReader(ABC, Generic[SplitT]):
         ----------
         to_pause, to_resume
             Ids; those of splits that are not read (yet) are fine.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
         """
         raise UnsupportedOperationError(f"{type(self).__name__} cannot pause splits: override pause_or_resume_splits")
 

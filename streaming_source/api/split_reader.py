@@ -202,13 +202,7 @@ class SplitReader(ABC, Generic[SplitT]):
         """
 
     def pause_or_resume_splits(self, to_pause: Sequence[SplitT], to_resume: Sequence[SplitT]) -> None:
-        """Fetch nothing of some splits until they are resumed; override it where one fetch reads several splits.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
-        """
+        """Fetch nothing of some splits until they are resumed; override it where one fetch reads several splits."""
         raise UnsupportedOperationError(
             f"{type(self).__name__} cannot pause splits: override pause_or_resume_splits, "
             "or read each split with a fetcher of its own (Fetching.per_split())"

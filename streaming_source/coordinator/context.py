@@ -149,12 +149,11 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         supports_opaque_blocks: bool = False,
     ) -> None:
         self._parallelism = parallelism
-        self._out_of_orderness_us = out_of_orderness_us
-        self._supports_opaque_blocks = supports_opaque_blocks
-        self._assigner = assigner
-        self._schema = schema
+        self.out_of_orderness_us = out_of_orderness_us
+        self.supports_opaque_blocks = supports_opaque_blocks
+        self.timestamp_assigner = assigner
+        self.schema = schema
         self._is_hosted = self._probes_records = False
-        self._time_limit_us: int | None = None
         self._calls = calls
         self._workers = workers
         self._events: dict[int, list[SourceEvent]] = {}
@@ -181,7 +180,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.engine = engine
         self._is_hosted = True
         self._probes_records = probes_records
-        self._time_limit_us = time_limit_us
+        self.event_time_limit_us = time_limit_us
 
     def take_added(self) -> list[SplitT]:
         """Splits assigned since the last call."""
@@ -258,31 +257,6 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         return self._workers.map(function, items)
 
     # ---- event times ---------------------------------------------------------------------------------------------
-
-    @property
-    def timestamp_assigner(self) -> TimestampAssigner:
-        """See `SplitEnumeratorContext`."""
-        return self._assigner
-
-    @property
-    def event_time_limit_us(self) -> int | None:
-        """See `SplitEnumeratorContext`."""
-        return self._time_limit_us
-
-    @property
-    def out_of_orderness_us(self) -> int | None:
-        """See `SplitEnumeratorContext`."""
-        return self._out_of_orderness_us
-
-    @property
-    def supports_opaque_blocks(self) -> bool:
-        """See `SplitEnumeratorContext`."""
-        return self._supports_opaque_blocks
-
-    @property
-    def schema(self) -> pa.Schema:
-        """See `SplitEnumeratorContext`."""
-        return self._schema
 
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         """See `SplitEnumeratorContext`."""

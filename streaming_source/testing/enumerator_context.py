@@ -78,9 +78,10 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         out_of_orderness_us: int | None = None,
     ) -> None:
         self._parallelism = parallelism
-        self._schema = schema or pa.schema([])
-        self._assigner = assigner or RecordTimestampAssigner()
-        self._out_of_orderness_us = out_of_orderness_us
+        self.schema = schema or pa.schema([])
+        self.timestamp_assigner = assigner or RecordTimestampAssigner()
+        self.out_of_orderness_us = out_of_orderness_us
+        self.supports_opaque_blocks = True
         self.readers: dict[int, ReaderInfo] = {}
         self.assigned: dict[int, list[SplitT]] = {}
         self.without_more: set[int] = set()
@@ -161,31 +162,6 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """See `SplitEnumeratorContext`."""
         return [function(item) for item in items]
-
-    @property
-    def timestamp_assigner(self) -> TimestampAssigner:
-        """See `SplitEnumeratorContext`."""
-        return self._assigner
-
-    @property
-    def event_time_limit_us(self) -> int | None:
-        """See `SplitEnumeratorContext`. There is none."""
-        return None
-
-    @property
-    def out_of_orderness_us(self) -> int | None:
-        """See `SplitEnumeratorContext`."""
-        return self._out_of_orderness_us
-
-    @property
-    def supports_opaque_blocks(self) -> bool:
-        """See `SplitEnumeratorContext`. Always."""
-        return True
-
-    @property
-    def schema(self) -> pa.Schema:
-        """See `SplitEnumeratorContext`."""
-        return self._schema
 
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         """See `SplitEnumeratorContext`."""
