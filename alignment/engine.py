@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,15 +34,17 @@ from alignment.events import (
     SplitsAssigned,
     SplitsBlocked,
 )
-from alignment.explain import Explanation, explain
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan.by_index import plan_micro_batch
-from alignment.plan.by_reports import ReactivePlanner, nearest_us
 from alignment.plan.model import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
-from alignment.split_generators import SplitGenerators
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, WatermarkGenerator
+
+if TYPE_CHECKING:
+    from alignment.explain import Explanation
+    from alignment.plan.by_reports import ReactivePlanner
+    from alignment.split_generators import SplitGenerators
 
 __all__ = ["Engine"]
 
@@ -110,7 +112,11 @@ class Engine:
         self._record = record
         self._pending: MicroBatchPlan | None = None
         self._reactive = reactive
-        self._generators = None if create_generator is None else SplitGenerators(create_generator)
+        self._generators: SplitGenerators | None = None
+        if create_generator is not None:
+            from alignment.split_generators import SplitGenerators
+
+            self._generators = SplitGenerators(create_generator)
         self._time_limit_us = time_limit_us
         self.idle_clock = IdleClock(idle_timeout_us)
         # Of the last committed plan; what a plan is compared with to see whether Spark must hear of it.
@@ -363,12 +369,12 @@ class Engine:
     def nearest_us(self) -> int | None:
         """Event time of the record to be read next, of all splits; None if nothing is unread. O(n log n).
 
-        Without an index: how far the source must be let go for it to go on, see `alignment.plan.by_reports.nearest_us`.
+        Without an index: how far the source must be let go for it to go on, see `SplitTable.slowest_unread`.
         """
         self._settle()
         ends = self.index.ends()
         if self._reactive is not None:
-            return nearest_us(self.table, ends)
+            return self.table.slowest_unread(ends)
         return self.index.nearest_time(self.table.positions) if (self.table.positions < ends).any() else None
 
     def available(self) -> dict[str, tuple[int, int]]:
@@ -392,6 +398,8 @@ class Engine:
         now_us
             Processing time.
         """
+        from alignment.explain import explain
+
         plan, table = self.last_plan, self.table
         if self._pending is not None:
             plan = self._pending
@@ -400,7 +408,6 @@ class Engine:
             plan,
             table,
             available=self.available(),
-            late=self.late,
             idle_at_us=self.idle_clock.idle_at_us(),
             blocked=self.idle_clock.blocked,
             group_limit_us=self._group_limit_us,

@@ -49,8 +49,6 @@ class SplitExplanation:
         Why it is not read further.
     idle_in_us
         In how much processing time it becomes idle if nothing comes; None if it does not.
-    late
-        Records at or below the watermark announced before them, so far.
     """
 
     split_id: str
@@ -60,7 +58,6 @@ class SplitExplanation:
     available: int
     waits_for: WaitsFor
     idle_in_us: int | None
-    late: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +73,6 @@ class Explanation:
         for the others.
     stands_for_us
         For how much processing time the watermark has not moved.
-    limited_by
-        The rule that ended the last plan; None before any.
     bound_us
         No record later than this is in the last plan; `MAX_WATERMARK` for no bound.
     splits
@@ -87,7 +82,6 @@ class Explanation:
     watermark: int
     held_by: tuple[str, ...]
     stands_for_us: int
-    limited_by: LimitedBy | None
     bound_us: int
     splits: tuple[SplitExplanation, ...]
 
@@ -133,7 +127,6 @@ def explain(
     table: SplitTable,
     *,
     available: Mapping[str, tuple[int, int]],
-    late: npt.NDArray[np.int64],
     idle_at_us: npt.NDArray[np.int64],
     blocked: Collection[str],
     group_limit_us: int,
@@ -148,8 +141,6 @@ def explain(
         The last plan, None before any; and the splits in work, with the statuses after it.
     available
         Of each split its next position, and the one after the last record known to be there.
-    late
-        `int64[n]`: late records of each split, so far.
     idle_at_us
         `int64[n]`: processing time at which each split is idle if nothing comes; `MAX_WATERMARK` for never.
     blocked
@@ -160,9 +151,9 @@ def explain(
         Processing time of the plan that moved the watermark last, and now.
     """
     limited_by, bound_us = (None, MAX_WATERMARK) if plan is None else (plan.limited_by, plan.bound_us)
-    columns = table.watermarks.tolist(), table.statuses.tolist(), late.tolist(), idle_at_us.tolist()
+    columns = table.watermarks.tolist(), table.statuses.tolist(), idle_at_us.tolist()
     splits = []
-    for split_id, watermark, status, late_rows, idle_us in zip(table.split_ids, *columns, strict=True):
+    for split_id, watermark, status, idle_us in zip(table.split_ids, *columns, strict=True):
         position, end = available[split_id]
         if split_id in blocked:
             waits_for = WaitsFor.TRANSACTION
@@ -172,10 +163,7 @@ def explain(
             waits_for = _limit(limited_by, is_group=bound_us == group_limit_us < MAX_WATERMARK)
         becomes_idle = status == SplitStatus.ACTIVE and waits_for is WaitsFor.RECORDS and idle_us < MAX_WATERMARK
         idle_in_us = max(idle_us - now_us, 0) if becomes_idle else None
-        split = SplitExplanation(
-            split_id, SplitStatus(status), watermark, position, end, waits_for, idle_in_us, late_rows
-        )
-        splits.append(split)
+        splits.append(SplitExplanation(split_id, SplitStatus(status), watermark, position, end, waits_for, idle_in_us))
     counting = [split for split in splits if split.status in (SplitStatus.ACTIVE, SplitStatus.PAUSED)]
     slowest_us = min((split.watermark for split in counting), default=MAX_WATERMARK)
     slowest = [split for split in counting if split.watermark == slowest_us]
@@ -183,7 +171,7 @@ def explain(
     holders = [split for split in slowest if split.waits_for is not WaitsFor.DRIFT] or slowest
     held_by = tuple(split.split_id for split in holders)
     stands_for_us = max(now_us - stands_since_us, 0)
-    return Explanation(table.combined, held_by, stands_for_us, limited_by, bound_us, tuple(splits))
+    return Explanation(table.combined, held_by, stands_for_us, bound_us, tuple(splits))
 
 
 def _limit(limited_by: LimitedBy | None, *, is_group: bool) -> WaitsFor:

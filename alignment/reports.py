@@ -1,4 +1,4 @@
-"""What readers tell of the event times they saw: all that is known of them where a source has no index."""
+"""What readers report of the event times they saw: all that is known of them where a source has no index."""
 
 from __future__ import annotations
 
@@ -21,24 +21,15 @@ class RangeReport:
         Of the split.
     start, stop
         Positions between which was read; all of it.
-    rows
-        How many records there were.
     min_us, max_us
         Earliest and latest event time, in microseconds; `NO_TIMESTAMP` if none had one.
     late
         Records at or below the watermark that was announced before the micro-batch.
-    invalid
-        Records without a valid event time.
-    disorder_us
-        By how much a record was earlier than the latest one before it in the range, at most; at least 0.
     """
 
     split_id: str
     start: int
     stop: int
-    rows: int
     min_us: int = NO_TIMESTAMP
     max_us: int = NO_TIMESTAMP
     late: int = 0
-    invalid: int = 0
-    disorder_us: int = 0

@@ -22,7 +22,7 @@ def run(*, quick: bool) -> None:
     address = ours.recv()
     rows = []
     for batch, size in enumerate(SIZES):
-        reports = [RangeReport(f"orders-{number:06d}", 0, 1_000, 1_000, 1, 10**15) for number in range(size)]
+        reports = [RangeReport(f"orders-{number:06d}", 0, 1_000, 1, 10**15) for number in range(size)]
         client = GatewayClient(address)
         seconds = []
         for task in range(10):

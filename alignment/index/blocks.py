@@ -29,7 +29,7 @@ class _Blocks(NamedTuple):
     """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.
 
     `times` holds the exact times of the blocks that are cached, None for the others; `used` says when they were last
-    looked up, 0 for the others. `asked` and `head` are those of `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where
+    looked up, 0 for the others. `opaque` and `head` are those of `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where
     the inside of a block is loaded.
     """
 
@@ -39,7 +39,7 @@ class _Blocks(NamedTuple):
     low: Int64Array
     high: Int64Array
     loose: Int64Array
-    asked: Int64Array
+    opaque: Int64Array
     head: Int64Array
     used: Int64Array
     times: npt.NDArray[np.object_]
@@ -52,7 +52,7 @@ class _Added(NamedTuple):
     """Blocks of one split that are not in the columns yet; what is not said here is the same for all new ones."""
 
     split_id: str
-    asked: int
+    opaque: int
     columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
     """`first`, `rows`, `low`, `high`, `loose`."""
 
@@ -80,7 +80,7 @@ class BlockTable:
         self._load = load
         self._cached_times = cached_times
         self._cache_size = 0
-        self._asked = 0
+        self._loads = 0
         self._end_of: dict[str, int] = {}
         self._origin_of: dict[str, int] = {}
         self._order: tuple[str, ...] = ()
@@ -189,12 +189,6 @@ class BlockTable:
         self._settle()
         return self._order
 
-    @property
-    def n_blocks(self) -> int:
-        """How many blocks are kept."""
-        self._settle()
-        return int(self._blocks.rows.size)
-
     def __len__(self) -> int:
         return len(self._end_of)
 
@@ -215,13 +209,13 @@ class BlockTable:
             raise UnknownSplitError(f"split {split_id!r} is not in the event-time index") from None
 
     def _add(
-        self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, loose: Int64Array, asked: int
+        self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, loose: Int64Array, opaque: int
     ) -> None:
         end = self._known_end(split_id)
         ends = end + np.cumsum(rows)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
-        self._added.append(_Added(split_id, asked, (ends - rows, rows, low, high, loose)))
+        self._added.append(_Added(split_id, opaque, (ends - rows, rows, low, high, loose)))
         self._stale = True
 
     def _taken_in(self, slots: dict[str, int]) -> _Blocks:
@@ -233,9 +227,9 @@ class BlockTable:
         first, rows, low, high, loose = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
         sizes = [blocks.columns[0].size for blocks in added]
         owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int64), sizes)
-        asked = np.repeat(np.array([blocks.asked for blocks in added], np.int64), sizes)
+        opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int64), sizes)
         head, used = np.full_like(rows, NO_TIMESTAMP), np.zeros_like(rows)
-        return _Blocks(owner, first, rows, low, high, loose, asked, head, used, np.full(rows.size, None, np.object_))
+        return _Blocks(owner, first, rows, low, high, loose, opaque, head, used, np.full(rows.size, None, np.object_))
 
     def _settle(self) -> None:
         """Take all changes into the columns, and derive what the questions need."""
@@ -310,8 +304,8 @@ class BlockTable:
         """Exact event times of each of `blocks`. O(1) each where they are cached."""
         found: list[Int64Array | None] = self._blocks.times[blocks].tolist()
         times = [self._loaded(int(blocks[i])) if known is None else known for i, known in enumerate(found)]
-        self._asked += 1
-        self._blocks.used[blocks] = self._asked
+        self._loads += 1
+        self._blocks.used[blocks] = self._loads
         self._evict()
         return times
 

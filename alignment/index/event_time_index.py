@@ -2,12 +2,12 @@
 
 A split is a sequence of records, numbered by *position*. The index describes it as consecutive *blocks* (the row
 groups of Parquet files, say): how many records, and the smallest and largest event time among them. That is enough to
-say how far a split reaches and in which block a cut falls; only for that one block are the exact times asked for,
-through the `EventTimeLoader` that the index was given. Blocks can be told of which that is asked, and nothing loaded:
-see `alignment.index.opaque`.
+say how far a split reaches and in which block a cut falls; only that one block's exact times are loaded,
+through the `EventTimeLoader` that the index was given. Nothing of opaque blocks is loaded: see
+`alignment.index.opaque`.
 
 A record is *admitted* by a bound when neither it nor an unread record before it in its split is later than the bound.
-All questions are asked of every split at once and answered with numpy arrays in the order of `split_ids`.
+Every method answers for all splits at once, with numpy arrays in the order of `split_ids`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EventTimeIndex(OpaqueBlocks):
     cached_times
         How many exact event times (8 bytes each) are kept at most; the latest block always is.
     locate
-        Asked where asked blocks are cut; None if there are none.
+        Finds where opaque blocks are cut; None if there are none.
 
     Notes
     -----
@@ -65,7 +65,7 @@ class EventTimeIndex(OpaqueBlocks):
     def no_later_than(self, positions: Int64Array) -> int:
         """A bound that no record at or after `positions` is later than; `NO_TIMESTAMP` if nothing is unread. O(m).
 
-        Unlike `latest_times` it counts what is unread of asked blocks whose latest record was read or is not known.
+        Unlike `latest_times` it counts what is unread of opaque blocks whose latest record was read or is not known.
         """
         self._settle()
         blocks = self._blocks
@@ -77,13 +77,13 @@ class EventTimeIndex(OpaqueBlocks):
 
         Only of the splits that are `wanted` (`bool[n]`, default all). `MAX_WATERMARK` where nothing is unread or
         wanted. Blocks count with their minimum; of one that is partly read, which is loaded, only the rest does. Of an
-        asked block nothing is known: `NO_TIMESTAMP`.
+        opaque block nothing is known: `NO_TIMESTAMP`.
         """
         block, unread = self._current_block(positions)
         unread = unread if wanted is None else unread[wanted[unread]]
         result = np.full(len(self._order), MAX_WATERMARK, np.int64)
         result[unread] = self._suffix_min[block[unread]]
-        begun = unread[self._begun(block[unread], positions[unread]) & ~self._is_asked(block[unread])]
+        begun = unread[self._begun(block[unread], positions[unread]) & ~self._is_opaque(block[unread])]
         following = np.append(self._suffix_min, MAX_WATERMARK)[block[begun] + 1]
         result[begun] = np.where(block[begun] + 1 < self._stop[begun], following, MAX_WATERMARK)
         skip = positions[begun] - self._blocks.first[block[begun]]
@@ -96,11 +96,11 @@ class EventTimeIndex(OpaqueBlocks):
         """The smallest bound that admits any record; `MAX_WATERMARK` if nothing is unread.
 
         Loads only blocks whose minimum is below the answer, and asks for next records that no answer has told yet; of
-        asked blocks records without an event time do not count, unless there are no others. O(n log n).
+        opaque blocks records without an event time do not count, unless there are no others. O(n log n).
         """
-        nearest = self._nearest_asked(positions)
+        nearest = self._nearest_opaque(positions)
         block, unread = self._current_block(positions)
-        unread = unread[~self._is_asked(block[unread])]
+        unread = unread[~self._is_opaque(block[unread])]
         lowest = self._blocks.low[block[unread]]
         for i in np.argsort(lowest, kind="stable"):
             if lowest[i] >= nearest:
@@ -114,7 +114,7 @@ class EventTimeIndex(OpaqueBlocks):
         """Largest event time among the records of `[positions, ends)`, `int64[n]`; `NO_TIMESTAMP` where there is none.
 
         Where `positions` fall inside a block, earlier records of that block may count: they were read before, so they
-        make no difference to a maximum over all that was read. Loads the blocks in which `ends` fall. Of asked blocks
+        make no difference to a maximum over all that was read. Loads the blocks in which `ends` fall. Of opaque blocks
         that were divided only what answers told counts: the maximum may be later. O(m + n).
         """
         (begin, _), (last, _) = self._current_block(positions), self._current_block(ends)
@@ -126,9 +126,9 @@ class EventTimeIndex(OpaqueBlocks):
         cut = np.flatnonzero((ends > positions) & (last < self._stop))
         offset = ends[cut] - self._blocks.first[last[cut]]
         cut, offset = cut[offset > 0], offset[offset > 0]
-        asked = self._is_asked(last[cut])
-        result[cut[asked]] = np.maximum(result[cut[asked]], self._blocks.head[last[cut[asked]]])
-        cut, offset = cut[~asked], offset[~asked]
+        opaque = self._is_opaque(last[cut])
+        result[cut[opaque]] = np.maximum(result[cut[opaque]], self._blocks.head[last[cut[opaque]]])
+        cut, offset = cut[~opaque], offset[~opaque]
         for part, times, starts in self._slices(last[cut], np.zeros_like(offset), offset):
             result[cut[part]] = np.maximum(result[cut[part]], np.maximum.reduceat(times, starts))
         return result
@@ -136,7 +136,7 @@ class EventTimeIndex(OpaqueBlocks):
     def count_at_or_below(self, positions: Int64Array, ends: Int64Array, bound_us: int) -> Int64Array:
         """How many records of `[positions, ends)` have an event time at or below `bound_us`, `int64[n]`.
 
-        Loads only blocks whose minimum is at or below `bound_us`; of asked blocks none is counted. O(m + n).
+        Loads only blocks whose minimum is at or below `bound_us`; of opaque blocks none is counted. O(m + n).
         """
         self._settle()
         result = np.zeros(len(self._order), np.int64)
@@ -146,7 +146,7 @@ class EventTimeIndex(OpaqueBlocks):
         begin = np.clip(positions[blocks.owner] - blocks.first, 0, blocks.rows)
         end = np.clip(ends[blocks.owner] - blocks.first, 0, blocks.rows)
         wanted = (begin < end) & (blocks.low <= bound_us) & (blocks.high > NO_TIMESTAMP)
-        loaded = np.flatnonzero(wanted & ~self._is_asked(np.arange(blocks.rows.size)))
+        loaded = np.flatnonzero(wanted & ~self._is_opaque(np.arange(blocks.rows.size)))
         for part, times, starts in self._slices(loaded, begin[loaded], end[loaded]):
             counts = np.add.reduceat((times <= bound_us) & (times != NO_TIMESTAMP), starts, dtype=np.int64)
             np.add.at(result, blocks.owner[loaded[part]], counts)
@@ -167,7 +167,7 @@ class EventTimeIndex(OpaqueBlocks):
         for block in range(int(self._begin[slot]), int(self._stop[slot])):
             first, rows = int(self._blocks.first[block]), int(self._blocks.rows[block])
             if first < stop and first + rows > start:
-                if self._blocks.asked[block]:
+                if self._blocks.opaque[block]:
                     raise InvalidArgumentError(f"the event times of split {split_id!r} from {first} on are only asked")
                 parts.append(self._times(block)[max(start - first, 0) : stop - first])
         return np.concatenate(parts)
@@ -177,7 +177,7 @@ class EventTimeIndex(OpaqueBlocks):
     def cut(self, positions: Int64Array, bound_us: int) -> Int64Array:
         """Position of each split's first record at or after `positions` that is later than `bound_us`, `int64[n]`.
 
-        Loads exactly those blocks in which a cut may fall. Of asked blocks all are asked about in one question, and in
+        Loads exactly those blocks in which a cut may fall. All opaque blocks are located in one question, and in
         another where a split has several of them, and what is unread of the first has no later record after all.
         O(m + n log m) beside.
         """
@@ -215,7 +215,7 @@ class EventTimeIndex(OpaqueBlocks):
         ends : int64[n]
         """
         self._settle()
-        if self._blocks.asked.any():
+        if self._blocks.opaque.any():
             bound_us, found = search_bound(self, positions, bound_us, max_rows)
             return bound_us, self._share(positions, bound_us, max_rows) if found is None else found
         rows, enter, leave = self._unread(positions)
@@ -240,9 +240,9 @@ class EventTimeIndex(OpaqueBlocks):
     def _first_later(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
         """Of each block how many records from `skip` on go before the first later one; -1 if none is later."""
         result = np.full(blocks.size, -1, np.int64)
-        asked = self._is_asked(blocks)
-        result[asked] = self._ask(blocks[asked], skip[asked], bound_us)
-        loaded = np.flatnonzero(~asked)
+        opaque = self._is_opaque(blocks)
+        result[opaque] = self._locate_later(blocks[opaque], skip[opaque], bound_us)
+        loaded = np.flatnonzero(~opaque)
         for part, times, starts in self._slices(blocks[loaded], skip[loaded], self._blocks.rows[blocks[loaded]]):
             found = np.append(np.flatnonzero(times > bound_us), times.size)
             place = found[np.searchsorted(found, starts)]
@@ -250,27 +250,27 @@ class EventTimeIndex(OpaqueBlocks):
             result[loaded[part]] = np.where(inside, place - starts, -1)
         return result
 
-    def _nearest_asked(self, positions: Int64Array) -> int:
-        """The event time of the nearest of the next records that are in asked blocks; `MAX_WATERMARK` if there is none.
+    def _nearest_opaque(self, positions: Int64Array) -> int:
+        """The event time of the nearest next record that is in an opaque block; `MAX_WATERMARK` if there is none.
 
         `NO_TIMESTAMP` where what is left of a block has none with an event time.
         """
         block, unread = self._current_block(positions)
-        asked = unread[self._is_asked(block[unread])]
-        if (self._blocks.high[block[asked]] == NO_TIMESTAMP).any():
+        opaque = unread[self._is_opaque(block[unread])]
+        if (self._blocks.high[block[opaque]] == NO_TIMESTAMP).any():
             # An answer said so.
             return NO_TIMESTAMP
-        unknown = asked[self.next_times(positions)[asked] == NO_TIMESTAMP]
+        unknown = opaque[self.next_times(positions)[opaque] == NO_TIMESTAMP]
         if unknown.size:
             skip = positions[unknown] - self._blocks.first[block[unknown]]
-            self._ask(block[unknown], np.maximum(skip, 0), NO_TIMESTAMP)
+            self._locate_later(block[unknown], np.maximum(skip, 0), NO_TIMESTAMP)
             nearest = min(answer.time for answer in self._answers)
             self._divide()
             self._settle()
-            asked = np.setdiff1d(asked, unknown)
+            opaque = np.setdiff1d(opaque, unknown)
         else:
             nearest = MAX_WATERMARK
-        return min(nearest, int(self.next_times(positions)[asked].min(initial=MAX_WATERMARK)))
+        return min(nearest, int(self.next_times(positions)[opaque].min(initial=MAX_WATERMARK)))
 
     def _unread(self, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Of each block: unread rows; a bound below which none of them is admitted; one from which on all are."""

@@ -1,4 +1,4 @@
-"""Blocks whose inside is asked for, and not loaded: of a log whose owner has an index by time, as brokers have.
+"""Opaque blocks: only the maximum is known; cuts are found by querying the time index of their owner, a broker say.
 
 Of such a block one event time is known ahead, its latest, and one question can be asked: which is the first record
 later than a bound? An answer divides the block there. What lies before it is not later than the bound, and of what
@@ -37,7 +37,7 @@ Of each split the first record in `[start, stop)` whose event time is later than
 _LOADED: Final = 0
 _TO_ITS_LATEST: Final = 1
 _TO_A_BOUND: Final = 2
-"""What `asked` says of a block: it is loaded; it is asked, and `high` is its latest event time, or a bound of it."""
+"""What `opaque` says of a block: it is loaded; it is opaque, and `high` is its latest event time, or a bound of it."""
 
 
 class _Answer(NamedTuple):
@@ -51,7 +51,7 @@ class _Answer(NamedTuple):
 
 
 class OpaqueBlocks(BlockTable):
-    """A table of blocks of which some are asked.
+    """A table of blocks of which some are opaque.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class OpaqueBlocks(BlockTable):
         self._answers: list[_Answer] = []
 
     def append_opaque(self, split_id: str, rows: int, max_us: int) -> None:
-        """Add one block behind the last known one of a split, whose inside is to be asked for. O(1) amortised.
+        """Add one block behind the last known one of a split, which is never loaded. O(1) amortised.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class OpaqueBlocks(BlockTable):
     def next_times(self, positions: Int64Array) -> Int64Array:
         """Event times of the records at `positions` as far as answers told them, `int64[n]`. O(n log m).
 
-        `NO_TIMESTAMP` where nothing is unread, in loaded blocks, and where nobody has asked.
+        `NO_TIMESTAMP` where nothing is unread, in loaded blocks, and where no question was about them.
         """
         block, unread = self._current_block(positions)
         block = block[unread]
@@ -105,30 +105,30 @@ class OpaqueBlocks(BlockTable):
         result[unread] = known
         return result
 
-    def asked_bounds(self) -> list[int]:
+    def divided_at(self) -> list[int]:
         """Bounds at which blocks are divided already, rising: to cut there costs no question. O(m log m)."""
         self._settle()
-        bounds: list[int] = np.unique(self._blocks.high[self._blocks.asked == _TO_A_BOUND]).tolist()
+        bounds: list[int] = np.unique(self._blocks.high[self._blocks.opaque == _TO_A_BOUND]).tolist()
         return bounds
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _attained_times(self) -> Int64Array:
-        return np.where(self._blocks.asked == _TO_A_BOUND, self._blocks.head, self._blocks.high)
+        return np.where(self._blocks.opaque == _TO_A_BOUND, self._blocks.head, self._blocks.high)
 
-    def _is_asked(self, blocks: Int64Array) -> BoolArray:
-        asked: BoolArray = self._blocks.asked[blocks] != _LOADED
-        return asked
+    def _is_opaque(self, blocks: Int64Array) -> BoolArray:
+        opaque: BoolArray = self._blocks.opaque[blocks] != _LOADED
+        return opaque
 
-    def _ask(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
-        """Of each asked block how many records from `skip` on go before the first later one; -1 if none is later.
+    def _locate_later(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
+        """Of each opaque block how many records from `skip` on go before the first later one; -1 if none is later.
 
         One question for all. The answers divide the blocks when `_divide` is called: until then these have their
         numbers.
         """
         if not blocks.size:
             return np.empty(0, np.int64)
-        assert self._locate is not None, "without it there are no asked blocks"
+        assert self._locate is not None, "without it there are no opaque blocks"
         split_ids = [self._order[owner] for owner in self._blocks.owner[blocks].tolist()]
         starts = self._blocks.first[blocks] + skip
         stops = self._blocks.first[blocks] + self._blocks.rows[blocks]
@@ -156,14 +156,14 @@ class OpaqueBlocks(BlockTable):
         for number, several in parts.items():
             begin = int(begins[number])
             for i, part in enumerate(several, begin):
-                blocks.first[i], blocks.rows[i], blocks.high[i], blocks.asked[i], blocks.head[i] = part
+                blocks.first[i], blocks.rows[i], blocks.high[i], blocks.opaque[i], blocks.head[i] = part
         self._blocks = blocks
         self._stale = True
 
     def _parts(self, answer: _Answer) -> list[tuple[int, int, int, int, int]]:
         """What becomes of a block: first position, rows, high, asked and head of each of its parts."""
         blocks, block, start, position = self._blocks, answer.block, answer.start, answer.position
-        first, high, asked = (int(column[block]) for column in (blocks.first, blocks.high, blocks.asked))
+        first, high, opaque = (int(column[block]) for column in (blocks.first, blocks.high, blocks.opaque))
         end, head = first + int(blocks.rows[block]), int(blocks.head[block])
         parts = []
         if first < start:
@@ -173,5 +173,5 @@ class OpaqueBlocks(BlockTable):
         if start < position:
             parts.append((start, position - start, min(high, answer.bound), _TO_A_BOUND, head))
         if position < end:
-            parts.append((position, end - position, high, asked, answer.time))
+            parts.append((position, end - position, high, opaque, answer.time))
         return parts

@@ -1,4 +1,4 @@
-"""The search for a bound where a limit on rows falls inside of blocks that can only be asked."""
+"""The search for a bound where a limit on rows falls inside of opaque blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AIM: Final = 0.8
 
 
 class SearchedIndex(Protocol):
-    """What is asked of an `EventTimeIndex`."""
+    """What the search needs of an `EventTimeIndex`."""
 
     def cut(self, positions: Int64Array, bound_us: int) -> Int64Array:
         """See there."""
@@ -34,7 +34,7 @@ class SearchedIndex(Protocol):
         """See there."""
         ...
 
-    def asked_bounds(self) -> list[int]:
+    def divided_at(self) -> list[int]:
         """See `OpaqueBlocks`."""
         ...
 
@@ -62,7 +62,7 @@ def search_bound(
     fits = index.cut(positions, low)
     if _rows(positions, fits) > max_rows:
         return low, None
-    known = [bound for bound in index.asked_bounds() if low < bound < high]
+    known = [bound for bound in index.divided_at() if low < bound < high]
     for attempt in count():
         n_fits = _rows(positions, fits)
         following = index.nearest_time(fits)

@@ -29,12 +29,12 @@ from alignment.plan.model import (
     bounding_splits,
     conclude,
 )
-from alignment.plan.observed import ObservedSplits, SplitObservation
+from alignment.plan.observed import ObservedSplits
 from alignment.plan.shares import share_by_time, share_evenly
 from alignment.reports import RangeReport
 from alignment.watermarks import MAX_WATERMARK, bounded_watermark
 
-__all__ = ["ReactivePlanner", "nearest_us"]
+__all__ = ["ReactivePlanner"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -139,16 +139,6 @@ class ReactivePlanner:
         already. Reports of a micro-batch that is read again do come, and are taken in.
         """
         self._splits.rewind(table)
-
-    def observation(self, split_id: str) -> SplitObservation:
-        """What reports told of a split.
-
-        Raises
-        ------
-        KeyError
-            If the split is in no table so far, or was forgotten.
-        """
-        return self._splits[split_id]
 
     def unreported(self) -> list[str]:
         """Ids of the splits of which not all that was handed out last is reported. O(n)."""
@@ -273,13 +263,3 @@ class ReactivePlanner:
         left = max_rows - int(share_evenly(evenly, positions, part).sum())
         timed = share_by_time(by_time, positions, watermarks, density, left)
         return timed + share_evenly(evenly, positions, max_rows - int(timed.sum()))
-
-
-def nearest_us(after: SplitTable, ends: Int64Array) -> int | None:
-    """How far a group must let the source go for it to go on: `SourceReport.next_us` where there is no index. O(n).
-
-    That is the smallest watermark of the splits that have something left to read; None without any. It must be told: if
-    each source of a group waits for another, the nearest goes on, and who tells nothing is taken to have read all.
-    """
-    left = after.watermarks[after.positions < ends]
-    return int(left.min()) if left.size else None

@@ -97,6 +97,15 @@ class SplitTable:
         counting = (self.statuses == SplitStatus.ACTIVE) | (self.statuses == SplitStatus.PAUSED)
         return int(self.watermarks[counting].min()) if counting.any() else None
 
+    def slowest_unread(self, ends: Int64Array) -> int | None:
+        """The smallest watermark of the splits with records before `ends`; None without any. O(n).
+
+        That is how far a group must let a source without an index go for it to go on: `SourceReport.next_us`. If each
+        source of a group waits for another the nearest goes on, and one that reports None is taken to have read all.
+        """
+        unread = self.positions < ends
+        return int(self.watermarks[unread].min()) if unread.any() else None
+
     def __len__(self) -> int:
         return len(self.split_ids)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -21,7 +20,7 @@ from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 
-__all__ = ["ObservedSplits", "SplitObservation"]
+__all__ = ["ObservedSplits"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 Slots: TypeAlias = npt.NDArray[np.intp]
@@ -30,14 +29,11 @@ _MAX_HOLES: Final = 16
 """Ranges without a report that are remembered of one split; of older ones a late report no longer adds counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitObservation:
-    """What reports told of one split.
+class ObservedSplits:
+    """The splits of one source, in columns; a split has one slot from `take_up` to `forget`.
 
     Attributes
     ----------
-    admitted_to
-        Position of the first record that was not handed out.
     latest_us
         Latest event time reported, in microseconds; `NO_TIMESTAMP` before any.
     density
@@ -46,29 +42,8 @@ class SplitObservation:
         Positions in the last admission; 0 before any.
     is_reported
         Whether all of the last admission was reported; True before any.
-    late, invalid
-        Records counted by the reports, so far.
-    disorder_us
-        By how much a record was earlier than one before it in the same range, at most.
-    """
 
-    admitted_to: int
-    latest_us: int
-    density: float
-    last_rows: int
-    is_reported: bool
-    late: int
-    invalid: int
-    disorder_us: int
-
-
-class ObservedSplits:
-    """The splits of one source, in columns; a split has one slot from `take_up` to `forget`.
-
-    Attributes
-    ----------
-    latest_us, density, last_rows, is_reported
-        One entry for each slot; see `SplitObservation`. Read them at the slots that `take_up` gives.
+    Each has one entry for each slot: read them at the slots that `take_up` gives.
     """
 
     _COLUMNS: Final = (
@@ -83,8 +58,6 @@ class ObservedSplits:
         ("_high", np.int64, NO_TIMESTAMP),
         ("_late", np.int64, 0),
         ("_late_told", np.int64, 0),
-        ("_invalid", np.int64, 0),
-        ("_disorder_us", np.int64, 0),
     )
 
     latest_us: Int64Array
@@ -97,8 +70,6 @@ class ObservedSplits:
     _high: Int64Array
     _late: Int64Array
     _late_told: Int64Array
-    _invalid: Int64Array
-    _disorder_us: Int64Array
 
     def __init__(self) -> None:
         self._slots: dict[str, int] = {}
@@ -140,26 +111,6 @@ class ObservedSplits:
                 self._reported[slot] = []
                 self._free.append(slot)
 
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def __contains__(self, split_id: object) -> bool:
-        return split_id in self._slots
-
-    def __getitem__(self, split_id: str) -> SplitObservation:
-        """What is known of a split; KeyError if it is not there."""
-        slot = self._slots[split_id]
-        return SplitObservation(
-            int(self._admitted_to[slot]),
-            int(self.latest_us[slot]),
-            float(self.density[slot]),
-            int(self.last_rows[slot]),
-            bool(self.is_reported[slot]),
-            int(self._late[slot]),
-            int(self._invalid[slot]),
-            int(self._disorder_us[slot]),
-        )
-
     def unreported(self) -> list[str]:
         """Ids of the splits whose last admission was not reported in full. O(n)."""
         return [split_id for split_id, slot in self._slots.items() if not self.is_reported[slot]]
@@ -192,8 +143,6 @@ class ObservedSplits:
             return bool(is_later)
         if new_rows == rows:
             self._late[slot] += report.late
-            self._invalid[slot] += report.invalid
-        self._disorder_us[slot] = max(int(self._disorder_us[slot]), report.disorder_us)
         if not self.is_reported[slot]:
             self._take_in_last(slot, report)
         return True
@@ -262,15 +211,15 @@ class ObservedSplits:
         assert len(self._slots) == len(set(self._slots.values())), "two splits in one slot"
         assert sorted([*self._slots.values(), *self._free]) == list(range(len(self._reported))), "a slot is lost"
         for split_id, slot in self._slots.items():
-            shown, ranges = self[split_id], self._reported[slot]
+            ranges, admitted_to, last_rows = self._reported[slot], int(self._admitted_to[slot]), self.last_rows[slot]
             assert len(ranges) in range(0, 2 * (_MAX_HOLES + 1) + 1, 2), (split_id, ranges)
             assert all(a < b for a, b in pairwise(ranges)), (split_id, ranges)
-            assert not ranges or ranges[-1] <= shown.admitted_to, (split_id, ranges, shown)
-            begin = shown.admitted_to - shown.last_rows
-            covered = bool(ranges) and ranges[-1] == shown.admitted_to and ranges[-2] <= begin
-            assert shown.is_reported == (covered or shown.last_rows == 0), (split_id, ranges, shown)
-            assert np.isnan(shown.density) or 0 < shown.density < np.inf, (split_id, shown)
-            assert 0 <= self._late_told[slot] <= shown.late, (split_id, shown)
+            assert not ranges or ranges[-1] <= admitted_to, (split_id, ranges, admitted_to)
+            covered = bool(ranges) and ranges[-1] == admitted_to and ranges[-2] <= admitted_to - last_rows
+            assert self.is_reported[slot] == (covered or last_rows == 0), (split_id, ranges, admitted_to, last_rows)
+            density = self.density[slot]
+            assert np.isnan(density) or 0 < density < np.inf, (split_id, density)
+            assert 0 <= self._late_told[slot] <= self._late[slot], (split_id, self._late[slot])
 
 
 def _add_range(ranges: list[int], start: int, stop: int) -> int:

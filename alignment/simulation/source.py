@@ -263,7 +263,7 @@ class SimulatedSource:
         lasts = np.append(starts[1:], times.size) - 1
         columns = (numbers[owner[starts]], position[starts], position[lasts] + 1, low, high, late)
         return [
-            RangeReport(self._ids[number], begin, end, end - begin, least, most, count)
+            RangeReport(self._ids[number], begin, end, least, most, count)
             for number, begin, end, least, most, count in zip(*(c.tolist() for c in columns), strict=True)
         ]
 

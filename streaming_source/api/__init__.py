@@ -10,7 +10,6 @@ from streaming_source.api.discovery import (
 from streaming_source.api.enumerator import ReaderInfo, SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
 from streaming_source.api.event_time_index import SplitRange, SupportsEventTimeIndex
 from streaming_source.api.events import DataclassEventSerializer, SourceEvent
-from streaming_source.api.metrics import Counter, MetricGroup
 from streaming_source.api.options import Option, OptionSet
 from streaming_source.api.output import (
     BlockEmitter,
@@ -39,7 +38,6 @@ __all__ = [
     "BlockEmitter",
     "Boundedness",
     "CaughtUp",
-    "Counter",
     "DataclassEventSerializer",
     "DiscoveredSplits",
     "DiscoveredSplitsSerializer",
@@ -49,7 +47,6 @@ __all__ = [
     "InputStatus",
     "JsonSerializer",
     "KeptClients",
-    "MetricGroup",
     "Option",
     "OptionSet",
     "ReaderInfo",

@@ -21,7 +21,7 @@ _IDLE_SECONDS: Final = 60.0
 
 
 class KeptClients:
-    """What is expensive to make (connections, consumers), kept by who gives it back for who asks for it next.
+    """Clients that are expensive to make (connections, consumers), kept from one reader to the next.
 
     A reader lives for one micro-batch; Spark keeps its Python worker for the next ones. A client is in use by one
     `SplitReader` at a time: it is taken out by its key, typically the split's id and all that the client was made with,

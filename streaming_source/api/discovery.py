@@ -29,7 +29,7 @@ class DiscoveredSplits(Generic[SplitT]):
     unassigned
         Splits that wait for a reader, in the order in which they will be assigned.
     known
-        Ids of the splits that were there at the last look, sorted: not new any more.
+        Ids of the splits that were there at the last listing, sorted: not new any more.
     """
 
     unassigned: tuple[SplitT, ...] = ()
@@ -78,9 +78,9 @@ class DiscoveredSplitsSerializer(SimpleVersionedSerializer[DiscoveredSplits[Spli
 
 
 class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]):
-    """Looks which splits there are, again and again, and gives each to the reader that asks next.
+    """Lists the splits again and again, and assigns each new one to the next reader that requests one.
 
-    A split is known by its id: it is new if it was not there at the look before. One that has gone is forgotten, so
+    A split is known by its id: it is new if it was not there the time before. One that has gone is forgotten, so
     what is remembered is bounded by what is there.
 
     Parameters
@@ -91,7 +91,7 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         Lists all splits there are, each as it is before its first record is read. Runs on a worker thread. An error
         fails the query.
     period_seconds
-        How often to look; None to look once: no split is added afterwards, not even after a restart.
+        How often to list; None for once: no split is added afterwards, not even after a restart.
     checkpoint
         Of the offset at a restart; None at a fresh start.
     end_positions
@@ -116,7 +116,6 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         self._known = frozenset(checkpoint.known if checkpoint else ())
         # One entry a reader, in the order of their requests.
         self._asking: dict[int, None] = {}
-        context.metric_group.gauge("unassignedSplits", lambda: len(self._unassigned))
 
     def start(self) -> None:
         """See `SplitEnumerator`."""
@@ -126,7 +125,7 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
             )
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
-        """See `SplitEnumerator`. Whom there is nothing for now is given the next split that is found."""
+        """See `SplitEnumerator`. Served when the next split is found, if there is none now."""
         self._asking[subtask_id] = None
         self._assign()
 
@@ -167,14 +166,14 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
 
 
 class DiscoveringSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
-    """A source that can list its splits, each of which is told by its name: all but the reading is done here.
+    """A source that can list its splits, each of which has a name and no more: all but the reading is done here.
 
-    A bounded one is asked for its splits once; each of them must say where it stops, or be finished by its
+    A bounded one lists its splits once; each of them must say where it stops, or be finished by its
     `SplitReader`.
     """
 
     discovery_interval_seconds: float = 1.0
-    """How often to look for splits, unless the source is bounded."""
+    """How often to list splits, unless the source is bounded."""
 
     split_serializer = JsonSerializer(RecordSplit)
     enumerator_checkpoint_serializer = DiscoveredSplitsSerializer(split_serializer)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from streaming_source.api.events import SourceEvent
-from streaming_source.api.metrics import MetricGroup
 from streaming_source.api.split import SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
 
@@ -59,12 +58,32 @@ class SplitsAssignment(Generic[SplitT]):
 
 
 class SplitEnumeratorContext(ABC, Generic[SplitT]):
-    """What an enumerator may ask of, and tell, the planner that hosts it.
+    """The planner as the enumerator that it hosts sees it.
 
-    The enumerator's methods and its handlers run on one thread, the coordinator's, never two at once. What tells the
-    planner something may be called from any thread; from another one it takes effect on the coordinator's thread, in
-    the order of the calls.
+    The enumerator's methods and its handlers run on one thread, the coordinator's. What changes something here may be
+    called from any thread; from another one it takes effect on the coordinator's, in the order of the calls.
+
+    Attributes
+    ----------
+    schema
+        The columns that the query reads, in the source's own types: what every record must have.
+    timestamp_assigner
+        Where event times come from: an index is built with it.
+    event_time_limit_us
+        Event times from here on are invalid, and move no watermark; None where there is no such limit.
+    out_of_orderness_us
+        How far a record may be behind the latest one of its split and still be on time; None if nothing says so, as
+        with a watermark generator of the user's own, and without any.
+    supports_opaque_blocks
+        Whether `add_opaque_block` may be called: watermarks follow from a bound and one time of each cut. Not with a
+        watermark generator of the user's own, and not with perfect watermarks, which need every event time.
     """
+
+    schema: pa.Schema
+    timestamp_assigner: TimestampAssigner
+    event_time_limit_us: int | None = None
+    out_of_orderness_us: int | None
+    supports_opaque_blocks: bool
 
     # ---- readers -------------------------------------------------------------------------------------------------
 
@@ -92,9 +111,9 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @abstractmethod
     def signal_no_more_splits(self, subtask_id: int) -> None:
-        """Tell a reader that it will get no more splits: no request of it will come. May be repeated.
+        """A reader will get no more splits: no request of it will come. May be repeated.
 
-        When all readers were told so, and all their splits are finished, a bounded source has ended.
+        When that is so of all readers, and all their splits are finished, a bounded source has ended.
         """
 
     @abstractmethod
@@ -145,54 +164,18 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         the error of the first item that failed.
         """
 
-    @property
-    @abstractmethod
-    def metric_group(self) -> MetricGroup:
-        """Where the enumerator counts."""
-
     # ---- event times ---------------------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def timestamp_assigner(self) -> TimestampAssigner:
-        """Where event times come from: an index is built with it."""
-
-    @property
-    @abstractmethod
-    def event_time_limit_us(self) -> int | None:
-        """Event times from here on are invalid, and move no watermark; None where there is no such limit."""
-
-    @property
-    @abstractmethod
-    def out_of_orderness_us(self) -> int | None:
-        """How far a record may be behind the latest one of its split and still be on time; None if nothing says so.
-
-        So it is with a watermark generator of the user's own, and without any.
-        """
-
-    @property
-    @abstractmethod
-    def supports_opaque_blocks(self) -> bool:
-        """Whether blocks may be told with `add_opaque_block`: watermarks follow from a bound and one time of each cut.
-
-        Not with a watermark generator of the user's own, and not with perfect watermarks, which need every event time.
-        """
-
-    @property
-    @abstractmethod
-    def schema(self) -> pa.Schema:
-        """The columns that the query reads, in the source's own types: what every record must have."""
 
     @abstractmethod
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
-        """Tell the next records of a split that is assigned: `int64[k]` each, see `alignment.EventTimeIndex.append`.
+        """Add the next records of a split that is assigned: `int64[k]` each, see `alignment.EventTimeIndex.append`.
 
         Only for an enumerator that is a `SupportsEventTimeIndex`, as is `complete_split`.
         """
 
     @abstractmethod
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
-        """Tell the next records of a split as one block, cut where `SupportsEventTimeIndex.first_later` says.
+        """Add the next records of a split as one opaque block, cut where `SupportsEventTimeIndex.first_later` says.
 
         Only where `supports_opaque_blocks` says so.
 
@@ -206,7 +189,7 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @abstractmethod
     def expect_records(self, ends: Mapping[str, int]) -> None:
-        """There are records before these positions of these splits, whatever was told of them.
+        """There are records before these positions of these splits, whatever is known of them.
 
         For a `call_async` with `at_each_trigger`, of a source without an index of event times: a trigger does not say
         that there is nothing to read before it has looked at the splits that have more than it knows of.
@@ -220,8 +203,8 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     def abandon_split(self, split_id: str) -> None:
         """What nobody has read of this split is not there any more: none of it is planned, and it is finished.
 
-        What was told of it is forgotten, and what is told from now on is not heard. Records that were planned already
-        are for the readers to miss.
+        What is known of it is forgotten, and later blocks of it are ignored. Records that were planned already are for
+        the readers to miss.
         """
 
     @abstractmethod
@@ -247,8 +230,8 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         """A reader has room for a split: assign it one now, or later, or signal that there are no more.
 
-        One that assigns without being asked does nothing here. A reader that was given a split asks again; one that was
-        not is not heard of again before it is.
+        An enumerator that assigns on its own does nothing here. A reader requests again when it was given a split, and
+        not before.
         """
 
     @abstractmethod
@@ -262,13 +245,7 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """A reader was registered."""
 
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
-        """Take an event from a reader. An enumerator that expects some overrides this; to others one is an error.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
-        """
+        """Take an event from a reader. An enumerator that expects some overrides this; to others one is an error."""
         raise UnsupportedOperationError(
             f"{type(self).__name__} understands no source events, but was sent a {type(event).__name__}: "
             "override handle_source_event"
@@ -277,7 +254,7 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     def end_positions(self, splits: Sequence[SplitT]) -> Sequence[int | None]:
         """Where the records end that these splits have now: behind the last one of each; None if that is not known now.
 
-        Asked again and again where event times are learnt from the readers' reports (`indexing=off`), on a worker
+        Called again and again where event times are learnt from the readers' reports (`indexing=off`), on a worker
         thread. What it says is there must stay there, to be read before that position and no further. By default the
         splits' own stops. Whether a split without a stop has ended is found out by a `SplitReader` that starts there.
 
@@ -331,8 +308,8 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """Let go of resources. Spark does not always call it: nothing may rely on it."""
 
 
-def own_stops(asked: object, splits: Sequence[SourceSplit]) -> list[int]:
-    """The stops of splits, for `end_positions` of what was asked.
+def own_stops(owner: object, splits: Sequence[SourceSplit]) -> list[int]:
+    """The stops of splits, for `end_positions` of a source or an enumerator.
 
     Raises
     ------
@@ -343,7 +320,7 @@ def own_stops(asked: object, splits: Sequence[SourceSplit]) -> list[int]:
     for split in splits:
         if split.stop is None:
             raise UnsupportedOperationError(
-                f"{type(asked).__name__} does not say where the records of split {split.split_id!r} end now: override "
+                f"{type(owner).__name__} does not say where the records of split {split.split_id!r} end now: override "
                 "end_positions, or leave indexing = auto, where the planner reads ahead"
             )
         stops.append(split.stop)

@@ -38,7 +38,7 @@ class SplitRange(Generic[SplitT]):
 class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     """Mixed into a `SplitEnumerator`, in front of it: it knows its records' event times without reading them.
 
-    Parquet files tell them in their footers, brokers by a time index. Such an enumerator assigns its splits, and tells
+    Parquet files have them in their footers, brokers in a time index. Such an enumerator assigns its splits, and adds
     their records with `SplitEnumeratorContext.add_blocks`. Without this, the planner reads ahead of the readers to
     learn event times: every record is read twice.
 
@@ -65,21 +65,16 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         -------
         positions, times
             `int64[n]` each: where it is, and its event time; `stop` and `NO_TIMESTAMP` where there is none.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
         """
         raise UnsupportedOperationError(
             f"{type(self).__name__} tells blocks that are asked: it must say with first_later where they are to be cut"
         )
 
     def extend_snapshot(self) -> None:
-        """Tell more of the splits of which all that was told is in a state, up to what was there at the last look.
+        """Add more records of the splits whose known ones are all in a state, up to what was there when last listed.
 
-        Called before each plan of a run that reads to the end of what is there (AvailableNow), when nothing is looked
-        for any more. By default all is told at the first look.
+        Called before each plan of a run that reads to the end of what is there (AvailableNow), when nothing is
+        listed any more. By default all was added when it was found.
         """
 
     @abstractmethod
@@ -90,7 +85,7 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """What to read to get from one state of a split to another, cut into parts of about `rows_per_range`.
 
-        A function of the two states: it works before any discovery, and gives the same records whenever it is asked.
+        A function of the two states: it works before any discovery, and always gives the same records.
 
         Raises
         ------
@@ -120,13 +115,7 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         return False
 
     def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
-        """See `SplitEnumerator`. Not called here: to plan from an earlier state a new enumerator is restored from it.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
-        """
+        """See `SplitEnumerator`. Not called here: an earlier state has a new enumerator restored from it."""
         raise UnsupportedOperationError(
             f"{type(self).__name__} does not take splits back: what was told of their records is forgotten as they are "
             "read. Restore a new enumerator from the checkpoint"

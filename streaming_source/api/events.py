@@ -1,10 +1,9 @@
-"""Messages between an enumerator and its readers (FLIP-27), and how they are written down for their way."""
+"""Messages between an enumerator and its readers, and how they are written down for their way (FLIP-27)."""
 
 from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
@@ -12,9 +11,6 @@ from streaming_source.api.serializer import SimpleVersionedSerializer
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["DataclassEventSerializer", "SourceEvent"]
-
-_Check = Callable[[Any], Any]
-"""The value of a field, made of a JSON value; raises a TypeError if it has another type."""
 
 _VERSION: Final = 1
 
@@ -61,14 +57,14 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
 
     def __init__(self, *kinds: type[SourceEvent]) -> None:
         self._kinds: dict[str, type[SourceEvent]] = {}
-        self._checks: dict[str, dict[str, _Check]] = {}
+        self._types: dict[str, dict[str, Any]] = {}
         for kind in kinds:
             name = kind.__name__
             _require_frozen_event(kind)
             if name in self._kinds:
                 raise TypeError(f"two events are named {name}: {self._kinds[name]!r} and {kind!r}; rename one")
             self._kinds[name] = kind
-            self._checks[name] = _checks_of(kind)
+            self._types[name] = _types_of(kind)
 
     def __reduce__(self) -> tuple[type[DataclassEventSerializer], tuple[type[SourceEvent], ...]]:
         """Copy it by its classes."""
@@ -92,9 +88,8 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         name = type(value).__name__
         if self._kinds.get(name) is not type(value):
             raise TypeError(f"{name} is no event of this serializer, which knows {self._known}: register it")
-        written = {field: getattr(value, field) for field in self._checks[name]}
-        for field, check in self._checks[name].items():
-            _checked(name, field, check, written[field])
+        written = {field: getattr(value, field) for field in self._types[name]}
+        self._checked(name, written)
         event = {"event": name, "fields": written}
         return json.dumps(event, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
 
@@ -117,14 +112,22 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         name, values = read["event"], read["fields"]
         if not isinstance(name, str) or name not in self._kinds:
             raise MalformedDataError(f"a source event is of an unknown class; known are {self._known}")
-        checks = self._checks[name]
-        if not isinstance(values, dict) or values.keys() != checks.keys():
-            raise MalformedDataError(f"a {name} has the fields {sorted(checks)}, and no others")
+        if not isinstance(values, dict) or values.keys() != self._types[name].keys():
+            raise MalformedDataError(f"a {name} has the fields {sorted(self._types[name])}, and no others")
         try:
-            made = {field: _checked(name, field, check, values[field]) for field, check in checks.items()}
-            return self._kinds[name](**made)
+            return self._kinds[name](**self._checked(name, values))
         except (TypeError, ValueError, RecursionError) as error:
             raise MalformedDataError(f"this is no {name}: {error}") from error
+
+    def _checked(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
+        made = {}
+        for field, declared in self._types[name].items():
+            try:
+                made[field] = _checked(declared, values[field])
+            except TypeError as error:
+                # Without the value: events may carry what is nobody else's business.
+                raise TypeError(f"field {field} of {name}: {error}") from None
+        return made
 
     @property
     def _known(self) -> str:
@@ -137,52 +140,56 @@ def _require_frozen_event(kind: type) -> None:
         raise TypeError(f"{kind!r}: an event of this serializer is a frozen dataclass and a SourceEvent")
 
 
-def _checks_of(kind: type) -> dict[str, _Check]:
+def _types_of(kind: type) -> dict[str, Any]:
+    """The declared types of the fields of an event."""
     declared = get_type_hints(kind)
-    return {
-        field.name: _check_of(declared[field.name], f"{kind.__name__}.{field.name}")
-        for field in fields(kind)
-        if field.init
-    }
+    names = [field.name for field in fields(kind) if field.init]
+    for name in names:
+        _require_known(declared[name], f"{kind.__name__}.{name}")
+    return {name: declared[name] for name in names}
 
 
-def _checked(name: str, field: str, check: _Check, value: Any) -> Any:
-    try:
-        return check(value)
-    except TypeError as error:
-        # Without the value: events may carry what is nobody else's business.
-        raise TypeError(f"field {field} of {name}: {error}") from None
-
-
-def _check_of(declared: Any, where: str) -> _Check:
-    """What checks a value against a declared type."""
-    if declared is None or declared is type(None):
-        return _exactly(type(None))
-    if declared in (str, int, bool):
-        return _exactly(declared)
-    if declared is float:
-        return _number
-    if get_origin(declared) in (Union, types.UnionType):
-        return _any_of([_check_of(part, where) for part in get_args(declared)])
+def _require_known(declared: Any, where: str) -> None:
+    parts = get_args(declared)
     if get_origin(declared) is tuple:
-        parts = get_args(declared)
-        if len(parts) == 2 and parts[1] is Ellipsis:
-            return _tuple_of_any_length(_check_of(parts[0], where))
-        return _tuple_of([_check_of(part, where) for part in parts])
-    raise TypeError(
-        f"{where} is declared as {declared!r}: a field of an event is a str, int, float, bool, None, "
-        "a tuple of these, or a union"
-    )
+        parts = parts[:1] if parts[1:] == (...,) else parts
+    elif not parts or get_origin(declared) not in (Union, types.UnionType):
+        if declared in (None, type(None), str, int, float, bool):
+            return
+        raise TypeError(
+            f"{where} is declared as {declared!r}: a field of an event is a str, int, float, bool, None, "
+            "a tuple of these, or a union"
+        )
+    for part in parts:
+        _require_known(part, where)
 
 
-def _exactly(kind: type) -> _Check:
-    def check(value: Any) -> Any:
-        # Not isinstance: True is an int.
-        if type(value) is not kind:
-            raise TypeError(f"must be {kind.__name__}, not {type(value).__name__}")
-        return value
-
-    return check
+def _checked(declared: Any, value: Any) -> Any:
+    """The value of a declared type that a JSON value stands for; a TypeError if it has another type."""
+    if declared is float:
+        return _number(value)
+    parts = get_args(declared)
+    if get_origin(declared) is tuple:
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"must be a list, not {type(value).__name__}")
+        if parts[1:] == (...,):
+            parts = parts[:1] * len(value)
+        if len(value) != len(parts):
+            raise TypeError(f"must have {len(parts)} items, not {len(value)}")
+        return tuple(map(_checked, parts, value))
+    if parts:
+        problems = []
+        for part in parts:
+            try:
+                return _checked(part, value)
+            except TypeError as error:
+                problems.append(str(error))
+        raise TypeError(", or ".join(problems))
+    kind = type(None) if declared is None else declared
+    # Not isinstance: True is an int.
+    if type(value) is not kind:
+        raise TypeError(f"must be {kind.__name__}, not {type(value).__name__}")
+    return value
 
 
 def _number(value: Any) -> float:
@@ -195,39 +202,3 @@ def _number(value: Any) -> float:
     if number - number != 0:
         raise TypeError("must be a finite number")
     return number
-
-
-def _any_of(checks: list[_Check]) -> _Check:
-    def check(value: Any) -> Any:
-        problems = []
-        for one in checks:
-            try:
-                return one(value)
-            except TypeError as error:
-                problems.append(str(error))
-        raise TypeError(", or ".join(problems))
-
-    return check
-
-
-def _tuple_of_any_length(one: _Check) -> _Check:
-    def check(value: Any) -> tuple[Any, ...]:
-        return tuple(map(one, _items(value)))
-
-    return check
-
-
-def _tuple_of(checks: list[_Check]) -> _Check:
-    def check(value: Any) -> tuple[Any, ...]:
-        items = _items(value)
-        if len(items) != len(checks):
-            raise TypeError(f"must have {len(checks)} items, not {len(items)}")
-        return tuple(one(item) for one, item in zip(checks, items, strict=True))
-
-    return check
-
-
-def _items(value: Any) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"must be a list, not {type(value).__name__}")
-    return value

@@ -1,4 +1,4 @@
-"""Where readers put records, and what makes them of what a fetch brought (FLIP-27)."""
+"""From what a fetch brought to the output of a split (FLIP-27)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ReaderOutput(SourceOutput):
 
     @abstractmethod
     def create_output_for_split(self, split_id: str) -> SourceOutput:
-        """The output of a split; the same one when asked again."""
+        """The output of a split; the same one at each call."""
 
     @abstractmethod
     def release_output_for_split(self, split_id: str) -> None:

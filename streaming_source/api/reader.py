@@ -60,12 +60,12 @@ def _no_events(event: SourceEvent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SourceReaderContext:
-    """What a reader knows of where it runs, and whom it can tell.
+    """What a reader knows of where it runs, and its ways to the enumerator.
 
     Attributes
     ----------
     schema
-        Columns to read, in Arrow's types: those that the query asked the source for.
+        Columns to read, in Arrow's types: those that the query needs.
     index_of_subtask
         Which of the readers of the source this is, from 0.
     pauses_splits
@@ -73,9 +73,9 @@ class SourceReaderContext:
     allow_unaligned_source_splits
         Whether splits that cannot be paused may run ahead. If not, such a reader refuses to start.
     send_split_request
-        `send_split_request()` asks the enumerator for a split.
+        `send_split_request()` requests a split.
     send_source_event_to_coordinator
-        `send_source_event_to_coordinator(event)` hands an event to the enumerator.
+        `send_source_event_to_coordinator(event)` sends an event to the enumerator.
     clients
         Where a `SplitReader` takes clients that are expensive to make, and keeps them for the next micro-batch.
     metrics
@@ -127,16 +127,10 @@ class SourceReader(ABC, Generic[SplitT]):
         """The splits that are not finished, as of the records emitted."""
 
     def notify_checkpoint_complete(self) -> None:
-        """What was emitted before the last `snapshot_state` will not be asked for again."""
+        """What was emitted before the last `snapshot_state` will not be read again."""
 
     def handle_source_events(self, event: SourceEvent) -> None:
-        """Take an event from the enumerator. A reader that expects some overrides this; to others one is an error.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
-        """
+        """Take an event from the enumerator. A reader that expects some overrides this; to others one is an error."""
         raise UnsupportedOperationError(
             f"{type(self).__name__} understands no source events, but was sent a {type(event).__name__}: "
             "override handle_source_events"
@@ -149,11 +143,6 @@ class SourceReader(ABC, Generic[SplitT]):
         ----------
         to_pause, to_resume
             Ids; those of splits that are not read (yet) are fine.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
         """
         raise UnsupportedOperationError(f"{type(self).__name__} cannot pause splits: override pause_or_resume_splits")
 

@@ -47,23 +47,11 @@ class SourceSplit(ABC):
         return None
 
     def at(self, position: int) -> Self:
-        """The split in the state in which `position` is next. A dataclass with that field need not override it.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            If the split is no such dataclass.
-        """
+        """The split in the state in which `position` is next. Override it unless that is a field of a dataclass."""
         return self._with("at", "position", position)
 
     def until(self, stop: int) -> Self:
-        """The split for a reader that shall stop there. A dataclass with that field need not override it.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            If the split is no such dataclass.
-        """
+        """The split for a reader that shall stop there. Override it unless `stop` is a field of a dataclass."""
         return self._with("until", "stop", stop)
 
     def origin(self) -> Self:
@@ -85,12 +73,8 @@ class RecordSplit(SourceSplit):
 
     Attributes
     ----------
-    split_id
-        Stable over the life of the source; unique in it.
-    position
-        Where reading goes on.
-    stop
-        Where reading ends, or None.
+    split_id, position, stop
+        See `SourceSplit`.
     start
         Where reading began; by default where it goes on.
 

@@ -178,7 +178,7 @@ class SplitReader(ABC, Generic[SplitT]):
     """Fetches records of the splits that it was given, in order within each split.
 
     Each has a thread of its own, which makes all calls but `wake_up`, one after another: no locks are needed beside
-    those that `wake_up` asks for. A reader makes a new one for each of its threads; they share nothing.
+    those that `wake_up` needs. A reader makes a new one for each of its threads; they share nothing.
     """
 
     @abstractmethod
@@ -202,13 +202,7 @@ class SplitReader(ABC, Generic[SplitT]):
         """
 
     def pause_or_resume_splits(self, to_pause: Sequence[SplitT], to_resume: Sequence[SplitT]) -> None:
-        """Fetch nothing of some splits until they are resumed; override it where one fetch reads several splits.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            Unless it is overridden.
-        """
+        """Fetch nothing of some splits until they are resumed; override it where one fetch reads several splits."""
         raise UnsupportedOperationError(
             f"{type(self).__name__} cannot pause splits: override pause_or_resume_splits, "
             "or read each split with a fetcher of its own (Fetching.per_split())"

@@ -2,16 +2,14 @@
 
 from streaming_source.coordinator.assignment import assign_ranges
 from streaming_source.coordinator.calls import monotonic_us, processing_time_us
+from streaming_source.coordinator.context import AssignmentTracker
 from streaming_source.coordinator.coordinator import SourceCoordinator
-from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.tracker import AssignmentTracker
 from streaming_source.coordinator.workers import WorkerPool, Workers
 
 __all__ = [
     "AssignmentTracker",
-    "GroupExchange",
     "ReadRules",
     "SourceCoordinator",
     "SourceState",

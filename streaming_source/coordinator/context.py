@@ -1,10 +1,10 @@
-"""What an enumerator asks of its planner, and what the planner learns from it."""
+"""The planner as its enumerator sees it."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ from alignment.events import (
 from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
-    MetricGroup,
     ReaderInfo,
     SourceEvent,
     SourceSplit,
@@ -33,15 +32,73 @@ from streaming_source.api import (
     SplitsAssignment,
 )
 from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.tracker import AssignmentTracker
 from streaming_source.coordinator.workers import Workers
 from streaming_source.exceptions import SourceError
 
-__all__ = ["CoordinatorContext"]
+__all__ = ["AssignmentTracker", "CoordinatorContext"]
 
 T = TypeVar("T")
 U = TypeVar("U")
 SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+Assignments: TypeAlias = dict[int, list[SplitT]]
+
+
+class AssignmentTracker(Generic[SplitT]):
+    """Splits by reader, and by the first checkpoint that has them.
+
+    A checkpoint is a state handed out to Spark, its id the state's number. Assignments are *uncheckpointed* until the
+    next state is made, and forgotten when the micro-batch that leads to the state is committed.
+
+    Attributes
+    ----------
+    uncheckpointed
+        Assigned since the last state, by reader.
+    by_checkpoint
+        By state that is not committed, oldest first, and by reader.
+
+    Examples
+    --------
+    >>> from streaming_source.api import RecordSplit
+    >>> tracker = AssignmentTracker()
+    >>> tracker.record({0: [RecordSplit("a")]})
+    >>> tracker.on_checkpoint(100)
+    >>> tracker.record({0: [RecordSplit("b")]})
+    >>> [split.split_id for split in tracker.take_back(0, 100)]
+    ['b']
+    """
+
+    def __init__(self) -> None:
+        self.uncheckpointed: Assignments[SplitT] = {}
+        self.by_checkpoint: dict[int, Assignments[SplitT]] = {}
+
+    def record(self, assignment: Mapping[int, Sequence[SplitT]]) -> None:
+        """Splits were assigned. O(splits)."""
+        for subtask_id, splits in assignment.items():
+            if splits:
+                self.uncheckpointed.setdefault(subtask_id, []).extend(splits)
+
+    def on_checkpoint(self, checkpoint_id: int) -> None:
+        """A state was made, and has all that was assigned so far. O(1)."""
+        self.by_checkpoint[checkpoint_id] = self.uncheckpointed
+        self.uncheckpointed = {}
+
+    def on_complete(self, checkpoint_id: int) -> None:
+        """The micro-batch that leads to a state is committed: nothing before it comes back. O(states)."""
+        for known in [known for known in self.by_checkpoint if known <= checkpoint_id]:
+            del self.by_checkpoint[known]
+
+    def take_back(self, subtask_id: int, checkpoint_id: int) -> list[SplitT]:
+        """Take from a reader what it was assigned after a state, in the order in which it was. O(states + splits)."""
+        later = [self.by_checkpoint[known] for known in sorted(self.by_checkpoint) if known > checkpoint_id]
+        return [split for entry in [*later, self.uncheckpointed] for split in entry.pop(subtask_id, [])]
+
+    def forget_after(self, checkpoint_id: int) -> list[int]:
+        """Forget the states after one, which are given up; their ids."""
+        given_up = sorted(known for known in self.by_checkpoint if known > checkpoint_id)
+        for known in given_up:
+            del self.by_checkpoint[known]
+        return given_up
 
 
 class CoordinatorContext(SplitEnumeratorContext[SplitT]):
@@ -92,15 +149,13 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         supports_opaque_blocks: bool = False,
     ) -> None:
         self._parallelism = parallelism
-        self._out_of_orderness_us = out_of_orderness_us
-        self._can_ask = supports_opaque_blocks
-        self._assigner = assigner
-        self._schema = schema
+        self.out_of_orderness_us = out_of_orderness_us
+        self.supports_opaque_blocks = supports_opaque_blocks
+        self.timestamp_assigner = assigner
+        self.schema = schema
         self._is_hosted = self._probes_records = False
-        self._time_limit_us: int | None = None
         self._calls = calls
         self._workers = workers
-        self._metrics = MetricGroup()
         self._events: dict[int, list[SourceEvent]] = {}
         self.readers: dict[int, ReaderInfo] = {}
         self.asking: deque[int] = deque()
@@ -125,7 +180,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.engine = engine
         self._is_hosted = True
         self._probes_records = probes_records
-        self._time_limit_us = time_limit_us
+        self.event_time_limit_us = time_limit_us
 
     def take_added(self) -> list[SplitT]:
         """Splits assigned since the last call."""
@@ -201,37 +256,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         """See `SplitEnumeratorContext`."""
         return self._workers.map(function, items)
 
-    @property
-    def metric_group(self) -> MetricGroup:
-        """See `SplitEnumeratorContext`."""
-        return self._metrics
-
     # ---- event times ---------------------------------------------------------------------------------------------
-
-    @property
-    def timestamp_assigner(self) -> TimestampAssigner:
-        """See `SplitEnumeratorContext`."""
-        return self._assigner
-
-    @property
-    def event_time_limit_us(self) -> int | None:
-        """See `SplitEnumeratorContext`."""
-        return self._time_limit_us
-
-    @property
-    def out_of_orderness_us(self) -> int | None:
-        """See `SplitEnumeratorContext`."""
-        return self._out_of_orderness_us
-
-    @property
-    def supports_opaque_blocks(self) -> bool:
-        """See `SplitEnumeratorContext`."""
-        return self._can_ask
-
-    @property
-    def schema(self) -> pa.Schema:
-        """See `SplitEnumeratorContext`."""
-        return self._schema
 
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         """See `SplitEnumeratorContext`."""

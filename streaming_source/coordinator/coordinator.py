@@ -14,14 +14,11 @@ import pyarrow as pa
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked
-from alignment.explain import Explanation
 from alignment.plan.model import MicroBatchPlan
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times.indexed import IndexedTimes
-from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_membership import GroupMembership
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.state import SourceState
@@ -29,7 +26,9 @@ from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import SourceError
 
 if TYPE_CHECKING:
+    from alignment.explain import Explanation
     from alignment.recording import Recorder
+    from streaming_source.coordinator.group_exchange import GroupExchange, GroupMembership
 
 __all__ = ["SourceCoordinator"]
 
@@ -90,7 +89,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._now_us = now_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
-        self._group = GroupMembership(meeting)
+        self._group: GroupMembership | None = None
+        if meeting is not None:
+            from streaming_source.coordinator.group_exchange import GroupMembership
+
+            self._group = GroupMembership(meeting)
         self._recorder = recorder
         # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
         self._drains_from_us: int | None = None
@@ -152,7 +155,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._started = False
         self._begin_from(state)
         alignment = self._rules.strategy.alignment
-        if alignment is not None and not self.is_draining:
+        if self._group is not None and alignment is not None and not self.is_draining:
             self._group.start(self.runtime.calls, alignment.update_interval_us / 1e6, self._plan_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
@@ -194,7 +197,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def close(self) -> None:
         """End discovery."""
-        self._group.leave()
+        if self._group is not None:
+            self._group.leave()
         try:
             if self._runtime is not None:
                 self._runtime.event_times.close()
@@ -324,16 +328,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._look_again = False
         if blocked := self.host.enumerator.blocked_splits():
             engine.apply(SplitsBlocked(frozenset(blocked)))
-        if not self.is_draining:
-            engine.apply(GroupLimitMoved(self._group.limit_us()))
+        # A snapshot says nothing of the time that passes while it is read.
+        group = None if self.is_draining else self._group
+        if group is not None:
+            engine.apply(GroupLimitMoved(group.limit_us()))
         runtime.event_times.before_plan()
         plan = engine.plan(self._now_us(), max_rows)
         is_news = self._announce_again or engine.has_news(plan)
         if is_news:
             self._hand_out(plan)
-        # A snapshot says nothing of the time that passes while it is read.
-        if not self.is_draining:
-            self._group.tell(plan.slowest_us, engine.nearest_us)
+        if group is not None:
+            group.report(plan.slowest_us, engine.nearest_us)
         return is_news
 
     def _look_for_more(self) -> None:
@@ -388,9 +393,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
         # a source that says nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
-        if len(state.table) and not self.is_draining:
+        if self._group is not None and len(state.table) and not self.is_draining:
             # The others may be asked before this source, which until then is where it was (FLINK-40505).
-            self._group.tell(state.table.slowest_counting(), None)
+            self._group.report(state.table.slowest_counting(), None)
 
     def _drain_engine(self) -> None:
         assert self._drains_from_us is not None

@@ -1,4 +1,4 @@
-"""Where the sources of one application that name the same alignment group leave word for each other."""
+"""How the sources of one application that name the same alignment group exchange their reports."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from typing import Final
 
 from alignment.drift import SourceReport, source_limit
 from alignment.watermarks import MAX_WATERMARK
+from streaming_source.coordinator.calls import AsyncCalls
 
-__all__ = ["GroupExchange"]
+__all__ = ["GroupExchange", "GroupMembership"]
 
 _log = logging.getLogger(__name__)
 
 _BUSY_S: Final = 0.1
 """How long a plan waits for another source's transaction, each of which takes well under a millisecond."""
+
+_LISTEN_S: Final = 0.05
+"""How often a source that waits for the others looks whether it may go on: an exchange costs well under a millisecond,
+and a backlog of two queries moves on by a drift each time (FLINK-37399)."""
 
 _LEASE_INTERVALS: Final = 10
 _SHORTEST_LEASE_US: Final = 10_000_000
@@ -35,7 +40,7 @@ _TABLE: Final = """
 
 
 class GroupExchange:
-    """One source's seat in a group of sources whose planners run on one host.
+    """One source's part in a group of sources whose planners run on one host.
 
     Each planner process writes its last `SourceReport` into a SQLite file that all planners of the application know,
     reads those of the others, and takes its limit from them. A report counts for a *lease* from when it was written,
@@ -86,23 +91,23 @@ class GroupExchange:
         self.source_id = uuid.uuid4().hex
 
     def report(self, watermark: int | None, next_us: int | None) -> int:
-        """Say how far this source is, and take its limit. From any thread; see `SourceReport`."""
+        """Write how far this source is, and take its limit. From any thread; see `SourceReport`."""
         with self._lock:
             self._report = SourceReport(self._report.max_drift_us, watermark, next_us)
             return self._exchange()
 
     def renew(self) -> int:
-        """Say the same again, and take the limit. From any thread."""
+        """Renew the report, and take the limit. From any thread."""
         with self._lock:
             return self._exchange()
 
-    def keep_seat(self, *, listens: bool) -> int:
-        """Say the same again once an interval has passed. From any thread.
+    def renew_when_due(self, *, reads: bool) -> int:
+        """Renew the report once an interval has passed. From any thread.
 
         Parameters
         ----------
-        listens
-            Take the limit also if it has not: the others may have said something.
+        reads
+            Take the limit also if it has not: other reports may have changed.
 
         Returns
         -------
@@ -112,10 +117,10 @@ class GroupExchange:
         with self._lock:
             if self._now_us() - self._last_try_us >= self._interval_us:
                 return self._exchange()
-            return self._exchange(says=False) if listens else self._limit_us
+            return self._exchange(writes=False) if reads else self._limit_us
 
     def leave(self) -> None:
-        """Hold nobody back any more, whatever is still said. A process that ends without it has left all the same."""
+        """Hold nobody back any more, whatever is still reported. A process that ends has left without it."""
         with self._lock:
             self._has_left = True
             try:
@@ -126,16 +131,16 @@ class GroupExchange:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _exchange(self, *, says: bool = True) -> int:
+    def _exchange(self, *, writes: bool = True) -> int:
         if self._has_left:
             return self._limit_us
         now_us = self._now_us()
-        self._last_try_us = now_us if says else self._last_try_us
+        self._last_try_us = now_us if writes else self._last_try_us
         try:
             with closing(self._open()) as file, file:
-                if says:
-                    self._say(file, now_us)
-                reports = self._hear(file, now_us)
+                if writes:
+                    self._write(file, now_us)
+                reports = self._read(file, now_us)
         except sqlite3.Error as error:
             self._warn(error)
             if now_us - self._last_exchange_us >= self._lease_us:
@@ -146,7 +151,7 @@ class GroupExchange:
             self._limit_us = source_limit(self.source_id, reports)
         return self._limit_us
 
-    def _say(self, file: sqlite3.Connection, now_us: int) -> None:
+    def _write(self, file: sqlite3.Connection, now_us: int) -> None:
         own = self._report
         row = (self._group, self.source_id, os.getpid(), now_us + self._lease_us)
         file.execute("BEGIN IMMEDIATE")
@@ -155,8 +160,8 @@ class GroupExchange:
             (*row, own.max_drift_us, own.watermark, own.next_us),
         )
 
-    def _hear(self, file: sqlite3.Connection, now_us: int) -> dict[str, SourceReport]:
-        """What those say that are there; what the others said is removed by the next who speaks."""
+    def _read(self, file: sqlite3.Connection, now_us: int) -> dict[str, SourceReport]:
+        """The reports of the members that live; the next transaction that writes removes the others."""
         found = file.execute(
             "SELECT source, pid, until_us, max_drift_us, watermark, next_us FROM report WHERE meeting = ?",
             (self._group,),
@@ -194,6 +199,67 @@ class GroupExchange:
                 error,
                 self._lease_us // 1_000_000,
             )
+
+
+class GroupMembership:
+    """A planner's part in its group: takes the limit before a plan, and reports after it how far the source is.
+
+    Parameters
+    ----------
+    exchange
+        With the other members.
+    """
+
+    def __init__(self, exchange: GroupExchange) -> None:
+        self._exchange = exchange
+        self._limit_us = MAX_WATERMARK
+        self._waits = False
+
+    def start(self, calls: AsyncCalls, interval_s: float, on_change: Callable[[], None]) -> None:
+        """Have the report renewed again and again; `on_change` is called when what waits may go on.
+
+        It is renewed on a worker, whatever the coordinator's thread does: a source is not dead because its micro-batch
+        takes longer than its lease.
+        """
+        is_posted = False
+
+        def changed() -> None:
+            nonlocal is_posted
+            is_posted = False
+            on_change()
+
+        def renew() -> None:
+            nonlocal is_posted
+            limit_us = self._exchange.renew_when_due(reads=self._waits)
+            if self._waits and limit_us != self._limit_us and not is_posted:
+                is_posted = True
+                calls.post(changed)
+
+        calls.repeat(renew, min(interval_s, _LISTEN_S))
+
+    def limit_us(self) -> int:
+        """The bound for the next plan; `MAX_WATERMARK` for none."""
+        self._limit_us = self._exchange.renew()
+        return self._limit_us
+
+    def report(self, slowest_us: int | None, nearest_us: Callable[[], int | None] | None) -> None:
+        """How far the source is after a plan.
+
+        Parameters
+        ----------
+        slowest_us
+            The smallest watermark of its splits that count; None if none counts.
+        nearest_us
+            Finds the event time of the record that would be read next, None if all that is there was read; None for a
+            state that nobody has planned from yet.
+        """
+        nearest = None if nearest_us is None else nearest_us()
+        self._waits = nearest is not None
+        self._exchange.report(slowest_us, nearest)
+
+    def leave(self) -> None:
+        """Hold nobody back any more."""
+        self._exchange.leave()
 
 
 def _is_alive(pid: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from alignment.plan.by_index import PlanningRules
+from alignment.plan.model import PlanningRules
 from alignment.strategy import WatermarkStrategy
 
 __all__ = ["READ_AHEAD_ROWS", "ReadRules"]
@@ -33,7 +33,8 @@ class ReadRules:
     reports
         Event times of a source without an index are learnt from what its readers report, not by reading ahead.
     read_ahead_rows
-        Of a source without an index: records that the planner may have read ahead of the readers, at least 1.
+        Of a source without an index: records that the planner may have read ahead of the readers, over all splits; at
+        least 1. Each costs 8 bytes, 16 where positions have gaps.
     """
 
     strategy: WatermarkStrategy
@@ -42,9 +43,9 @@ class ReadRules:
     announces: bool = False
     group: str | None = None
     reports: bool = False
-    read_ahead_rows: int = READ_AHEAD_ROWS
+    read_ahead_rows: int = 4_000_000
 
     @property
-    def asks(self) -> bool:
-        """Whether watermarks follow from a bound and one event time of each cut: blocks can then be asked."""
+    def supports_opaque_blocks(self) -> bool:
+        """Whether watermarks follow from a bound and one event time of each cut."""
         return self.planning.out_of_orderness_us is not None and not self.planning.perfect and not self.reports

@@ -14,7 +14,6 @@ import pyarrow as pa
 from alignment.engine import Engine
 from alignment.events import RangesReported, Restored
 from alignment.index import EventTimeIndex, EventTimeLoader
-from alignment.plan.by_reports import ReactivePlanner
 from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
@@ -31,6 +30,7 @@ from streaming_source.coordinator.workers import Workers
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:
+    from alignment.plan.by_reports import ReactivePlanner
     from alignment.recording import Recorder
 
 __all__ = ["SourceRuntime"]
@@ -48,7 +48,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     calls
         The coordinator's thread, and what is done off it.
     context
-        What the enumerator asks for and tells.
+        What the enumerator knows of its planner.
     host
         Runs the enumerator.
     event_times
@@ -104,7 +104,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             calls,
             workers,
             strategy.out_of_orderness_us,
-            supports_opaque_blocks=rules.asks,
+            supports_opaque_blocks=rules.supports_opaque_blocks,
         )
         if checkpoint is None:
             enumerator = source.create_enumerator(context)
@@ -243,11 +243,17 @@ def _engine_of(event_times: EventTimeProvider[Any], rules: ReadRules, recorder: 
     if recorder is not None:
         recorder.start(rules.planning, strategy.idle_timeout_us, limit_us, by_reports=rules.reports)
         load, locate = recorder.loading(load), locate and recorder.locating(locate)
+    reactive: ReactivePlanner | None = None
+    if rules.reports:
+        # Here and not above: most queries plan by an index.
+        from alignment.plan.by_reports import ReactivePlanner
+
+        reactive = ReactivePlanner(rules.planning)
     return Engine(
         rules.planning,
         EventTimeIndex(load, cached_times=event_times.cached_times, locate=locate),
         idle_timeout_us=strategy.idle_timeout_us,
-        reactive=ReactivePlanner(rules.planning) if rules.reports else None,
+        reactive=reactive,
         create_generator=None if strategy.generator_supplier is None else strategy.create_watermark_generator,
         time_limit_us=limit_us,
         record=None if recorder is None else recorder.write,

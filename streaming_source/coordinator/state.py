@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import SplitTable
+from alignment.plan.model import SplitTable
 from streaming_source.api import SourceSplit
 
 __all__ = ["SourceState"]

@@ -66,7 +66,7 @@ class GatewayClient:
     >>> from alignment.reports import RangeReport
     >>> address = GatewayAddress("127.0.0.1", 1, "0123456789abcdef", token="nobody listens at port 1")
     >>> messages = GatewayClient(address).for_task(batch=7, subtask_id=0, attempt=0)
-    >>> messages.send_reports([RangeReport("orders", start=0, stop=10, rows=10)])
+    >>> messages.send_reports([RangeReport("orders", start=0, stop=10)])
     False
     """
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from alignment.reports import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent, SourceSplit
@@ -15,13 +15,10 @@ from streaming_source.gateway import GatewayAddress, GatewayServer, TaskMessages
 from streaming_source.spark.observed_times import ObservedTimes
 from streaming_source.spark.options import FrameOptions
 
-__all__ = ["ANSWERS_S", "PlannerChannel", "ReaderChannel"]
+__all__ = ["PlannerChannel", "ReaderChannel"]
 
 _TURN_S: Final = 0.5
 """How long a task that wants something waits for the planner to be free. If it is not, it is answered later."""
-
-ANSWERS_S: Final = 0.1
-"""How often a reader that has sent an event is given what the enumerator answered."""
 
 
 class PlannerChannel:
@@ -108,11 +105,15 @@ class ReaderChannel:
 
     Attributes
     ----------
+    ANSWERS_S
+        How often a reader that has sent an event is given what the enumerator answered.
     observed
         Where to sum up event times; None if they are not to be reported.
     awaits_events
         Whether something was sent that the enumerator may answer.
     """
+
+    ANSWERS_S: ClassVar = 0.1
 
     def __init__(self, messages: TaskMessages, *, reports: bool) -> None:
         self._messages = messages
@@ -135,7 +136,7 @@ class ReaderChannel:
         now = time.monotonic()
         if not self.awaits_events or now < self._asks_at:
             return []
-        self._asks_at = now + ANSWERS_S
+        self._asks_at = now + self.ANSWERS_S
         return self._messages.take_events()
 
 

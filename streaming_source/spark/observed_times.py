@@ -1,4 +1,4 @@
-"""What a task saw of event times, for the planner to hear of."""
+"""What a task saw of event times, for its reports to the planner."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ __all__ = ["ObservedTimes"]
 
 @dataclass(slots=True)
 class _Seen:
-    rows: int = 0
     min_us: int = NO_TIMESTAMP
     max_us: int = NO_TIMESTAMP
     late: int = 0
-    invalid: int = 0
-    disorder_us: int = 0
 
 
 class ObservedTimes:
@@ -43,20 +40,14 @@ class ObservedTimes:
         late
             `bool[n]`: which of them are at or below the announced watermark.
         """
-        seen = self._by_split.setdefault(split_id, _Seen())
-        seen.rows += len(times)
         valid = times.valid_values
-        seen.invalid += len(times) - valid.size
         if not valid.size:
             return
+        seen = self._by_split.setdefault(split_id, _Seen())
         seen.late += int(np.count_nonzero(late))
-        latest = np.maximum.accumulate(valid)
-        if seen.max_us != NO_TIMESTAMP:
-            latest = np.maximum(latest, seen.max_us)
-        seen.disorder_us = max(seen.disorder_us, int((latest - valid).max()))
         earliest = int(valid.min())
         seen.min_us = earliest if seen.min_us == NO_TIMESTAMP else min(seen.min_us, earliest)
-        seen.max_us = int(latest[-1])
+        seen.max_us = max(seen.max_us, int(valid.max()))
 
     def take(self, ranges: Iterable[SourceSplit]) -> list[RangeReport]:
         """Reports of ranges that were read to their ends, one of each split; what was summed up of them is let go."""
@@ -64,17 +55,5 @@ class ObservedTimes:
         for split in ranges:
             seen = self._by_split.pop(split.split_id, _Seen())
             stop = split.position if split.stop is None else split.stop
-            reports.append(
-                RangeReport(
-                    split.split_id,
-                    split.position,
-                    stop,
-                    seen.rows,
-                    seen.min_us,
-                    seen.max_us,
-                    seen.late,
-                    seen.invalid,
-                    seen.disorder_us,
-                )
-            )
+            reports.append(RangeReport(split.split_id, split.position, stop, seen.min_us, seen.max_us, seen.late))
         return reports

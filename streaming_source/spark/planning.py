@@ -15,7 +15,6 @@ from alignment.iso8601 import format_timestamp
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Source
 from streaming_source.coordinator import (
-    GroupExchange,
     ReadRules,
     SourceCoordinator,
     SourceState,
@@ -31,6 +30,7 @@ from streaming_source.spark.watermark_rows import watermark_row_time
 
 if TYPE_CHECKING:
     from alignment.recording import Recorder
+    from streaming_source.coordinator.group_exchange import GroupExchange
     from streaming_source.spark.channel import PlannerChannel
 
 __all__ = ["StreamPlanning"]
@@ -188,6 +188,8 @@ def _meeting(rules: ReadRules) -> GroupExchange | None:
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
         return None
+    from streaming_source.coordinator.group_exchange import GroupExchange
+
     return GroupExchange(
         _meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, monotonic_us
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,10 @@ from alignment.timestamps import NO_TIMESTAMP, EventTimes, TimestampAssigner
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.exceptions import LateRecordError, SchemaError
-from streaming_source.spark.observed_times import ObservedTimes
 from streaming_source.spark.options import FrameOptions
+
+if TYPE_CHECKING:
+    from streaming_source.spark.observed_times import ObservedTimes
 
 __all__ = ["FrameOutput", "RowShaper"]
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from streaming_source.api import InputStatus, Source, SourceEvent, SourceReaderContext, SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
-from streaming_source.gateway import GatewayAddress, GatewayClient
 from streaming_source.reader import create_reader
-from streaming_source.spark.channel import ANSWERS_S, ReaderChannel
 from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.rows import FrameOutput, RowShaper
+
+if TYPE_CHECKING:
+    from streaming_source.gateway import GatewayAddress
+    from streaming_source.spark.channel import ReaderChannel
 
 __all__ = ["read_splits"]
 
@@ -86,12 +88,13 @@ def _read(
         output = FrameOutput(shaper)
         while (status := reader.poll_next(output)) is not InputStatus.END_OF_INPUT:
             yield from output.take()
-            awaits_events = channel is not None and channel.awaits_events
-            if channel is not None and awaits_events:
+            answers_s = None
+            if channel is not None and channel.awaits_events:
+                answers_s = channel.ANSWERS_S
                 for event in channel.take_events():
                     reader.handle_source_events(event)
             if status is InputStatus.NOTHING_AVAILABLE:
-                wait([reader.is_available()], ANSWERS_S if awaits_events else None)
+                wait([reader.is_available()], answers_s)
         yield from output.take()
     finally:
         reader.close()
@@ -100,6 +103,10 @@ def _read(
 def _channel(
     source: Source[Any, Any], partition: AlignedInputPartition, gateway: GatewayAddress, *, reports: bool
 ) -> ReaderChannel:
+    # Few queries have one: a worker process need not load sockets and TLS.
+    from streaming_source.gateway import GatewayClient
+    from streaming_source.spark.channel import ReaderChannel
+
     task = TaskContext.get()
     attempt = 0 if task is None else task.taskAttemptId()
     serializer = source.source_event_serializer

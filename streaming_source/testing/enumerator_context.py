@@ -1,4 +1,4 @@
-"""A context for tests of an enumerator alone: it notes what it is told."""
+"""A context for tests of an enumerator alone: it notes every call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
 from streaming_source.api import (
-    MetricGroup,
     ReaderInfo,
     SourceEvent,
     SourceSplit,
@@ -57,8 +56,8 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         Of all calls so far, None for those without.
     blocks
         `(rows, smallest, largest event time)` by split.
-    asked_blocks
-        Rows and maximum of each block that is asked, by split id.
+    opaque_blocks
+        Rows and maximum of each opaque block, by split id.
     complete
         Ids of the splits to which no record will be added, in the order in which that was said.
     abandoned
@@ -79,10 +78,10 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         out_of_orderness_us: int | None = None,
     ) -> None:
         self._parallelism = parallelism
-        self._schema = schema or pa.schema([])
-        self._assigner = assigner or RecordTimestampAssigner()
-        self._out_of_orderness_us = out_of_orderness_us
-        self._metrics = MetricGroup()
+        self.schema = schema or pa.schema([])
+        self.timestamp_assigner = assigner or RecordTimestampAssigner()
+        self.out_of_orderness_us = out_of_orderness_us
+        self.supports_opaque_blocks = True
         self.readers: dict[int, ReaderInfo] = {}
         self.assigned: dict[int, list[SplitT]] = {}
         self.without_more: set[int] = set()
@@ -90,7 +89,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         self.calls: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None], bool]] = []
         self.periods: list[float | None] = []
         self.blocks: dict[str, list[tuple[int, int, int]]] = {}
-        self.asked_blocks: dict[str, list[tuple[int, int]]] = {}
+        self.opaque_blocks: dict[str, list[tuple[int, int]]] = {}
         self.complete: list[str] = []
         self.abandoned: list[str] = []
         self.horizon_us: int | None = None
@@ -164,36 +163,6 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         """See `SplitEnumeratorContext`."""
         return [function(item) for item in items]
 
-    @property
-    def metric_group(self) -> MetricGroup:
-        """See `SplitEnumeratorContext`."""
-        return self._metrics
-
-    @property
-    def timestamp_assigner(self) -> TimestampAssigner:
-        """See `SplitEnumeratorContext`."""
-        return self._assigner
-
-    @property
-    def event_time_limit_us(self) -> int | None:
-        """See `SplitEnumeratorContext`. There is none."""
-        return None
-
-    @property
-    def out_of_orderness_us(self) -> int | None:
-        """See `SplitEnumeratorContext`."""
-        return self._out_of_orderness_us
-
-    @property
-    def supports_opaque_blocks(self) -> bool:
-        """See `SplitEnumeratorContext`. Always."""
-        return True
-
-    @property
-    def schema(self) -> pa.Schema:
-        """See `SplitEnumeratorContext`."""
-        return self._schema
-
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         """See `SplitEnumeratorContext`."""
         columns = [np.atleast_1d(np.asarray(column, np.int64)).tolist() for column in (rows, min_us, max_us)]
@@ -201,7 +170,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
 
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
         """See `SplitEnumeratorContext`."""
-        self.asked_blocks.setdefault(split_id, []).append((rows, max_us))
+        self.opaque_blocks.setdefault(split_id, []).append((rows, max_us))
 
     def expect_records(self, ends: Mapping[str, int]) -> None:
         """See `SplitEnumeratorContext`."""

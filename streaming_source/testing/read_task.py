@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 from alignment.reports import RangeReport
@@ -103,13 +102,7 @@ def reports_of(ranges: Sequence[SourceSplit], records: Sequence[EmittedRecord]) 
         read = [r.time_us for r in records if r.split_id == split.split_id and split.position <= r.position < stop]
         timed = [time_us for time_us in read if time_us != NO_TIMESTAMP]
         earliest, latest = min(timed, default=NO_TIMESTAMP), max(timed, default=NO_TIMESTAMP)
-        disorder = max((before - time for before, time in zip(accumulate(timed, max), timed, strict=True)), default=0)
-        invalid = len(read) - len(timed)
-        reports.append(
-            RangeReport(
-                split.split_id, split.position, stop, len(read), earliest, latest, invalid=invalid, disorder_us=disorder
-            )
-        )
+        reports.append(RangeReport(split.split_id, split.position, stop, earliest, latest))
     return reports
 
 

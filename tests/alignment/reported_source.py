@@ -127,11 +127,9 @@ class ReportedSource:
                     split_id,
                     begin,
                     end,
-                    end - begin,
                     min(timed, default=NO_TIMESTAMP),
                     max(timed, default=NO_TIMESTAMP),
                     sum(time <= self.combined for time in timed),
-                    len(times) - len(timed),
                 )
             )
 

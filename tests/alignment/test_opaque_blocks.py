@@ -14,6 +14,7 @@ from alignment.index import EventTimeIndex
 from alignment.plan.by_index import LimitedBy, MicroBatchPlan
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
+from tests.alignment.index_blocks import n_blocks
 from tests.alignment.naive_planner import NaivePlan, watermark_of
 from tests.alignment.planned_source import CACHED_TIMES, Block, PlannedSource
 from tests.alignment.test_planner_random import SourceWalk
@@ -79,7 +80,7 @@ def test_cuts_are_those_of_plain_lists_and_no_question_is_asked_twice(
 ) -> None:
     asked = Asked(times, rows)
     index, positions = asked.index, asked.start()
-    told = index.n_blocks
+    told = n_blocks(index)
     for _ in range(data.draw(st.integers(1, 6))):
         bound = data.draw(st.integers(-1, 21))
         logs = [times[i][p:] for i, p in zip(index.split_ids, positions.tolist(), strict=True)]
@@ -105,7 +106,7 @@ def test_cuts_are_those_of_plain_lists_and_no_question_is_asked_twice(
             index.forget_before(positions)
     every = [question for step in asked.questions for question in step]
     assert len(set(every)) == len(every)
-    assert index.n_blocks <= told + 2 * len(every)
+    assert n_blocks(index) <= told + 2 * len(every)
 
 
 @settings(max_examples=examples(300), deadline=None)

@@ -154,10 +154,3 @@ def test_an_error_of_the_listing_fails_the_query() -> None:
     listing.enumerator._discover = fail
     with pytest.raises(OSError, match="no such place"):
         listing.context.run_calls()
-
-
-def test_how_many_splits_wait_is_counted() -> None:
-    listing = Listing("a", "b", "c", continuous=False)
-    listing.context.run_calls()
-    listing.enumerator.handle_split_request(0)
-    assert listing.context.metric_group.values() == {"unassignedSplits": 2}

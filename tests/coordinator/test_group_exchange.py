@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.coordinator import GroupExchange
+from streaming_source.coordinator.group_exchange import GroupExchange
 
 INTERVAL_US = 1_000_000
 LEASE_US = 10_000_000
@@ -70,7 +70,7 @@ def test_what_is_on_its_way_when_a_source_leaves_does_not_bring_it_back(join: Jo
     slow.report(200, 201)
     slow.leave()
     clock.now_us += INTERVAL_US
-    slow.keep_seat(listens=True)
+    slow.renew_when_due(reads=True)
     slow.report(300, 301)
     assert fast.report(1_000, 1_001) == MAX_WATERMARK
 
@@ -92,11 +92,11 @@ def test_who_listens_hears_at_once_and_says_the_same_again_after_an_interval(joi
     slow.report(200, 201)
     assert fast.report(1_000, 1_001) == 210
     slow.report(300, 301)
-    assert fast.keep_seat(listens=False) == 210
-    assert fast.keep_seat(listens=True) == 310
+    assert fast.renew_when_due(reads=False) == 210
+    assert fast.renew_when_due(reads=True) == 310
     slow.report(400, 401)
     clock.now_us += INTERVAL_US
-    assert fast.keep_seat(listens=False) == 410
+    assert fast.renew_when_due(reads=False) == 410
     # It has said so: its lease goes on from there.
     clock.now_us += LEASE_US - 1
     assert slow.renew() == 1_010
@@ -110,7 +110,7 @@ def test_who_only_listens_takes_no_part_in_who_is_there(join: Join, tmp_path: Pa
     fast.report(1_000, 1_001)
     clock.now_us += LEASE_US
     fast._last_try_us = clock.now_us
-    assert fast.keep_seat(listens=True) == MAX_WATERMARK
+    assert fast.renew_when_due(reads=True) == MAX_WATERMARK
     with closing(sqlite3.connect(tmp_path / "meeting")) as file:
         assert file.execute("SELECT count(*) FROM report").fetchone() == (2,)
 
@@ -118,7 +118,7 @@ def test_who_only_listens_takes_no_part_in_who_is_there(join: Join, tmp_path: Pa
 _MEMBER = """
 import sys, time
 from pathlib import Path
-from streaming_source.coordinator import GroupExchange
+from streaming_source.coordinator.group_exchange import GroupExchange
 meeting = GroupExchange(Path(sys.argv[1]), "g", 10, 1_000_000, lambda: 50_000_000)
 meeting.report(200, 201)
 print("in", flush=True)

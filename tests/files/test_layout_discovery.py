@@ -346,11 +346,7 @@ def test_a_broken_file_is_an_error_or_ignored_and_counted(
     restarted(run)
     assert len(rows(run)) == 6
     assert any("ignored: " in record.message and "1.parquet" in record.message for record in caplog.records)
-    counted = SourceHarness(lenient, strategy())
-    counted.run()
-    assert counted.coordinator.runtime.context.metric_group.values()["ignoredFiles"] == 1
     run.close()
-    counted.close()
 
 
 @pytest.mark.parametrize("order", ["eventTime", "name", "modificationTime"])

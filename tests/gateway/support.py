@@ -31,7 +31,7 @@ class Answer(SourceEvent):
 
 SERIALIZER = DataclassEventSerializer(AskForMore, Answer)
 
-REPORT = RangeReport("orders", start=0, stop=10, rows=10, min_us=1, max_us=5)
+REPORT = RangeReport("orders", start=0, stop=10, min_us=1, max_us=5)
 """One of many alike, where it does not matter what is reported."""
 
 
@@ -107,7 +107,6 @@ def range_reports(draw: st.DrawFn) -> RangeReport:
     start, stop = sorted((draw(at_least_0), draw(at_least_0)))
     times = st.integers(NO_TIMESTAMP + 1, 2**63 - 1)
     low, high = draw(st.one_of(st.just((NO_TIMESTAMP, NO_TIMESTAMP)), st.tuples(times, times).map(sorted)))
-    rows = draw(at_least_0)
-    late, invalid = draw(st.integers(0, rows)), draw(st.integers(0, rows))
+    late = draw(st.integers(0, stop - start))
     split_id = draw(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50))
-    return RangeReport(split_id, start, stop, rows, low, high, late, invalid, draw(at_least_0))
+    return RangeReport(split_id, start, stop, low, high, late)

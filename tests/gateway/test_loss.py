@@ -357,7 +357,7 @@ def test_a_gateway_that_hangs_is_let_alone_until_it_goes_on(
     assert client.for_task(0, 0, 0).send_reports([REPORT])
     send_signal(signal.SIGSTOP)
     messages = client.for_task(1, 0, 0)
-    assert not messages.send_reports([RangeReport("orders", 10, 20, 10)])
+    assert not messages.send_reports([RangeReport("orders", 10, 20)])
     send_signal(signal.SIGCONT)
     clock.skip(100)
     assert client.for_task(2, 0, 0).send_reports([REPORT])

@@ -42,7 +42,7 @@ class Index:
         return self
 
     def asked(self, partition: int = 0) -> list[tuple[int, int]]:
-        return self.context.asked_blocks.get(f"{self.topic.name}-{partition}", [])
+        return self.context.opaque_blocks.get(f"{self.topic.name}-{partition}", [])
 
     def read(self, partition: int = 0) -> list[tuple[int, int, int]]:
         return self.context.blocks.get(f"{self.topic.name}-{partition}", [])

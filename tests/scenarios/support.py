@@ -10,7 +10,8 @@ from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
 from alignment.plan.by_index import PlanningRules
 from streaming_source.api import Boundedness
-from streaming_source.coordinator import GroupExchange, ReadRules, SourceCoordinator, SourceState
+from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
+from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
 from streaming_source.testing.script import Element
 

@@ -11,7 +11,7 @@ import pytest
 
 from alignment.combine import SplitStatus
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.coordinator import GroupExchange
+from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.testing import EOF
 from tests.scenarios.support import SECOND, Group
 
@@ -147,7 +147,7 @@ def test_sources_of_one_name_do_not_speak_for_each_other(group: Group) -> None:
 class Counted:
     """How often a source has said how far it is, or done something else."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, meeting: GroupExchange, method: str = "_say") -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, meeting: GroupExchange, method: str = "_write") -> None:
         self.times = 0
         call: Callable[..., Any] = getattr(meeting, method)
 
@@ -169,7 +169,7 @@ def test_there_is_one_renewal_an_interval_however_often_the_planner_goes_back(
         source.plan()
         source.planning.rewind(first)
     said = Counted(monkeypatch, source.meeting)
-    tried = Counted(monkeypatch, source.meeting, "keep_seat")
+    tried = Counted(monkeypatch, source.meeting, "renew_when_due")
     for _ in range(100):
         group.clock.advance("100 ms")
         source.work()
@@ -210,7 +210,7 @@ def test_a_planner_that_was_closed_says_nothing_more(group: Group, monkeypatch: 
     assert said.times == 0
     source.close()
     # One that was on its way.
-    source.meeting.keep_seat(listens=False)
+    source.meeting.renew_when_due(reads=False)
     assert said.times == 0
     group.members.remove(source)
     group.let_pass(2)

@@ -148,7 +148,7 @@ class Partitions:
 
     def told(self, number: int = 0) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
         split_id = f"t-{number}"
-        return self.context.asked_blocks.get(split_id, []), self.context.blocks.get(split_id, [])
+        return self.context.opaque_blocks.get(split_id, []), self.context.blocks.get(split_id, [])
 
     def first_later(self, bound_us: int, start: int = 0, number: int = 0) -> tuple[int, int]:
         stop = np.array([self.log(number).stable], np.int64)

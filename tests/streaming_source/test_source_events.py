@@ -18,7 +18,7 @@ from streaming_source.api import (
     SplitEnumeratorContext,
 )
 from streaming_source.gateway import GatewayClient, TaskMessages
-from streaming_source.spark.channel import ANSWERS_S, ReaderChannel
+from streaming_source.spark.channel import ReaderChannel
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import Offset
 from streaming_source.spark.options import FrameOptions
@@ -136,5 +136,5 @@ def test_a_reader_that_is_polled_often_does_not_ask_for_events_as_often() -> Non
     assert channel.take_events() == [Greeting(1)]
     assert all(channel.take_events() == [] for _ in range(100))
     assert messages.asked == 1
-    time.sleep(ANSWERS_S)
+    time.sleep(ReaderChannel.ANSWERS_S)
     assert channel.take_events() == [Greeting(2)]

@@ -146,7 +146,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             return self._reading.describe(
                 file, self._context.schema, self._context.timestamp_assigner, self._config.indexing
             )
-        self._context.metric_group.counter("ignoredFiles").inc()
         return None
 
     def _describe_all(self, files: Iterable[ListedFile]) -> list[FileBlocks | None]:
