@@ -79,11 +79,6 @@ class PartitionedFormat(FileFormat):
     of_files: FileFormat
     root: str
 
-    @property
-    def identity(self) -> str:
-        """See `FileFormat`."""
-        return self.of_files.identity
-
     def schema_of(self, file: StoredFile) -> pa.Schema:
         """See `FileFormat`. Columns of the file alone."""
         return self.of_files.schema_of(file)
