@@ -180,7 +180,7 @@ def _advance(
 ) -> Int64Array:
     """The splits' own watermarks after `[positions, ends)` was read; they never go back.
 
-    Where a split is cut inside a block that is only asked about, its latest event time is not known. But its next
+    Where a split is cut inside an opaque block, its latest event time is not known. But its next
     record is known to be later than `T`, so that it can be taken as read up to `T`: see `alignment.index.opaque`.
     """
     if rules.out_of_orderness_us is not None:

@@ -1,4 +1,4 @@
-"""One micro-batch of a source that tells where its splits end, but not when: pausing and resuming by what was reported.
+"""One micro-batch of a source that knows where its splits end, but not when: pausing and resuming by what was reported.
 
 An index lets `plan_micro_batch` cut every split at one event time. Without one a split is read by rows, its readers
 report after each range which event times they saw, and the next plan follows from that, as in Flink (FLIP-217):

@@ -148,7 +148,7 @@ class PlanningRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConditions:
-    """What is so when one micro-batch is planned.
+    """Inputs of one planning step that change from batch to batch.
 
     Attributes
     ----------

@@ -163,7 +163,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         runtime = self.runtime
         _log.warning("planning goes on from state %d instead of %d", state.sequence, self.state.sequence)
         if not (runtime.event_times.goes_back and self._started):
-            # What the enumerator told of the records since is forgotten: it must be found anew.
+            # What the enumerator added of the records since is forgotten: it must be found anew.
             self.host.close()
             self._started = False
             self.restore(state)
@@ -211,7 +211,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def advance(self, max_rows: int | None = None) -> SourceState[SplitT, CheckpointT]:
         """Plan the next micro-batch and return the state after it; the same object when there is nothing to do.
 
-        Where looking is cheap, it is looked for in this very call whether there is something to do. A source without an
+        Where probing is cheap, this very call probes whether there is something to do. A source without an
         index that is being drained is waited for: what has not been seen of it may be there.
 
         Parameters
@@ -304,7 +304,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
         """What to read of a fresh source in one go, for a batch read: all there is now. Call `restore` and this only.
 
-        A bounded source without an index is not looked ahead in: its splits have their ends in themselves.
+        A bounded source without an index is not read ahead: its splits have their ends in themselves.
         """
         self.drain()
         if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self.runtime.event_times, IndexedTimes):
@@ -394,7 +394,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # a source that says nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
         if self._group is not None and len(state.table) and not self.is_draining:
-            # The others may be asked before this source, which until then is where it was (FLINK-40505).
+            # The others may plan before this source, which until then is where it was (FLINK-40505).
             self._group.report(state.table.slowest_counting(), None)
 
     def _drain_engine(self) -> None:

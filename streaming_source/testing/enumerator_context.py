@@ -47,7 +47,7 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     assigned
         Splits by reader, in the order of their assignment.
     without_more
-        Readers that were told that they get no more splits.
+        Readers that get no more splits.
     events
         `(reader, event)`, in order.
     calls
@@ -98,11 +98,11 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     # ---- for the test --------------------------------------------------------------------------------------------
 
     def register_reader(self, subtask_id: int, restored_splits: Iterable[str] = ()) -> None:
-        """A reader is there. The enumerator is not told."""
+        """A reader is there. The enumerator is not called."""
         self.readers[subtask_id] = ReaderInfo(subtask_id, restored_splits=tuple(restored_splits))
 
     def run_calls(self) -> None:
-        """Make every call once and hand over what it brings, also those that are asked for meanwhile."""
+        """Make every call once and hand over what it brings, also those that are added meanwhile."""
         calls, self.calls = self.calls, [entry for entry in self.calls if entry[2]]
         while calls:
             known = len(self.calls)

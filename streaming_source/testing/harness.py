@@ -142,7 +142,7 @@ class SourceHarness:
         hook
             Called before each poll of a reader; it may raise, as a task that fails.
         pauses
-            The hook pauses and resumes splits: the reader is told so, and polled also while it has nothing.
+            The hook pauses and resumes splits: the reader knows it, and is polled also while it has nothing.
         allow_unaligned
             Option `allowUnalignedSourceSplits`.
 
@@ -171,7 +171,7 @@ class SourceHarness:
         return batch
 
     def commit(self, batch: ReadBatch) -> None:
-        """The micro-batch is done. As on Spark the enumerator hears of it one micro-batch later."""
+        """The micro-batch is done. As on Spark the enumerator is notified one micro-batch later."""
         if self.batches:
             self._coordinator.notify_committed(self.batches[-1].sequence)
         self.batches.append(batch)

@@ -22,7 +22,7 @@ _ENOUGH_POLLS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """What one reader is told: the same when it is told again.
+    """What one reader is given: the same when the task is repeated.
 
     Attributes
     ----------

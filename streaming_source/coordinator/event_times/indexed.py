@@ -19,7 +19,7 @@ SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 
 class IndexedTimes(EventTimeProvider[SplitT]):
-    """The enumerator knows its records' event times, and tells them.
+    """The enumerator knows its records' event times, and adds them to the index.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class IndexedTimes(EventTimeProvider[SplitT]):
         The enumerator.
     """
 
-    # What it told of the records since an earlier state is forgotten.
+    # What it added of the records since an earlier state is forgotten.
     goes_back = False
 
     def __init__(self, index: SupportsEventTimeIndex[SplitT]) -> None:

@@ -37,7 +37,7 @@ _WARN_US: Final = 60_000_000
 _NAMED: Final = 5
 
 _PERIOD_S: Final = 0.2
-"""How long after an answer is asked again where the records end."""
+"""How long after an answer the enumerator is called again for where the records end."""
 
 
 class ReportedTimes(EventTimeProvider[SplitT]):
@@ -55,7 +55,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     context
         Takes them, as blocks without event times.
     calls, workers, now_us
-        Where and when it is asked.
+        Where and when it is called.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         self._unlooked: set[str] = set()
         self._drains_from_us: int | None = None
         self._warned_us: int | None = None
-        # Whether all ends will be asked for again: by one call at a time.
+        # Whether all ends will be found again: by one call at a time.
         self._asks_again = False
         self._started = self._closed = False
 
@@ -146,7 +146,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     # ---- where records end ---------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """See `EventTimeProvider`: every split is asked for its end once more."""
+        """See `EventTimeProvider`: the end of every split is found once more."""
         self._drains_from_us = self._now_us()
         if self._started:
             self._unknown.update(self._splits)
@@ -208,7 +208,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         self._asks_again = self._asks_again and not again
         if not self._asks_again and (self._drains_from_us is None or self._unknown):
             self._asks_again = True
-            # By way of the coordinator's thread: where that does not run, nobody asks.
+            # By way of the coordinator's thread: where that does not run, nothing is called.
             self._workers.submit(partial(self._calls.post, self._ask_all), _PERIOD_S)
 
     def _take_end(self, split: SplitT, end: int, began_us: int) -> bool:

@@ -84,7 +84,7 @@ class SplitEnds(Generic[SplitT]):
         self._closed = False
 
     def look(self, split: SplitT, *, at_once: bool = False) -> None:
-        """SplitScan whether a split ends at its position: if the wait since the last look is over, or at once."""
+        """Look whether a split ends at its position: if the wait since the last look is over, or at once."""
         now_us, (due_us, wait_us) = self._now_us(), self._due.get(split.split_id, (0, _FIRST_WAIT_US))
         if not at_once and (now_us < due_us or split.split_id in self._under_way):
             return

@@ -38,7 +38,7 @@ class SplitScan(Generic[SplitT]):
 
     Attributes
     ----------
-    looked_us
+    scanned_us
         When the last fetch began that the coordinator took over.
     is_known, is_done
         Whether the coordinator took over a fetch; the last one.
@@ -64,7 +64,7 @@ class SplitScan(Generic[SplitT]):
         self.split = split
         self.reader = reader
         self.seen = ScannedRecords(split.position)
-        self.looked_us = MIN_WATERMARK
+        self.scanned_us = MIN_WATERMARK
         self.is_known = self.is_done = False
         # Guarded by the lock.
         self.untaken = 0
@@ -126,7 +126,7 @@ class SplitScan(Generic[SplitT]):
 class Arrival(Generic[SplitT]):
     """What a fetch brought, on its way to the coordinator."""
 
-    look: SplitScan[SplitT]
+    scan: SplitScan[SplitT]
     began_us: int
     fetched: Fetched | None
     error: BaseException | None
