@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -305,14 +305,14 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     def _assign(self, by_reader: Mapping[int, Sequence[SplitT]]) -> None:
         self._check_all_registered(by_reader)
         splits = [split for reader_splits in by_reader.values() for split in reader_splits]
-        ids = [split.split_id for split in splits]
-        twice = [split_id for split_id, times in Counter(ids).items() if times > 1 or split_id in self.engine.index]
-        if twice:
-            raise SourceError(f"split {twice[0]!r} was assigned, and is in work already")
+        ids: dict[str, int] = {}
+        for split in splits:
+            if split.split_id in ids or split.split_id in self.engine.index:
+                raise SourceError(f"split {split.split_id!r} was assigned, and is in work already")
+            ids[split.split_id] = split.position
         if splits:
-            positions = tuple(split.position for split in splits)
-            origins = tuple(split.origin().position for split in splits)
-            self.engine.apply(SplitsAssigned(tuple(ids), positions, origins, self._calls.now_us()))
+            origins = tuple([split.origin().position for split in splits])
+            self.engine.apply(SplitsAssigned(tuple(ids), tuple(ids.values()), origins, self._calls.now_us()))
         self.tracker.record(by_reader)
         self.added += splits
         for subtask_id, reader_splits in by_reader.items():
