@@ -259,7 +259,8 @@ class _Call:
         """It was made, and took so long by the coordinator's clock and by the machine's."""
         self.made += 1
         self._took_us.append(took_us)
-        self.rests_until = time.monotonic() + _REST * took_s
+        # One that was slow once, because a connection was made, must not keep a trigger waiting.
+        self.rests_until = time.monotonic() + _REST * min(took_s, _DEAR_S)
 
     def is_due(self) -> bool:
         """Whether to make the call, a period after it was made or this was asked."""

@@ -213,9 +213,11 @@ def test_a_call_rests_nine_times_as_long_as_it_took_before_a_refresh_makes_it_ag
     monkeypatch.setattr("streaming_source.coordinator.calls.time.monotonic", lambda: wall[0])
     began: list[float] = []
 
+    takes_s = [0.004, 0.004, 5.0, 0.004]
+
     def look() -> None:
         began.append(wall[0])
-        wall[0] += 0.004
+        wall[0] += takes_s.pop(0)
 
     def pass_by(timeout_s: float | None) -> None:
         assert timeout_s is not None
@@ -227,7 +229,9 @@ def test_a_call_rests_nine_times_as_long_as_it_took_before_a_refresh_makes_it_ag
     timed.calls.refresh(WAIT_S)
     wall[0] += 1.0
     timed.calls.refresh(WAIT_S)
-    assert began == pytest.approx([100.0, 100.040, 101.044])
+    timed.calls.refresh(WAIT_S)
+    expected = [100.0, 100.040, 101.044, 106.044 + 0.180]
+    assert began == pytest.approx(expected), "a slow one rests no longer than a dear one"
 
 
 def test_a_call_that_is_always_dear_is_left_to_its_period_until_it_is_cheap_again() -> None:
