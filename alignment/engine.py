@@ -8,7 +8,7 @@ events and plans in the same order lead to the same state: `alignment.recording`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -334,14 +334,14 @@ class Engine:
     # ---- what is known -------------------------------------------------------------------------------------------
 
     @property
-    def complete(self) -> frozenset[str]:
-        """Splits to which no record will be added."""
-        return frozenset(self._complete)
+    def complete(self) -> Set[str]:
+        """Splits to which no record will be added: as it changes, not a copy. O(1)."""
+        return self._complete
 
     @property
-    def abandoned(self) -> frozenset[str]:
-        """Splits among them of which nothing more is there to be read."""
-        return frozenset(self._abandoned)
+    def abandoned(self) -> Set[str]:
+        """Splits among them of which nothing more is there to be read: as it changes, not a copy. O(1)."""
+        return self._abandoned
 
     def unread(self) -> Int64Array:
         """`int64[n]`: records of each split that are known to be there, and in no committed plan. O(n)."""
@@ -450,6 +450,8 @@ class Engine:
         self.late = np.append(self.late, np.zeros(len(origins), np.int64))[order]
         self.idle_clock.add(origins, times, order)
         self._joining.clear()
+        # A plan that was not committed says nothing of these.
+        self._pending = None
 
     def _leave_finished(self) -> list[str]:
         table, keep, finished = self.table.without_finished()

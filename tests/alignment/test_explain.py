@@ -141,3 +141,13 @@ def test_a_source_that_has_ended_says_so(has_splits: bool) -> None:
         source.engine.apply(SplitCompleted("a"))
     ended = str(source.explain(NoMoreSplits()))
     assert ended == "The source has ended: every window is closed."
+
+
+def test_a_split_that_joins_behind_a_plan_that_made_no_micro_batch_is_explained_as_well() -> None:
+    source = Source()
+    source.add("a", 10)
+    source.explain()
+    source.engine.plan(source.now_us)
+    source.add("b", 20)
+    assert source.engine.unread().tolist() == [0, 1]
+    assert waits(source.engine.explain(source.now_us)) == {"a": "records", "b": "nothing"}
