@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from streaming_source.api.clients import KEPT_CLIENTS
 from tests.kafka.artifacts import BROKER, SPARK_CONNECTOR, ArtifactsMissingError
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import Topic
@@ -66,6 +67,8 @@ def topic(broker: KafkaBroker) -> Iterator[Topic]:
     """A topic name that no other test has; not created yet."""
     made = Topic(broker)
     yield made
+    # A consumer that was kept learns of the next test's topic up to a second later.
+    KEPT_CLIENTS.close()
     made.close()
 
 
