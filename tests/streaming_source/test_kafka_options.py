@@ -10,7 +10,7 @@ import pytest
 
 from streaming_source.api import Boundedness
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.config import ClientConfig
+from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, Boundary
 from streaming_source.connectors.kafka.subscription import Partition, Subscription
 from streaming_source.exceptions import OptionError
@@ -74,7 +74,7 @@ def test_what_to_read_must_be_said_once_and_well(options: dict[str, str], messag
 
 
 def test_settings_are_passed_through_and_those_of_this_source_are_not_the_users() -> None:
-    config = source(subscribe="a", kafka={"fetch.wait.max.ms": 7, "client.id": "me"}).config.for_consumer()
+    config = source(subscribe="a", kafka={"fetch.wait.max.ms": 7, "client.id": "me"}).client.for_consumer()
     assert config["bootstrap.servers"] == BROKERS
     assert (config["fetch.wait.max.ms"], config["client.id"]) == ("7", "me")
     assert (config["auto.offset.reset"], config["enable.auto.commit"]) == ("error", "false")
@@ -82,7 +82,7 @@ def test_settings_are_passed_through_and_those_of_this_source_are_not_the_users(
 
 
 def test_an_admin_client_gets_no_settings_of_consumers() -> None:
-    admin = source(subscribe="a", kafka={"fetch.wait.max.ms": 7, "security.protocol": "SSL"}).config.for_admin()
+    admin = source(subscribe="a", kafka={"fetch.wait.max.ms": 7, "security.protocol": "SSL"}).client.for_admin()
     assert admin == {"bootstrap.servers": BROKERS, "security.protocol": "SSL", "log_level": "2"}
 
 
@@ -108,14 +108,14 @@ def test_the_brokers_are_required() -> None:
 
 def test_secrets_are_neither_shown_nor_kept_in_texts() -> None:
     read = source(subscribe="a", kafka={"sasl.password": "hunter2", "sasl.username": "kim", "client.id": "me"})
-    assert "hunter2" not in repr(read) + read.identity + repr(read.config)
-    assert read.config.scrub("login of kim with hunter2 as me failed") == "login of *** with *** as me failed"
+    assert "hunter2" not in repr(read) + read.identity + repr(read.client)
+    assert read.client.scrub("login of kim with hunter2 as me failed") == "login of *** with *** as me failed"
     assert pickle.loads(pickle.dumps(read)) == read
 
 
 @pytest.mark.parametrize("user", ["p", "top", "pics"])
 def test_a_short_user_name_is_struck_out_by_itself_and_in_no_other_word(user: str) -> None:
-    config = source(subscribe="a", kafka={"sasl.username": user, "sasl.password": "s3c=ret/"}).config
+    config = source(subscribe="a", kafka={"sasl.username": user, "sasl.password": "s3c=ret/"}).client
     told = f"asking for topics failed: user={user} '{user}' {user}: s3c=ret/; x{user}_s3c=ret/"
     assert config.scrub(told) == "asking for topics failed: user=*** '***' ***: ***; x" + f"{user}_***"
 
@@ -253,7 +253,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
 def test_settings_of_the_client_are_collected_and_the_prefix_is_found_in_any_case() -> None:
     values = ALL.parse({"kafka.bootstrap.servers": "a", "KAFKA.client.id": "me", "kafkaConsumer.pollTimeoutMs": "5"})
     assert values["kafka.*"] == {"bootstrap.servers": "a", "client.id": "me"}
-    assert values["kafkaConsumer.pollTimeoutMs"] == 5
+    assert values["kafkaConsumer.pollTimeoutMs"] == timedelta(milliseconds=5)
 
 
 def test_durations_are_the_same_however_they_are_written() -> None:

@@ -26,18 +26,9 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A choice of partitions.
+    """A choice of partitions, by the option that says it: `topics` and, for `assign`, `partitions` are sorted.
 
-    Attributes
-    ----------
-    kind
-        Name of the option that says it.
-    topics
-        Names, sorted; for `subscribe` and `assign`.
-    pattern
-        For `subscribePattern`: a regular expression that is found anywhere in the name.
-    partitions
-        For `assign`, sorted.
+    What makes one raises an `OptionError` if the option's value is none.
     """
 
     kind: Literal["subscribe", "subscribePattern", "assign"]
@@ -47,13 +38,7 @@ class Subscription:
 
     @classmethod
     def to_topics(cls, names: str | Iterable[str]) -> Subscription:
-        """To all partitions of topics, given as a collection or with commas between them.
-
-        Raises
-        ------
-        OptionError
-            If there is no name.
-        """
+        """To all partitions of topics, given as a collection or with commas between them."""
         given = names.split(",") if isinstance(names, str) else names
         topics = tuple(sorted({name.strip() for name in given} - {""}))
         if not topics:
@@ -62,13 +47,7 @@ class Subscription:
 
     @classmethod
     def to_pattern(cls, pattern: str) -> Subscription:
-        """To all partitions of the topics in whose names it is found, wherever, as with Spark.
-
-        Raises
-        ------
-        OptionError
-            If it is no regular expression of Python, or one that Java reads otherwise.
-        """
+        """To all partitions of the topics in whose names it is found, wherever, as with Spark."""
         try:
             with warnings.catch_warnings():
                 # Of nested and intersected sets, which only Java has.
@@ -83,13 +62,7 @@ class Subscription:
 
     @classmethod
     def to_partitions(cls, text: str | Mapping[str, Collection[int]]) -> Subscription:
-        """To single partitions, as in `{"orders": [0, 1]}`.
-
-        Raises
-        ------
-        OptionError
-            If it is no such JSON.
-        """
+        """To single partitions, as in `{"orders": [0, 1]}`."""
         try:
             given = json.loads(text) if isinstance(text, str) else text
             numbers = [Partition(topic, number) for topic, listed in given.items() for number in listed]
@@ -121,13 +94,7 @@ class Subscription:
 
 
 def parse_by_partition(name: str, text: str) -> dict[Partition, int]:
-    """Of JSON like `{"orders": {"0": 23, "1": -2}}` the number of each partition.
-
-    Raises
-    ------
-    OptionError
-        If it is no such JSON.
-    """
+    """Of JSON like `{"orders": {"0": 23, "1": -2}}` the number of each partition."""
     try:
         given: Any = json.loads(text)
         numbers = {
