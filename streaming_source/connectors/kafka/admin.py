@@ -33,6 +33,9 @@ _FIRST_CONTACT: Final = (
 )
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
+_REFUSALS: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+"""What becomes of a connection to a broker that never let us in, however often it is tried."""
+
 _HOPELESS: Final = frozenset(
     {
         KafkaError._INVALID_ARG,
@@ -43,6 +46,7 @@ _HOPELESS: Final = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
+        *_REFUSALS,
     }
 )
 """Errors that no patience mends."""
@@ -135,6 +139,7 @@ class KafkaAdmin:
         self._patience = patience
         self._client: AdminClient | None = None
         self._last_trouble = ""
+        self._refusal: KafkaError | None = None
         self._reads_committed = config.isolation_level == "read_committed"
 
     def topics(self, subscription: Subscription) -> list[FoundTopic]:
@@ -175,14 +180,22 @@ class KafkaAdmin:
 
     def _ask(self, what: str, call: Callable[[], T]) -> T:
         try:
-            return self._patience.run(call)
+            return self._patience.run(lambda: self._tried(call))
         except KafkaException as error:
-            if self._client is not None:
-                # What it has to say of its connections waits for this.
-                self._client.poll(0)
             failed = client_error(self._config, what, error)
         advice = "" if self._patience.has_succeeded else _FIRST_CONTACT
         raise SourceError(f"{failed}{self._last_trouble}{advice}") from None
+
+    def _tried(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except KafkaException:
+            if self._client is not None:
+                # What it has to say of its connections waits for this.
+                self._client.poll(0)
+            if self._refusal is not None and not self._patience.has_succeeded:
+                raise KafkaException(self._refusal) from None
+            raise
 
     def _connected(self) -> AdminClient:
         if self._client is None:
@@ -197,6 +210,9 @@ class KafkaAdmin:
     def _note(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             return  # of each of them it has said why
+        if error.code() in _REFUSALS:
+            self._refusal = error
+            return
         self._last_trouble = self._config.scrub(f"; the client says: {error.str()}")
 
     def _topics(self, subscription: Subscription) -> list[FoundTopic]:

@@ -22,6 +22,7 @@ from streaming_source.api.options import (
 from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.connectors.kafka.starting import Boundary, ending, starting
 from streaming_source.connectors.kafka.subscription import Subscription
+from streaming_source.connectors.kafka.tokens import TokenProvider
 from streaming_source.connectors.kafka.values import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.exceptions import OptionError
 
@@ -221,7 +222,19 @@ KAFKA_OPTIONS: Final = (
                 "Tasks of a micro-batch or a batch, at least, if it has as many records; default: one a partition, at "
                 "most `numReaders`.",
             ),
-            Option("kafka.*", _any_text, "Settings of librdkafka, like `kafka.bootstrap.servers` (required).", {}),
+            Option(
+                "tokenProvider",
+                TokenProvider.of_name,
+                "For OAUTHBEARER, and Amazon MSK with IAM: `module:function` that returns a token and the second since "
+                "the epoch at which it expires. Called on the driver and on executors.",
+            ),
+            Option(
+                "kafka.*",
+                _any_text,
+                "Settings of the clients, like `kafka.bootstrap.servers` (required): those of librdkafka, and those of "
+                "the Java client that it has under another name.",
+                {},
+            ),
         ]
     )
 )
@@ -247,7 +260,7 @@ def kafka_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     subscription = _subscription(values)
     return {
         **arguments(KafkaConfig, values),
-        "client": ClientConfig.of(values["kafka.*"], values["groupIdPrefix"]),
+        "client": ClientConfig.of(values["kafka.*"], values["groupIdPrefix"], values["tokenProvider"]),
         "subscription": subscription,
         "start": starting(
             values["startingOffsets"],

@@ -32,6 +32,7 @@ from streaming_source.connectors.kafka.split import (
 )
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
 from streaming_source.connectors.kafka.starting import ending, starting
+from streaming_source.connectors.kafka.tokens import MakeToken, TokenProvider
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["KafkaSource"]
@@ -52,7 +53,9 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         return KAFKA_OPTIONS
 
     @classmethod
-    def of(cls, bootstrap_servers: str, subscribe: str = "", **options: Any) -> KafkaSource:
+    def of(
+        cls, bootstrap_servers: str, subscribe: str = "", *, token_provider: MakeToken | None = None, **options: Any
+    ) -> KafkaSource:
         """From the options of the format, by keyword; the settings of the clients as `kafka={...}`.
 
         Parameters
@@ -61,6 +64,9 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
             Brokers, as in `"host1:9092,host2:9092"`.
         subscribe
             Topics, with commas between them; empty if `subscribePattern` or `assign` is given.
+        token_provider
+            For OAUTHBEARER: makes a token, and says at which second since the epoch it expires. Called on the driver
+            and on executors.
         **options
             The others, such as `startingOffsets="earliest"`.
 
@@ -79,7 +85,10 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         if subscribe:
             given["subscribe"] = subscribe
         texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
-        return cls.from_options(KAFKA_OPTIONS.parse(texts))
+        values = KAFKA_OPTIONS.parse(texts)
+        if token_provider is not None:
+            values["tokenProvider"] = TokenProvider(token_provider)
+        return cls.from_options(values)
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> KafkaSource:
