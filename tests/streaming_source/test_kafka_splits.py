@@ -350,6 +350,19 @@ def test_of_brokers_that_do_not_answer_nothing_is_known(caplog: pytest.LogCaptur
         brokers.ends.end("a-0")
 
 
+def test_a_question_is_asked_again_as_often_as_spark_would(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"fetchOffset.numRetries": 2, "fetchOffset.retryIntervalMs": 1}
+    tried = []
+
+    def fails() -> None:
+        tried.append(1)
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    with pytest.raises(KafkaException):
+        KafkaSource.of("host:1", "a", **given).retry_policy().run(fails)
+    assert len(tried) == 1 + 2
+
+
 class StartingBroker(KafkaAdmin):
     """Leads a partition, and does not know of it when it is first asked."""
 

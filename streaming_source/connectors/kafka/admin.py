@@ -56,15 +56,24 @@ class RetryPolicy:
     """Tries again what fails for reasons that pass, with growing pauses, for so many seconds.
 
     As long as no call has succeeded, for `first_s`: what was never there is an error of the configuration, sooner than
-    brokers that are away for a while.
+    brokers that are away for a while. With `retries` it tries again no more often than that, with `pause_s` at even
+    intervals.
     """
 
     def __init__(
-        self, seconds: float, clock: Callable[[], float] = time.monotonic, *, first_s: float = math.inf
+        self,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        first_s: float = math.inf,
+        retries: int | None = None,
+        pause_s: float | None = None,
     ) -> None:
         self._seconds = seconds
         self._clock = clock
         self._first_s = min(first_s, seconds)
+        self._retries = math.inf if retries is None else retries
+        self._pause_s = pause_s
         self._ended = threading.Event()
         self.has_succeeded = False
 
@@ -78,7 +87,8 @@ class RetryPolicy:
 
         Raises the `KafkaException` of the last trial; at once where trying again is in vain, or after `end`.
         """
-        until, backoff_s = self._clock() + self.seconds, _FIRST_BACKOFF_S
+        until, backoff_s = self._clock() + self.seconds, self._pause_s or _FIRST_BACKOFF_S
+        trials = 0
         while True:
             try:
                 result = call()
@@ -86,12 +96,13 @@ class RetryPolicy:
                 return result
             except KafkaException as error:
                 left_s = until - self._clock()
-                if _code(error) in _HOPELESS or left_s <= 0:
+                if _code(error) in _HOPELESS or left_s <= 0 or trials >= self._retries:
                     raise
                 _log.warning("asking the brokers failed, and is tried again: %s", _name(error))
                 if self._ended.wait(min(backoff_s, left_s)):
                     raise
-            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
+            trials += 1
+            backoff_s = self._pause_s or min(2 * backoff_s, _LAST_BACKOFF_S)
 
     def end(self) -> None:
         """Try nothing again any more. From any thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,6 +20,7 @@ from streaming_source.api.options import (
     option,
     text,
 )
+from streaming_source.connectors.kafka.admin import RetryPolicy
 from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.connectors.kafka.starting import Boundary, ending, starting
 from streaming_source.connectors.kafka.subscription import Subscription
@@ -97,6 +99,27 @@ class KafkaConfig:
             "For how long brokers that do not answer are asked again before the query fails.",
         ),
     )
+    fetch_retries: int | None = field(
+        default=None,
+        metadata=option(
+            "fetchOffset.numRetries",
+            integer(0),
+            "How often a question for topics or offsets that failed is asked again, within `brokerTimeout`.",
+            "as often as `brokerTimeout` allows",
+        ),
+    )
+    fetch_retry_interval: timedelta | str | None = field(
+        default=None,
+        metadata={
+            **option(
+                "fetchOffset.retryIntervalMs",
+                _milliseconds,
+                "How long to wait before that.",
+                "100, twice as long each time, 5000 at most",
+            ),
+            "minimum_us": _SHORTEST_US,
+        },
+    )
     poll_timeout: timedelta | str = field(
         default="2 minutes",
         metadata={
@@ -124,6 +147,12 @@ class KafkaConfig:
         durations_as_timedelta(self)
         if self.indexing not in get_args(Indexing):
             raise OptionError(f"indexing = {self.indexing!r}: must be one of {', '.join(get_args(Indexing))}")
+
+    def retry_policy(self, first_s: float = math.inf) -> RetryPolicy:
+        """Patience with the brokers; see `RetryPolicy` for `first_s`."""
+        pause = self.fetch_retry_interval
+        pause_s = pause.total_seconds() if isinstance(pause, timedelta) else None
+        return RetryPolicy(self.seconds("broker_timeout"), first_s=first_s, retries=self.fetch_retries, pause_s=pause_s)
 
     def seconds(self, name: Literal["discovery_interval", "broker_timeout", "poll_timeout"]) -> float:
         """One of the durations."""
@@ -221,6 +250,11 @@ KAFKA_OPTIONS: Final = (
                 integer(1),
                 "Tasks of a micro-batch or a batch, at least, if it has as many records; default: one a partition, at "
                 "most `numReaders`.",
+            ),
+            Option(
+                "maxRecordsPerPartition",
+                integer(1),
+                "Records of one task, at most: there are as many tasks as that takes, also more than `numReaders`.",
             ),
             Option(
                 "tokenProvider",

@@ -18,7 +18,7 @@ from streaming_source.api import (
     SourceReaderContext,
     SplitEnumeratorContext,
 )
-from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.admin import KafkaAdmin
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS, KafkaConfig, kafka_arguments
 from streaming_source.connectors.kafka.discovery import PartitionDiscovery
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
@@ -192,7 +192,7 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
     ) -> KafkaSplitEnumerator:
         patience_s = self.seconds("broker_timeout")
         # Of a query that goes on from a checkpoint the brokers were there.
-        patience = RetryPolicy(patience_s, first_s=_FIRST_CONTACT_S if checkpoint is None else math.inf)
+        patience = self.retry_policy(_FIRST_CONTACT_S if checkpoint is None else math.inf)
         discovery = PartitionDiscovery(KafkaAdmin(self.client, patience), self, checkpoint)
         ends = LogEnds.of(self.client, patience_s)
         has_index = context.supports_opaque_blocks and isinstance(context.timestamp_assigner, RecordTimestampAssigner)
