@@ -289,6 +289,13 @@ def test_offsets_by_partition_are_resolved_in_one_call() -> None:
     assert log.calls == 1
 
 
+def test_a_word_for_a_topic_stands_for_all_its_partitions() -> None:
+    other = Partition("b", 0)
+    start = source(subscribe="a,b", startingOffsets='{"a": "earliest", "b": {"0": 7}}').start
+    assert start.resolve([P0, P1, other], Log()) == {P0: 10, P1: 10, other: 7}
+    assert source(subscribe="a", startingOffsets='{"a": "LATEST"}').start.begins_at_end
+
+
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [

@@ -170,8 +170,8 @@ KAFKA_OPTIONS: Final = (
             Option(
                 "startingOffsets",
                 text,
-                'Where a new query starts: `earliest`, `latest`, or JSON like `{"orders": {"0": 23, "1": -2}}` with -2 '
-                "for earliest and -1 for latest. Partitions found later start at their first record.",
+                'Where a new query starts: `earliest`, `latest`, or JSON like `{"orders": {"0": 23, "1": -2}, "x": '
+                '"latest"}`; -2 is earliest, -1 latest. Partitions found later start at their first record.',
                 None,
                 "latest; earliest where reading ends",
             ),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from streaming_source.connectors.kafka.subscription import Partition, parse_by_partition
+from streaming_source.connectors.kafka.subscription import WHOLE_TOPIC, Partition, parse_by_partition
 from streaming_source.exceptions import OptionError
 
 __all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Boundary", "Lookup", "ending", "starting"]
@@ -96,7 +96,10 @@ class Boundary:
         if self.numbers is None:
             assert self.time_ms is not None
             return dict.fromkeys(there, self.time_ms)
-        wanted = dict(self.numbers)
+        given = dict(self.numbers)
+        whole = {part.topic: number for part, number in given.items() if part.number == WHOLE_TOPIC}
+        wanted = {part: number for part, number in given.items() if part.number != WHOLE_TOPIC}
+        wanted.update((part, whole[part.topic]) for part in there if part.topic in whole)
         missing, unknown = sorted({*there} - wanted.keys()), sorted(wanted.keys() - {*there})
         if missing or unknown:
             which = f"lacks {', '.join(map(str, missing))}" if missing else f"names {', '.join(map(str, unknown))}"

@@ -7,11 +7,15 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from streaming_source.exceptions import OptionError
 
-__all__ = ["Partition", "Subscription", "parse_by_partition"]
+__all__ = ["WHOLE_TOPIC", "Partition", "Subscription", "parse_by_partition"]
+
+
+WHOLE_TOPIC: Final = -1
+"""Stands for all partitions of a topic where numbers are given by partition."""
 
 
 class Partition(NamedTuple):
@@ -94,13 +98,16 @@ class Subscription:
 
 
 def parse_by_partition(name: str, text: str) -> dict[Partition, int]:
-    """Of JSON like `{"orders": {"0": 23, "1": -2}}` the number of each partition."""
+    """Of JSON like `{"orders": {"0": 23, "1": -2}, "payments": "earliest"}` the number of each partition.
+
+    A word for a topic stands for all its partitions, as that of the partition `WHOLE_TOPIC`.
+    """
     try:
         given: Any = json.loads(text)
         numbers = {
             Partition(topic, int(number)): value
             for topic, by_number in given.items()
-            for number, value in by_number.items()
+            for number, value in (_of_word(by_number) or by_number).items()
         }
         if not numbers or not all(type(value) is int for value in numbers.values()):
             raise ValueError
@@ -110,3 +117,8 @@ def parse_by_partition(name: str, text: str) -> dict[Partition, int]:
             """{"orders": {"0": 23, "1": -2}}"""
         ) from None
     return numbers
+
+
+def _of_word(given: Any) -> dict[int, int] | None:
+    words = {"earliest": -2, "latest": -1}
+    return {WHOLE_TOPIC: words[given.lower()]} if isinstance(given, str) and given.lower() in words else None
