@@ -1,4 +1,4 @@
-"""The command line: `streaming-source demo` and `streaming-source simulate`."""
+"""The command line: `streaming-source demo`, `simulate` and `take-over`."""
 
 from __future__ import annotations
 

@@ -110,6 +110,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             enumerator = source.create_enumerator(context)
         else:
             enumerator = source.restore_enumerator(context, checkpoint)
+        context.enumerator = enumerator
         event_times = _event_times_of(source, enumerator, context, calls, workers, now_us, rules)
         engine = _engine_of(event_times, rules, recorder)
         context.take_engine(engine, rules.time_limit_us, probes_records=isinstance(event_times, IndexedTimes))

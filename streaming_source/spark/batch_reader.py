@@ -49,10 +49,9 @@ class AlignedBatchReader(DataSourceReader):
             ranges = coordinator.everything(self._shaper.options.min_rows_per_reader)
         finally:
             coordinator.close()
+        shares = assign_ranges(ranges, self._readers, self._shaper.options.max_rows_per_reader)
         # At least one: Spark takes an empty list for one partition of its own.
-        return [
-            AlignedInputPartition(tuple(s), before.table.combined) for s in assign_ranges(ranges, self._readers) or [[]]
-        ]
+        return [AlignedInputPartition(tuple(splits), before.table.combined) for splits in shares or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one partition, as Arrow batches."""

@@ -162,6 +162,7 @@ class FrameOptions:
         ),
     )
     min_readers: int | None = None
+    max_rows_per_reader: int | None = None
     allow_unaligned: bool = field(
         default=False,
         metadata=option(
@@ -268,6 +269,7 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         "watermark_rows": values["watermarkRows"] == EMITTED,
         "is_half_exact": values["watermarkRows"] is True,
         "min_readers": values.get("minPartitions"),
+        "max_rows_per_reader": values.get("maxRecordsPerPartition"),
         "reports": values.get("indexing") == "off",
     }
     return FrameOptions(**arguments(FrameOptions, values) | own)

@@ -117,7 +117,7 @@ class StreamPlanning:
             if is_read_again and self._has_events:
                 # Its readers may wait for answers, and no offset is asked for before they are done.
                 coordinator.start()
-            shares = assign_ranges(ranges, self._readers)
+            shares = assign_ranges(ranges, self._readers, self._options.max_rows_per_reader)
             gateway = self._channel.address() if shares and self._channel is not None else None
             if not shares and row_us is not None:
                 shares = [[]]
