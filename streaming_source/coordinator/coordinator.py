@@ -276,12 +276,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         explanation = self.runtime.engine.explain(self._now_us())
         position_at = self.runtime.event_times.position_at
         splits = tuple(
-            replace(
-                split,
-                position=position_at(split.split_id, split.position),
-                available=position_at(split.split_id, split.available),
-            )
-            for split in explanation.splits
+            replace(split, position=position_at(split.split_id, split.position)) for split in explanation.splits
         )
         return replace(explanation, splits=splits)
 

@@ -7,12 +7,10 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from alignment.iso8601 import format_timestamp
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Source
 from streaming_source.coordinator import (
     ReadRules,
@@ -23,6 +21,8 @@ from streaming_source.coordinator import (
     processing_time_us,
 )
 from streaming_source.exceptions import OptionError
+from streaming_source.monitoring.offsets import facts_of
+from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.partitions import AlignedInputPartition
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from streaming_source.spark.channel import PlannerChannel
 
 __all__ = ["StreamPlanning"]
-
-_NAMED: Final = 10
-"""Splits that are named of those that hold the watermark."""
 
 
 class StreamPlanning:
@@ -59,6 +56,7 @@ class StreamPlanning:
         self._options = options
         self._readers = readers
         self._codec = OffsetCodec(source)
+        self._source_name = source.name
         self._turn = threading.RLock()
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(
             source,
@@ -102,7 +100,7 @@ class StreamPlanning:
                 return start
             self._recent = {before.sequence: before, after.sequence: after}
             self._planned_at = time.monotonic()
-            return self._codec.encode(after)
+            return self._encode(after)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
         """What to read between two offsets, from them alone."""
@@ -141,26 +139,12 @@ class StreamPlanning:
             self._coordinator.notify_committed(end["n"])
 
     def report(self) -> Offset | None:
-        """Where the watermark stands and why, and how far each split in work is; event times as ISO-8601 text."""
+        """Where the watermark stands and why, and how far each split in work is; see `WatermarkReport.to_json`."""
         with self._turn:
             explanation = self._coordinator.explain()
             if explanation is None:
                 return None
-            return {
-                "watermark": _text(explanation.watermark),
-                "why": str(explanation),
-                "heldBy": list(explanation.held_by[:_NAMED]),
-                "splits": {
-                    split.split_id: {
-                        "status": split.status.name.lower(),
-                        "watermark": _text(split.watermark),
-                        "position": split.position,
-                        "available": split.available,
-                        "waitsFor": str(split.waits_for),
-                    }
-                    for split in explanation.splits
-                },
-            }
+            return WatermarkReport(self._source_name, self._coordinator.state.sequence, explanation).to_json()
 
     def close(self) -> None:
         """End discovery, and listen no more."""
@@ -168,6 +152,13 @@ class StreamPlanning:
             self._channel.close()
         with self._turn:
             self._coordinator.close()
+
+    def _encode(self, state: SourceState[Any, Any]) -> Offset:
+        offset = self._codec.encode(state)
+        explanation = self._coordinator.explain()
+        assert explanation is not None, "planning has begun"
+        places = [(split.split_id, split.position) for split in state.splits]
+        return {**offset, "why": facts_of(explanation, places, offset)}
 
     def _waits_for_more(self) -> bool:
         """Whether there are too few records for a micro-batch, and the time for waiting is not over."""
@@ -204,12 +195,6 @@ def _meeting_place() -> Path:
             "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
         )
     return folder / "watermark-alignment.sqlite"
-
-
-def _text(watermark: int) -> str | None:
-    if watermark == MIN_WATERMARK:
-        return None
-    return "the end" if watermark == MAX_WATERMARK else format_timestamp(watermark)
 
 
 def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
