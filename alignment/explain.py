@@ -13,7 +13,7 @@ from alignment.combine import SplitStatus
 from alignment.plan.model import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["Bounds", "Cause", "Explanation", "SplitExplanation", "WaitsFor", "explain"]
+__all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -71,6 +71,28 @@ class Bounds:
     max_drift_us: int | None = None
     idle_timeout_us: int | None = None
     max_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """Another source of the alignment group, which sets the limit.
+
+    Attributes
+    ----------
+    group, source, pid
+        Its group, its name, and the process of its planner.
+    watermark
+        Of the slowest split of it that counts.
+    reported_us, until_us
+        Processing time of its last report, and until which that counts if no other comes.
+    """
+
+    group: str
+    source: str
+    pid: int
+    watermark: int
+    reported_us: int
+    until_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +161,8 @@ class Explanation:
         All splits in work, by id.
     is_draining
         Only what was there when the run began is read (AvailableNow): nothing becomes idle in it.
+    group
+        The source that splits wait for that wait for their alignment group; None where none does, or it is not known.
     """
 
     watermark: int
@@ -149,6 +173,12 @@ class Explanation:
     horizon_us: int = MAX_WATERMARK
     bounds: Bounds = field(default=Bounds())
     is_draining: bool = False
+    group: GroupMember | None = None
+
+    @property
+    def waits_for_group(self) -> bool:
+        """Whether the alignment group sets the limit. O(n)."""
+        return any(split.waits_for is WaitsFor.GROUP for split in self.splits)
 
     @property
     def holders(self) -> tuple[SplitExplanation, ...]:

@@ -109,9 +109,21 @@ def _why(explanation: Explanation, holder: SplitExplanation) -> str:
         WaitsFor.TRANSACTION: "has an open transaction: its next records cannot be read until that ends",
         WaitsFor.REPORT: f"waits for a report of its readers: those up to position {holder.position} were lost",
         WaitsFor.ROWS: f"has {holder.behind:,} records left that the read limit did not admit",
-        WaitsFor.GROUP: "waits for another source of its alignment group",
+        WaitsFor.GROUP: f"waits for {_member(explanation)} of its alignment group",
         WaitsFor.HORIZON: "waits for splits that are not read yet",
     }.get(holder.waits_for, "is the slowest")
+
+
+def _member(explanation: Explanation) -> str:
+    member = explanation.group
+    if member is None:
+        return "another source"
+    name = f"source {member.source!r} (process {member.pid})"
+    stale_us = explanation.at_us - member.reported_us
+    if 2 * stale_us > member.until_us - member.reported_us:
+        since, until = (moment(us, explanation.at_us) for us in (member.reported_us, member.until_us))
+        return f"{name}, silent since {since} and taken for dead at {until},"
+    return f"{name}, which is at {moment(member.watermark, explanation.watermark)},"
 
 
 def _idle(explanation: Explanation, holder: SplitExplanation) -> str:

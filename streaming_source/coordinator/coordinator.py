@@ -278,7 +278,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         splits = tuple(
             replace(split, position=position_at(split.split_id, split.position)) for split in explanation.splits
         )
-        return replace(explanation, splits=splits)
+        waits = self._group is not None and explanation.waits_for_group
+        member = self._group.slowest(explanation.at_us) if waits and self._group is not None else None
+        return replace(explanation, splits=splits, group=member)
 
     def ranges(
         self,

@@ -6,16 +6,18 @@
 All of it is as it was when the micro-batch was planned, and decoding a state ignores it. `behind` counts the records of
 each of the offset's splits that were there and not read: those wait for `waitsFor`, the others for records. Where they
 say something there follow `holds` and `next` (see `SplitExplanation`) by split, `blocked` and `unreported` (ids of
-splits), `horizon`, `availableNow`, and `places`, of splits that are not written as `[id, position, ...]`.
+splits), `horizon`, `availableNow`, `group` (a `GroupMember`), and `places`, of splits that are not written as
+`[id, position, ...]`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any, Final, TypeAlias
 
 from alignment.combine import SplitStatus
-from alignment.explain import Explanation, SplitExplanation, WaitsFor
+from alignment.explain import Explanation, GroupMember, SplitExplanation, WaitsFor
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.monitoring.report import WatermarkReport, bounds_from_json, bounds_to_json
@@ -55,6 +57,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "next": {i: split.next_us for i, split in splits.items() if split.next_us is not None},
         "blocked": [i for i, split in splits.items() if split.waits_for is WaitsFor.TRANSACTION],
         "unreported": [i for i, split in splits.items() if split.waits_for is WaitsFor.REPORT],
+        "group": None if explanation.group is None else astuple(explanation.group),
         "places": None if places == _places(offset) else places,
     }
     return {name: value for name, value in facts.items() if value}
@@ -93,6 +96,7 @@ def report_of_offset(offset: Offset, at_us: int, stands_since_us: int) -> Waterm
             facts.get("horizon", MAX_WATERMARK),
             bounds_from_json(facts.get("bounds", {})),
             facts.get("availableNow", False),
+            GroupMember(*facts["group"]) if "group" in facts else None,
         )
         return WatermarkReport(offset["source"], offset["n"], explanation)
     except (KeyError, IndexError, TypeError, AttributeError) as error:

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration, parse_duration_us
-from alignment.explain import Bounds, Explanation, SplitExplanation, WaitsFor
+from alignment.explain import Bounds, Explanation, GroupMember, SplitExplanation, WaitsFor
 from alignment.iso8601 import format_timestamp
 from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
@@ -66,6 +66,7 @@ class WatermarkReport:
             "horizon": None if explanation.horizon_us == MAX_WATERMARK else _text(explanation.horizon_us),
             "bounds": bounds_to_json(explanation.bounds),
             "availableNow": explanation.is_draining or None,
+            "group": None if explanation.group is None else _member_to_json(explanation.group),
             "rowsLate": explanation.late,
             "rowsBehind": sum(split.behind for split in explanation.splits),
         }
@@ -92,6 +93,7 @@ class WatermarkReport:
                 _micros(found.get("horizon"), MAX_WATERMARK),
                 bounds_from_json(found.get("bounds", {})),
                 bool(found.get("availableNow", False)),
+                _member_from_json(found["group"]) if "group" in found else None,
             )
             return cls(found["source"], found["n"], explanation)
         except (KeyError, TypeError, AttributeError) as error:
@@ -151,6 +153,17 @@ def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanatio
         found.get("rowsLate", 0),
         _micros(found["nextRecord"]) if "nextRecord" in found else None,
     )
+
+
+def _member_to_json(member: GroupMember) -> dict[str, Any]:
+    times = {"watermark": member.watermark, "reportedAt": member.reported_us, "countsUntil": member.until_us}
+    known = {name: _text(us) for name, us in times.items() if us != MIN_WATERMARK}
+    return {"name": member.group, "source": member.source, "pid": member.pid, **known}
+
+
+def _member_from_json(found: Mapping[str, Any]) -> GroupMember:
+    times = _micros(found.get("watermark"), MIN_WATERMARK), _micros(found["reportedAt"]), _micros(found["countsUntil"])
+    return GroupMember(found["name"], found["source"], found["pid"], *times)
 
 
 def bounds_to_json(bounds: Bounds) -> dict[str, Any]:

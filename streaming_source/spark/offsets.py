@@ -5,7 +5,8 @@
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before any), and its status. Behind these follow, where they say something, the number of late records, and since when
-the split has had nothing to read, in microseconds since the epoch. Equal states give equal texts.
+the split has had nothing to read, in microseconds since the epoch. Equal states give equal texts. What stands under
+`why` says why the watermark is there: see `streaming_source.monitoring.offsets`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 
 from alignment.combine import SplitStatus
+from alignment.explain import Explanation
 from alignment.plan.by_index import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
@@ -24,6 +26,7 @@ from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
+from streaming_source.monitoring.offsets import facts_of
 
 __all__ = ["Offset", "OffsetCodec"]
 
@@ -41,8 +44,11 @@ class OffsetCodec:
         self._source = source
         self._id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
 
-    def encode(self, state: SourceState[Any, Any]) -> Offset:
-        """The state as JSON values, keys always in the same order. O(n)."""
+    def encode(self, state: SourceState[Any, Any], explanation: Explanation | None = None) -> Offset:
+        """The state as JSON values, keys always in the same order; with the reasons for it, where there are some. O(n).
+
+        See `streaming_source.monitoring.offsets`; `decode` ignores the reasons.
+        """
         splits: list[list[Any]] = []
         watermarks, statuses, late = state.table.watermarks.tolist(), state.table.statuses.tolist(), state.late.tolist()
         silent_since_us = state.silent_since_us.tolist()
@@ -58,7 +64,7 @@ class OffsetCodec:
             elif late[i]:
                 entry.append(late[i])
             splits.append(entry)
-        return {
+        offset = {
             "v": _VERSION,
             "source": self._source.name,
             "id": self._id,
@@ -68,6 +74,10 @@ class OffsetCodec:
             "splits_v": write.version,
             "splits": splits,
         }
+        if explanation is None:
+            return offset
+        places = [(split.split_id, split.position) for split in state.splits]
+        return {**offset, "why": facts_of(explanation, places, offset)}
 
     def decode(self, offset: Offset) -> SourceState[Any, Any]:
         """The state that an offset says. O(n).

@@ -21,7 +21,6 @@ from streaming_source.coordinator import (
     processing_time_us,
 )
 from streaming_source.exceptions import OptionError
-from streaming_source.monitoring.offsets import facts_of
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
@@ -64,7 +63,7 @@ class StreamPlanning:
             schema,
             processing_time_us,
             readers=readers,
-            meeting=_meeting(rules),
+            meeting=_meeting(rules, source.name),
             recorder=_recorder(options.event_log, source),
         )
         self._has_events = source.source_event_serializer is not None
@@ -100,7 +99,7 @@ class StreamPlanning:
                 return start
             self._recent = {before.sequence: before, after.sequence: after}
             self._planned_at = time.monotonic()
-            return self._encode(after)
+            return self._codec.encode(after, coordinator.explain())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
         """What to read between two offsets, from them alone."""
@@ -153,13 +152,6 @@ class StreamPlanning:
         with self._turn:
             self._coordinator.close()
 
-    def _encode(self, state: SourceState[Any, Any]) -> Offset:
-        offset = self._codec.encode(state)
-        explanation = self._coordinator.explain()
-        assert explanation is not None, "planning has begun"
-        places = [(split.split_id, split.position) for split in state.splits]
-        return {**offset, "why": facts_of(explanation, places, offset)}
-
     def _waits_for_more(self) -> bool:
         """Whether there are too few records for a micro-batch, and the time for waiting is not over."""
         options = self._options
@@ -175,14 +167,14 @@ class StreamPlanning:
         return self._codec.decode(offset) if known is None else known
 
 
-def _meeting(rules: ReadRules) -> GroupExchange | None:
+def _meeting(rules: ReadRules, name: str) -> GroupExchange | None:
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
         return None
     from streaming_source.coordinator.group_exchange import GroupExchange
 
     return GroupExchange(
-        _meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, monotonic_us
+        _meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, monotonic_us, name=name
     )
 
 
