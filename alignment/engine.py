@@ -134,8 +134,6 @@ class Engine:
         self._changed = False
         self._planned_us = self._stands_since_us = 0
         self._max_rows: int | None = None
-        # Splits of which nobody reported, before the last plan, what the one before it had admitted.
-        self._unreported: frozenset[str] = frozenset()
         self._handlers: dict[type, Callable[[Any], None]] = {
             Restored: self._restore,
             SplitsAssigned: self._assign,
@@ -281,7 +279,6 @@ class Engine:
         self._note(Planned(now_us, max_rows))
         self._changed = False
         self._max_rows = max_rows
-        self._unreported = frozenset(self.unreported())
         generators = self._generators
         marked = None if generators is None else generators.idle(self.table.split_ids)
         conditions = PlanConditions(
@@ -426,7 +423,7 @@ class Engine:
             silent_since_us=self.idle_clock.caught_up_us,
             late=late,
             blocked=self.idle_clock.blocked,
-            unreported=self._unreported,
+            unreported=frozenset(self.unreported()),
             group_limit_us=self._group_limit_us,
             horizon_us=self._horizon_us,
             bounds=Bounds(self.rules.out_of_orderness_us, drift_us, timeout_us, self._max_rows),

@@ -103,11 +103,11 @@ def _why(explanation: Explanation, holder: SplitExplanation) -> str:
     near_us = explanation.watermark if explanation.watermark > MIN_WATERMARK else None
     since = "" if holder.silent_since_us is None else f" since {moment(holder.silent_since_us, near_us)}"
     if holder.waits_for is WaitsFor.RECORDS and holder.watermark == MIN_WATERMARK:
-        return f"has never had a record, and has been read to its end{since}"
+        return f"has never had a record with an event time, and nothing to read{since}"
     return {
         WaitsFor.RECORDS: f"has delivered nothing{since}",
         WaitsFor.TRANSACTION: "has an open transaction: its next records cannot be read until that ends",
-        WaitsFor.REPORT: f"waits for a report of its readers: those up to position {holder.position} were lost",
+        WaitsFor.REPORT: f"waits for what its readers report of the records before position {holder.position}",
         WaitsFor.ROWS: f"has {holder.behind:,} records left that the read limit did not admit",
         WaitsFor.GROUP: f"waits for {_member(explanation)} of its alignment group",
         WaitsFor.HORIZON: "waits for splits that are not read yet",
@@ -135,7 +135,8 @@ def _idle(explanation: Explanation, holder: SplitExplanation) -> str:
         return f"; it is idle in the first run that begins after {moment(idle_at_us, explanation.at_us)}"
     if idle_at_us <= explanation.at_us:
         return "; it is idle as soon as the query looks again"
-    return f"; it becomes idle in {duration_text(idle_at_us - explanation.at_us)}"
+    at = moment(idle_at_us, explanation.at_us)
+    return f"; it becomes idle in {duration_text(idle_at_us - explanation.at_us)}, at {at}"
 
 
 def _future(explanation: Explanation, where: str) -> str:

@@ -78,7 +78,7 @@ def test_a_split_with_nothing_to_read_holds_the_watermark_and_is_idle_in_a_while
     assert explained.held_by == ("a",)
     assert sentence(explained) == (
         "The watermark stands at 1970-01-01 00:00:17 UTC because split 'a' has delivered nothing since 00:01:40; it "
-        "becomes idle in 41 s. Nothing has come late."
+        "becomes idle in 41 s, at 00:02:40. Nothing has come late."
     )
 
 
@@ -96,8 +96,8 @@ def test_a_split_without_a_record_lets_there_be_no_watermark() -> None:
     assert explained.held_by == ("empty",)
     assert explained.cause is Cause.EMPTY
     assert sentence(explained) == (
-        "There is no watermark yet because split 'empty' has never had a record, and has been read to its end since "
-        "1970-01-01 00:01:40 UTC; it becomes idle in 55 s."
+        "There is no watermark yet because split 'empty' has never had a record with an event time, and nothing to "
+        "read since 1970-01-01 00:01:40 UTC; it becomes idle in 55 s, at 00:02:40."
     )
 
 
