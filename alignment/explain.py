@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -49,6 +49,7 @@ class Cause(StrEnum):
     TRANSACTION = "transaction"
     REPORT = "report"
     FUTURE = "future"
+    DRIFT = "drift"
     ROWS = "rows"
     GROUP = "group"
     HORIZON = "horizon"
@@ -184,16 +185,20 @@ class Explanation:
     def holders(self) -> tuple[SplitExplanation, ...]:
         """The splits that hold the watermark: all that count and hold it lowest. O(n).
 
-        Where these only wait at the limit, it is those instead that set the limit; where splits do that are not
-        assigned yet, none.
+        Where these only wait at the limit, it is those instead that set the limit, unless the next record of the others
+        is far beyond it; where splits hold the watermark that are not assigned yet, none.
         """
         counting = [split for split in self.splits if split.counts]
-        lowest_us = min((split.holds_us for split in counting), default=MAX_WATERMARK)
-        if self.horizon_us <= lowest_us:
+        lowest = _lowest(counting)
+        if lowest and self.horizon_us <= lowest[0].holds_us:
             return ()
-        free = [split for split in counting if split.waits_for is not WaitsFor.DRIFT] or counting
-        lowest_us = min((split.holds_us for split in free), default=MAX_WATERMARK)
-        return tuple(split for split in free if split.holds_us == lowest_us)
+        stuck = tuple(split for split in lowest if split.next_us is not None)
+        return stuck or self.setters or lowest
+
+    @property
+    def setters(self) -> tuple[SplitExplanation, ...]:
+        """The splits that set the limit of the others: the lowest of those that do not wait at it. O(n)."""
+        return _lowest([split for split in self.splits if split.counts and split.waits_for is not WaitsFor.DRIFT])
 
     @property
     def held_by(self) -> tuple[str, ...]:
@@ -213,19 +218,20 @@ class Explanation:
                 return Cause.HORIZON
             return Cause.ALL_IDLE if self.splits else Cause.NO_SPLITS
         first = holders[0]
+        if first.next_us is not None:
+            return Cause.FUTURE if first.next_us > self.at_us + _FUTURE_US else Cause.DRIFT
         if first.waits_for is WaitsFor.RECORDS:
             return self._of_silence(first)
-        if first.waits_for in (WaitsFor.NOTHING, WaitsFor.DRIFT):
-            return Cause.SLOWEST
-        return Cause(first.waits_for.value)
+        return Cause.SLOWEST if first.waits_for is WaitsFor.NOTHING else Cause(first.waits_for.value)
 
     def _of_silence(self, holder: SplitExplanation) -> Cause:
         if holder.watermark == MIN_WATERMARK:
             return Cause.EMPTY
         since_us = self.at_us if holder.silent_since_us is None else holder.silent_since_us
+        if self.at_us - max(since_us, self.stands_since_us) >= _SOON_US:
+            return Cause.SILENT
         others_wait = any(split.waits_for is not WaitsFor.RECORDS for split in self.splits if split.counts)
-        is_long = self.at_us - max(since_us, self.stands_since_us) >= _SOON_US
-        return Cause.SILENT if others_wait or is_long else Cause.NOTHING
+        return Cause.SLOWEST if others_wait else Cause.NOTHING
 
     def idle_at_us(self, split: SplitExplanation) -> int | None:
         """Processing time at which a split is idle if nothing comes; None if it is not going to be."""
@@ -237,6 +243,11 @@ class Explanation:
     def late(self) -> int:
         """Late records of all splits in work. O(n)."""
         return sum(split.late for split in self.splits)
+
+
+def _lowest(splits: Sequence[SplitExplanation]) -> tuple[SplitExplanation, ...]:
+    lowest_us = min((split.holds_us for split in splits), default=MAX_WATERMARK)
+    return tuple(split for split in splits if split.holds_us == lowest_us)
 
 
 def explain(

@@ -22,7 +22,8 @@ _STANDING_US: Final = _SECOND_US
 
 def sentence(explanation: Explanation) -> str:
     """Why the watermark is where it is, who waits for others, and what was late. O(n)."""
-    return " ".join([_main(explanation), *_pinned(explanation), *_at_the_limit(explanation), *_late(explanation)])
+    parts = [_main(explanation), *_pinned(explanation), *_at_the_limit(explanation), *_idle_ones(explanation)]
+    return " ".join([*parts, *_late(explanation)])
 
 
 def moment(us: int, near_us: int | None = None) -> str:
@@ -89,7 +90,7 @@ def _main(explanation: Explanation) -> str:
         return f"{where}: all {n} splits are idle." if n > 1 else f"{where}: its only split is idle."
     if cause is Cause.HORIZON and not explanation.holders:
         return f"{where} because splits that are not read yet begin there."
-    if cause is Cause.FUTURE:
+    if cause is Cause.FUTURE and explanation.watermark > explanation.at_us:
         return _future(explanation, where)
     first = explanation.holders[0]
     if cause is Cause.NOTHING:
@@ -100,36 +101,51 @@ def _main(explanation: Explanation) -> str:
 
 
 def _why(explanation: Explanation, holder: SplitExplanation) -> str:
+    if holder.next_us is not None:
+        return _beyond_the_limit(explanation, holder)
     near_us = explanation.watermark if explanation.watermark > MIN_WATERMARK else None
     since = "" if holder.silent_since_us is None else f" since {moment(holder.silent_since_us, near_us)}"
-    if holder.waits_for is WaitsFor.RECORDS and holder.watermark == MIN_WATERMARK:
+    if explanation.cause is Cause.EMPTY:
         return f"has never had a record with an event time, and nothing to read{since}"
+    if explanation.cause is Cause.SILENT:
+        return f"has delivered nothing{since}"
     return {
-        WaitsFor.RECORDS: f"has delivered nothing{since}",
         WaitsFor.TRANSACTION: "has an open transaction: its next records cannot be read until that ends",
         WaitsFor.REPORT: f"waits for what its readers report of the records before position {holder.position}",
         WaitsFor.ROWS: f"has {holder.behind:,} records left that the read limit did not admit",
-        WaitsFor.GROUP: f"waits for {_member(explanation)} of its alignment group",
+        WaitsFor.GROUP: f"waits for {_member(explanation)}",
         WaitsFor.HORIZON: "waits for splits that are not read yet",
     }.get(holder.waits_for, "is the slowest")
+
+
+def _beyond_the_limit(explanation: Explanation, split: SplitExplanation) -> str:
+    assert split.next_us is not None
+    setters = [setter.split_id for setter in explanation.setters if setter is not split]
+    until = f" before {named(setters)} {'have' if setters[1:] else 'has'} come that far or is idle" if setters else ""
+    beyond = duration_text(split.next_us - explanation.bound_us)
+    return (
+        f"cannot go on{until}: its next record, at position {split.position}, is of {moment(split.next_us)}, {beyond} "
+        f"beyond the limit, and {split.behind - 1:,} more wait behind it"
+    )
 
 
 def _member(explanation: Explanation) -> str:
     member = explanation.group
     if member is None:
-        return "another source"
-    name = f"source {member.source!r} (process {member.pid})"
-    stale_us = explanation.at_us - member.reported_us
-    if 2 * stale_us > member.until_us - member.reported_us:
-        since, until = (moment(us, explanation.at_us) for us in (member.reported_us, member.until_us))
-        return f"{name}, silent since {since} and taken for dead at {until},"
-    return f"{name}, which is at {moment(member.watermark, explanation.watermark)},"
+        return "another source of its alignment group"
+    heard, until, stands = (
+        moment(us, explanation.at_us) for us in (member.reported_us, member.until_us, member.watermark)
+    )
+    return (
+        f"source {member.source!r} (process {member.pid}) of its alignment group {member.group!r}, which stands at "
+        f"{stands} and was last heard of at {heard}; without another word it is taken for dead at {until}"
+    )
 
 
 def _idle(explanation: Explanation, holder: SplitExplanation) -> str:
-    idle_at_us = explanation.idle_at_us(holder)
+    idle_at_us = None if explanation.cause is Cause.SLOWEST else explanation.idle_at_us(holder)
     if idle_at_us is None:
-        never = holder.waits_for is WaitsFor.RECORDS and explanation.bounds.idle_timeout_us is None
+        never = explanation.cause in (Cause.SILENT, Cause.EMPTY) and explanation.bounds.idle_timeout_us is None
         return "; without idleTimeout it never becomes idle" if never else ""
     if explanation.is_draining:
         return f"; it is idle in the first run that begins after {moment(idle_at_us, explanation.at_us)}"
@@ -147,21 +163,16 @@ def _future(explanation: Explanation, where: str) -> str:
 
 
 def _pinned(explanation: Explanation) -> list[str]:
-    pinned = [split for split in explanation.splits if split.next_us is not None]
+    pinned = [split for split in explanation.splits if split.next_us is not None and split not in explanation.holders]
     if not pinned:
         return []
     first = max(pinned, key=lambda split: split.next_us or 0)
-    ahead = (first.next_us or 0) - explanation.bound_us
-    at = moment(first.next_us or 0)
-    others = f" So do {len(pinned) - 1} more." if pinned[1:] else ""
-    return [
-        f"Split {first.split_id!r} cannot go on: its next record, at position {first.position}, is of {at}, "
-        f"{duration_text(ahead)} beyond the limit; {first.behind:,} records wait in it.{others}"
-    ]
+    others = f" Nor can {len(pinned) - 1} more." if pinned[1:] else ""
+    return [f"Split {first.split_id!r} {_beyond_the_limit(explanation, first)}.{others}"]
 
 
 def _at_the_limit(explanation: Explanation) -> list[str]:
-    paused = [s for s in explanation.splits if s.status is SplitStatus.PAUSED and s.next_us is None]
+    paused = [s for s in explanation.splits if s.waits_for is WaitsFor.DRIFT and s.next_us is None]
     drift_us, delay_us = explanation.bounds.max_drift_us, explanation.bounds.out_of_orderness_us
     if not paused:
         return []
@@ -172,6 +183,13 @@ def _at_the_limit(explanation: Explanation) -> list[str]:
         ahead_us = max(split.watermark for split in paused) - lowest_us + (delay_us or 0)
         text += f", {duration_text(ahead_us)} of {duration_text(drift_us)} ahead"
     return [f"{text}."]
+
+
+def _idle_ones(explanation: Explanation) -> list[str]:
+    idle = [split.split_id for split in explanation.splits if split.status is SplitStatus.IDLE]
+    if not idle or len(idle) == len(explanation.splits):
+        return []
+    return [f"{named(idle)} {'are' if idle[1:] else 'is'} idle and {'hold' if idle[1:] else 'holds'} nothing back."]
 
 
 def _late(explanation: Explanation) -> list[str]:

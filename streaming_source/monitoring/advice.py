@@ -44,7 +44,8 @@ def advise(history: Sequence[WatermarkReport]) -> list[Advice]:
 
     Of a single report less can be said than of some: what grows or repeats is seen in a history alone.
     """
-    reports = [report.explanation for report in history]
+    # Of a micro-batch the last word counts: a query reports while it waits, too.
+    reports = list({report.sequence: report.explanation for report in history}.values())
     return [advice for rule in _RULES for advice in rule(reports)] if reports else []
 
 
@@ -115,17 +116,17 @@ def _drift(reports: Sequence[Explanation]) -> Iterator[Advice]:
 
 def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
     last = reports[-1]
-    for split in last.splits:
-        if split.next_us is not None:
-            kind = "is from the future" if split.next_us > last.at_us else "lies far ahead of what the others have"
-            yield Advice(
-                "data",
-                f"The record at position {split.position} of split {split.split_id!r}, of {moment(split.next_us)}, "
-                f"{kind}: all records behind it wait until the others have come that far. Correct or remove it at its "
-                "source, or make its event time invalid (null, with invalidTimestamp=null or drop).",
-            )
-            return
-    if last.cause is Cause.FUTURE:
+    ahead = [split for split in last.splits if split.next_us is not None]
+    if ahead:
+        split = max(ahead, key=lambda split: split.next_us or 0)
+        kind = "is from the future" if (split.next_us or 0) > last.at_us else "lies far ahead of what the others have"
+        yield Advice(
+            "data",
+            f"The record at position {split.position} of split {split.split_id!r}, of {moment(split.next_us or 0)}, "
+            f"{kind}: all records behind it wait until the others have come that far. Correct or remove it at its "
+            "source.",
+        )
+    elif last.cause is Cause.FUTURE:
         split = max(last.splits, key=lambda split: split.watermark)
         between = f"before position {split.position}"
         for before, after in pairwise(_of_split(reports, split.split_id)):

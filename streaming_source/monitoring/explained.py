@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Protocol
 
 from alignment.explain import SplitExplanation
-from alignment.sentence import moment
+from alignment.sentence import duration_text, moment
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.monitoring.advice import Advice, advise
 from streaming_source.monitoring.checkpoint import Checkpoint, MicroBatch
@@ -57,10 +58,13 @@ class ExplainedQuery:
         See `ExplainedSource`.
     batch
         The micro-batch of the checkpoint that this is from; None of a query that runs.
+    age_us
+        How long ago that was planned.
     """
 
     sources: tuple[ExplainedSource, ...]
     batch: MicroBatch | None = None
+    age_us: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """For programs: `{"sources": [...]}`, and of a checkpoint `batch` and `committed`."""
@@ -73,7 +77,7 @@ class ExplainedQuery:
         """In words, one source after another."""
         if not self.sources:
             return "Nothing is known yet: no source of this library has planned a micro-batch of this query."
-        lines = [] if self.batch is None else [_heading(self.batch)]
+        lines = [] if self.batch is None else [_heading(self.batch, self.age_us)]
         for source in self.sources:
             lines += [f"{source.report.source}:", str(source)] if self.sources[1:] else [str(source)]
         return "\n".join(lines)
@@ -100,13 +104,15 @@ def explain(query: _Query) -> ExplainedQuery:
     return ExplainedQuery(tuple(_explained(history[place]) for place in sorted(history)))
 
 
-def explain_checkpoint(path: str) -> ExplainedQuery:
-    """The same of a query that runs or does not, from its checkpoint alone, as of its last micro-batch.
+def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
+    """The same from the checkpoint alone, of a query that runs or does not: what its last micro-batch says now.
 
     Parameters
     ----------
     path
         Its `checkpointLocation`; see `Checkpoint`.
+    now_us
+        Processing time, in microseconds since the epoch; None for that of the clock.
 
     Raises
     ------
@@ -116,18 +122,25 @@ def explain_checkpoint(path: str) -> ExplainedQuery:
     batches = Checkpoint(path).history()
     if not batches:
         return ExplainedQuery(())
-    histories = zip(*(batch.sources for batch in batches), strict=False)
-    known = [[report for report in history if report is not None] for history in histories]
-    return ExplainedQuery(tuple(_explained(history) for history in known if history), batches[-1])
+    last = batches[-1]
+    now_us = time.time_ns() // 1000 if now_us is None else now_us
+    explained = []
+    for place, report in enumerate(last.sources):
+        if report is not None:
+            before = [known for batch in batches[:-1] if (known := batch.sources[place]) is not None]
+            now = replace(report, explanation=replace(report.explanation, at_us=now_us))
+            explained.append(_explained([*before, now]))
+    return ExplainedQuery(tuple(explained), last, now_us - last.planned_at_us)
 
 
 def _explained(history: Sequence[WatermarkReport]) -> ExplainedSource:
     return ExplainedSource(history[-1], tuple(advise(history)))
 
 
-def _heading(batch: MicroBatch) -> str:
-    state = "committed" if batch.is_committed else "planned and not committed"
-    return f"As of micro-batch {batch.number}, {moment(batch.planned_at_us)}, {state}:"
+def _heading(batch: MicroBatch, age_us: int) -> str:
+    state = "committed" if batch.is_committed else "not committed"
+    ago = duration_text(max(age_us, 0))
+    return f"Micro-batch {batch.number}, planned at {moment(batch.planned_at_us)} ({ago} ago), {state}:"
 
 
 def _table(report: WatermarkReport) -> list[str]:
