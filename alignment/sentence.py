@@ -9,9 +9,9 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["duration_text", "moment", "named", "sentence"]
+__all__ = ["duration_text", "moment", "named", "sentence", "watermark_text"]
 
 _NAMED: Final = 3
 _SECOND_US: Final = 1_000_000
@@ -38,6 +38,17 @@ def moment(us: int, near_us: int | None = None) -> str:
     if near_us is not None and us // _DAY_US == near_us // _DAY_US:
         return clock
     return f"{day} {clock} UTC"
+
+
+def watermark_text(us: int) -> str:
+    """A watermark for a table, in UTC.
+
+    Examples
+    --------
+    >>> watermark_text(MIN_WATERMARK), watermark_text(1_767_261_733_999_999)
+    ('none', '2026-01-01 10:02:13')
+    """
+    return {MIN_WATERMARK: "none", MAX_WATERMARK: "end"}.get(us) or moment(us).removesuffix(" UTC")
 
 
 def duration_text(us: int) -> str:

@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-from streaming_source.monitoring.advice import Advice
-from streaming_source.monitoring.checkpoint import Checkpoint, MicroBatch
-from streaming_source.monitoring.explained import ExplainedQuery, ExplainedSource, explain, explain_checkpoint
-from streaming_source.monitoring.report import WatermarkReport
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "Advice",
@@ -21,3 +19,18 @@ __all__ = [
     "explain",
     "explain_checkpoint",
 ]
+
+if TYPE_CHECKING:
+    from streaming_source.monitoring.advice import Advice
+    from streaming_source.monitoring.checkpoint import Checkpoint, MicroBatch
+    from streaming_source.monitoring.explained import ExplainedQuery, ExplainedSource, explain, explain_checkpoint
+    from streaming_source.monitoring.report import WatermarkReport
+
+_HOMES = {"Advice": "advice", "Checkpoint": "checkpoint", "MicroBatch": "checkpoint", "WatermarkReport": "report"}
+
+
+def __getattr__(name: str) -> Any:
+    # Lazily: a planner writes reports, and loads nothing that reads them.
+    if name in __all__:
+        return getattr(import_module(f"streaming_source.monitoring.{_HOMES.get(name, 'explained')}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Protocol
 
 from alignment.explain import SplitExplanation
-from alignment.sentence import duration_text, moment
-from alignment.watermarks import MIN_WATERMARK
+from alignment.sentence import duration_text, moment, watermark_text
 from streaming_source.monitoring.advice import Advice, advise
 from streaming_source.monitoring.checkpoint import Checkpoint, MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
@@ -156,8 +155,8 @@ def _table(report: WatermarkReport) -> list[str]:
 
 
 def _row(split: SplitExplanation) -> tuple[str, ...]:
-    watermark = "none" if split.watermark == MIN_WATERMARK else moment(split.watermark).removesuffix(" UTC")
-    since = "" if split.silent_since_us is None else moment(split.silent_since_us).removesuffix(" UTC")
+    watermark = watermark_text(split.watermark)
+    since = "" if split.silent_since_us is None else watermark_text(split.silent_since_us)
     waits_for = split.waits_for.value if split.counts else ""
     numbers = (f"{number:,}" for number in (split.position, split.behind, split.late))
     return split.split_id, split.status.name.lower(), watermark, *numbers, waits_for, since

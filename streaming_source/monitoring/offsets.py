@@ -22,7 +22,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.monitoring.report import WatermarkReport, bounds_from_json, bounds_to_json
 
-__all__ = ["facts_of", "report_of_offset"]
+__all__ = ["facts_of", "positions_of_offset", "report_of_offset"]
 
 Offset: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, int]
@@ -63,7 +63,12 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
     return {name: value for name, value in facts.items() if value}
 
 
-def report_of_offset(offset: Offset, at_us: int, stands_since_us: int) -> WatermarkReport:
+def positions_of_offset(offset: Offset) -> dict[str, int]:
+    """Of each split of an offset, finished ones too, the position of its next record. O(n)."""
+    return dict(offset.get("why", {}).get("places") or _places(offset))
+
+
+def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -> WatermarkReport:
     """What an offset says of its source. O(n).
 
     Parameters
@@ -80,7 +85,7 @@ def report_of_offset(offset: Offset, at_us: int, stands_since_us: int) -> Waterm
     """
     try:
         facts = offset.get("why", {})
-        places = facts.get("places") or _places(offset)
+        places = positions_of_offset(offset).items()
         behind = facts.get("behind") or [0] * len(places)
         splits = tuple(
             _split(place, entry, rows, facts)
