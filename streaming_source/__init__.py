@@ -1,7 +1,7 @@
 """FLIP-27 event-time sources for Spark Structured Streaming.
 
 `read_stream(spark)` is where to begin: a reader like Spark's, whose frames have the exact watermark. `from_source`
-gives such a frame over a `Source` and a `WatermarkStrategy`. `explain(query)` says why a watermark stands where it does.
+gives such a frame over a `Source` and a `WatermarkStrategy`. `explain(query)` says why its watermark stands there.
 """
 
 from __future__ import annotations
