@@ -32,10 +32,10 @@ class StandstillWarning:
         self._warn_after_us = warn_after_us
         self._explain = explain
         self._look_at_us = 0
-        # Who holds it and why, since when, and whether that was said.
-        self._holds: tuple[Cause, tuple[str, ...]] | None = None
+        self._held_by: tuple[str, ...] = ()
         self._since_us = 0
-        self._has_warned = False
+        # Why they hold it, as was said last.
+        self._said: Cause | None = None
 
     def look(self, now_us: int) -> None:
         """Time has passed. O(1), but now and then that of an explanation."""
@@ -45,12 +45,10 @@ class StandstillWarning:
         explanation = self._explain()
         if explanation is None:
             return
-        holds = explanation.cause, explanation.held_by
-        if holds != self._holds:
-            self._holds, self._since_us, self._has_warned = holds, now_us, False
-        since_us = max(self._since_us, explanation.stands_since_us)
-        is_held = bool(explanation.held_by) and explanation.cause is not Cause.NOTHING
-        if is_held and not self._has_warned and now_us - since_us >= self._warn_after_us:
-            self._has_warned = True
-            held_for = duration_text(now_us - since_us)
-            _log.warning("the watermark has been held for %s. %s", held_for, sentence(explanation))
+        if explanation.held_by != self._held_by:
+            self._held_by, self._since_us, self._said = explanation.held_by, now_us, None
+        held_us = now_us - max(self._since_us, explanation.stands_since_us)
+        is_news = explanation.cause not in (self._said, Cause.NOTHING, Cause.SLOWEST)
+        if self._held_by and is_news and held_us >= self._warn_after_us:
+            self._said = explanation.cause
+            _log.warning("the watermark has been held for %s. %s", duration_text(held_us), sentence(explanation))

@@ -53,7 +53,8 @@ for name, frame in frames.items():
         F.unix_micros("window.start"), F.unix_micros("window.end"), "s", "count"
     )
     query = counted.writeStream.format("memory").queryName(name).option("checkpointLocation", root + "/" + name)
-    query.trigger(availableNow=True).start().awaitTermination(120)
+    query = query.trigger(availableNow=True).start()
+    query.awaitTermination(120)
     rows[name] = sorted(map(tuple, spark.table(name).collect()))
     explained.append(str(explain(query)))
 unbounded = {**options, "bounded": "false", "idleTimeout": "1 hour", "maxDrift": "1 minute", "warnAfter": "1 second"}
@@ -63,6 +64,7 @@ query.processAllAvailable()
 deadline = time.monotonic() + 60
 while time.monotonic() < deadline and "silent" not in [s["cause"] for s in explain(query).to_json()["sources"]]:
     time.sleep(0.2)
+time.sleep(0.5)
 explained.append(explain(query).to_json())
 query.stop()
 print(json.dumps([refused, rows, explained]))
