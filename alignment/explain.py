@@ -121,6 +121,8 @@ class SplitExplanation:
         Records of it that came at or below the announced watermark, so far.
     next_us
         Event time of its next record, where that is further beyond the bound than another drift; else None.
+    place
+        Where that record is, as the connector calls it; None where it does not say.
     """
 
     split_id: str
@@ -133,6 +135,12 @@ class SplitExplanation:
     silent_since_us: int | None = None
     late: int = 0
     next_us: int | None = None
+    place: str | None = None
+
+    @property
+    def next_place(self) -> str:
+        """Where its next record is."""
+        return self.place or f"position {self.position}"
 
     @property
     def counts(self) -> bool:

@@ -135,7 +135,7 @@ def _beyond_the_limit(explanation: Explanation, split: SplitExplanation) -> str:
     until = f" before {named(setters)} {'have' if setters[1:] else 'has'} come that far or is idle" if setters else ""
     beyond = duration_text(split.next_us - explanation.bound_us)
     return (
-        f"cannot go on{until}: its next record, at position {split.position}, is of {moment(split.next_us)}, {beyond} "
+        f"cannot go on{until}: its next record, at {split.next_place}, is of {moment(split.next_us)}, {beyond} "
         f"beyond the limit, and {split.behind - 1:,} more wait behind it"
     )
 
