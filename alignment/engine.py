@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
+from alignment.durations import saturating_add
 from alignment.events import (
     BlocksIndexed,
     DrainStarted,
@@ -132,6 +133,7 @@ class Engine:
         self._drains_from_us: int | None = None
         self._changed = False
         self._planned_us = self._stands_since_us = 0
+        self._max_rows: int | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {
             Restored: self._restore,
             SplitsAssigned: self._assign,
@@ -276,6 +278,7 @@ class Engine:
         self._settle()
         self._note(Planned(now_us, max_rows))
         self._changed = False
+        self._max_rows = max_rows
         generators = self._generators
         marked = None if generators is None else generators.idle(self.table.split_ids)
         conditions = PlanConditions(
@@ -398,21 +401,35 @@ class Engine:
         now_us
             Processing time.
         """
-        from alignment.explain import explain
+        from alignment.explain import Bounds, explain
 
-        plan, table = self.last_plan, self.table
+        plan, table, late = self.last_plan, self.table, self.late
         if self._pending is not None:
             plan = self._pending
-            table = plan.after
+            table, late = plan.after, late + plan.late
+        holds_us = table.watermarks
+        if plan is not None:
+            held = dict(zip(plan.after.split_ids, plan.holds_us.tolist(), strict=True))
+            own = zip(table.split_ids, table.watermarks.tolist(), strict=True)
+            holds_us = np.array([held.get(split_id, watermark) for split_id, watermark in own], np.int64)
+        bound_us = MAX_WATERMARK if plan is None else plan.bound_us
+        drift_us, timeout_us = self.rules.max_drift_us, self.idle_clock.timeout_us
         return explain(
             plan,
             table,
+            holds_us=holds_us,
             available=self.available(),
-            idle_at_us=self.idle_clock.idle_at_us(),
+            next_us=self.index.far_next_times(table.positions, saturating_add(bound_us, drift_us or 0)),
+            silent_since_us=self.idle_clock.caught_up_us,
+            late=late,
             blocked=self.idle_clock.blocked,
+            unreported=frozenset(self.unreported()),
             group_limit_us=self._group_limit_us,
+            horizon_us=self._horizon_us,
+            bounds=Bounds(self.rules.out_of_orderness_us, drift_us, timeout_us, self._max_rows),
             stands_since_us=self._stands_since_us,
             now_us=now_us,
+            is_draining=self._drains_from_us is not None,
         )
 
     def validate(self) -> None:

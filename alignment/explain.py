@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
-from alignment.durations import format_duration
-from alignment.iso8601 import format_timestamp
 from alignment.plan.model import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["Explanation", "SplitExplanation", "WaitsFor", "explain"]
+__all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain"]
 
-_NAMED: Final = 3
+Int64Array = npt.NDArray[np.int64]
+
+_SOON_US = 1_000_000
+"""A split that has had nothing to read for less is not silent: its next records are on their way."""
+
+_FUTURE_US = 15 * 60 * 1_000_000
+"""Event times may be so much later than the clock here: clocks differ, time zones by more than that."""
 
 
 class WaitsFor(StrEnum):
@@ -27,10 +30,70 @@ class WaitsFor(StrEnum):
     NOTHING = "nothing"
     RECORDS = "records"
     TRANSACTION = "transaction"
+    REPORT = "report"
     DRIFT = "drift"
     ROWS = "rows"
     GROUP = "group"
     HORIZON = "horizon"
+
+
+class Cause(StrEnum):
+    """Why the watermark is not further: in one word, for programs."""
+
+    NOTHING = "nothing"
+    ENDED = "ended"
+    NO_SPLITS = "noSplits"
+    ALL_IDLE = "allIdle"
+    SILENT = "silent"
+    EMPTY = "empty"
+    TRANSACTION = "transaction"
+    REPORT = "report"
+    FUTURE = "future"
+    DRIFT = "drift"
+    ROWS = "rows"
+    GROUP = "group"
+    HORIZON = "horizon"
+    SLOWEST = "slowest"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the user decided; None where nothing is.
+
+    Attributes
+    ----------
+    out_of_orderness_us, max_drift_us, idle_timeout_us
+        In microseconds.
+    max_rows
+        Read limit of the last plan.
+    """
+
+    out_of_orderness_us: int | None = None
+    max_drift_us: int | None = None
+    idle_timeout_us: int | None = None
+    max_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """Another source of the alignment group, which sets the limit.
+
+    Attributes
+    ----------
+    group, source, pid
+        Its group, its name, and the process of its planner.
+    watermark
+        Of the slowest split of it that counts.
+    reported_us, until_us
+        Processing time of its last report, and until which that counts if no other comes.
+    """
+
+    group: str
+    source: str
+    pid: int
+    watermark: int
+    reported_us: int
+    until_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +106,46 @@ class SplitExplanation:
         Which one, and what it does.
     watermark
         Its own, in microseconds; `MIN_WATERMARK` before its first record.
-    position, available
-        Its next record, and the one after the last that is known to be there.
+    holds_us
+        Where it holds the watermark of the source: its own, but of a split of which nothing was read yet, or with
+        perfect watermarks, just below its smallest unread event time, where that is known.
+    position
+        Of its next record.
+    behind
+        Records that are known to be there, and not read.
     waits_for
         Why it is not read further.
-    idle_in_us
-        In how much processing time it becomes idle if nothing comes; None if it does not.
+    silent_since_us
+        Processing time since which it has had nothing to read; None if it has, or that is not known.
+    late
+        Records of it that came at or below the announced watermark, so far.
+    next_us
+        Event time of its next record, where that is further beyond the bound than another drift; else None.
+    place
+        Where that record is, as the connector calls it; None where it does not say.
     """
 
     split_id: str
     status: SplitStatus
     watermark: int
+    holds_us: int
     position: int
-    available: int
+    behind: int
     waits_for: WaitsFor
-    idle_in_us: int | None
+    silent_since_us: int | None = None
+    late: int = 0
+    next_us: int | None = None
+    place: str | None = None
+
+    @property
+    def next_place(self) -> str:
+        """Where its next record is."""
+        return self.place or f"position {self.position}"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it holds the watermark."""
+        return self.status in (SplitStatus.ACTIVE, SplitStatus.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,70 +156,125 @@ class Explanation:
     ----------
     watermark
         The announced one, in microseconds.
-    held_by
-        The splits that hold it there, by id: of those that count, all with the smallest watermark that do not wait
-        for the others.
-    stands_for_us
-        For how much processing time the watermark has not moved.
+    at_us
+        Processing time of all this.
+    stands_since_us
+        Processing time since which the watermark has not moved.
     bound_us
         No record later than this is in the last plan; `MAX_WATERMARK` for no bound.
+    horizon_us
+        Splits that wait to be assigned have no record earlier than this; `MAX_WATERMARK` if none waits.
+    bounds
+        What the user decided.
     splits
         All splits in work, by id.
+    is_draining
+        Only what was there when the run began is read (AvailableNow): nothing becomes idle in it.
+    group
+        The source that splits wait for that wait for their alignment group; None where none does, or it is not known.
     """
 
     watermark: int
-    held_by: tuple[str, ...]
-    stands_for_us: int
-    bound_us: int
-    splits: tuple[SplitExplanation, ...]
+    at_us: int
+    stands_since_us: int
+    splits: tuple[SplitExplanation, ...] = ()
+    bound_us: int = MAX_WATERMARK
+    horizon_us: int = MAX_WATERMARK
+    bounds: Bounds = field(default=Bounds())
+    is_draining: bool = False
+    group: GroupMember | None = None
 
-    def __str__(self) -> str:
-        """One sentence on the watermark, and one on the splits that wait for others."""
+    @property
+    def waits_for_group(self) -> bool:
+        """Whether the alignment group sets the limit. O(n)."""
+        return any(split.waits_for is WaitsFor.GROUP for split in self.splits)
+
+    @property
+    def holders(self) -> tuple[SplitExplanation, ...]:
+        """The splits that hold the watermark: all that count and hold it lowest. O(n).
+
+        Where these only wait at the limit, it is those instead that set the limit, unless the next record of the others
+        is far beyond it; where splits hold the watermark that are not assigned yet, none.
+        """
+        counting = [split for split in self.splits if split.counts]
+        lowest = _lowest(counting)
+        if lowest and self.horizon_us <= lowest[0].holds_us:
+            return ()
+        stuck = tuple(split for split in lowest if split.next_us is not None)
+        return stuck or self.setters or lowest
+
+    @property
+    def setters(self) -> tuple[SplitExplanation, ...]:
+        """The splits that set the limit of the others: the lowest of those that do not wait at it. O(n)."""
+        return _lowest([split for split in self.splits if split.counts and split.waits_for is not WaitsFor.DRIFT])
+
+    @property
+    def held_by(self) -> tuple[str, ...]:
+        """Ids of the `holders`. O(n)."""
+        return tuple(split.split_id for split in self.holders)
+
+    @property
+    def cause(self) -> Cause:
+        """Why the watermark is not further. O(n)."""
         if self.watermark == MAX_WATERMARK:
-            return "The source has ended: every window is closed."
-        where = "There is no watermark yet"
-        if self.watermark > MIN_WATERMARK:
-            where = f"The watermark stands at {format_timestamp(self.watermark)}"
-        if not self.splits:
-            return f"{where}: no split is in work."
-        if not self.held_by:
-            return f"{where}: all {len(self.splits)} splits are idle."
-        return f"{where} because {self._holders()}.{self._waiting()}"
+            return Cause.ENDED
+        if self.watermark > self.at_us + _FUTURE_US:
+            return Cause.FUTURE
+        holders = self.holders
+        if not holders:
+            if self.horizon_us < MAX_WATERMARK:
+                return Cause.HORIZON
+            return Cause.ALL_IDLE if self.splits else Cause.NO_SPLITS
+        first = holders[0]
+        if first.next_us is not None:
+            return Cause.FUTURE if first.next_us > self.at_us + _FUTURE_US else Cause.DRIFT
+        if first.waits_for is WaitsFor.RECORDS:
+            return self._of_silence(first)
+        return Cause.SLOWEST if first.waits_for is WaitsFor.NOTHING else Cause(first.waits_for.value)
 
-    def _holders(self) -> str:
-        holders = [split for split in self.splits if split.split_id in self.held_by]
-        first, others = holders[0], len(holders) - 1
-        named = f"split {first.split_id!r}" + (f" (and {others} more)" if others else "")
-        for_long = f" for {format_duration(self.stands_for_us // 1000 * 1000)}" if self.stands_for_us >= 1000 else ""
-        why = {
-            WaitsFor.RECORDS: f"has had nothing to read{for_long}",
-            WaitsFor.TRANSACTION: f"has had an open transaction{for_long}",
-            WaitsFor.ROWS: "has more to read than the read limit admits",
-            WaitsFor.GROUP: "waits for another source of its alignment group",
-            WaitsFor.HORIZON: "waits for splits that are not read yet",
-        }.get(first.waits_for, "is the slowest")
-        if first.idle_in_us is not None:
-            why += f"; it becomes idle in {format_duration(first.idle_in_us // 1000 * 1000)}"
-        return f"{named} {why}"
+    def _of_silence(self, holder: SplitExplanation) -> Cause:
+        if holder.watermark == MIN_WATERMARK:
+            return Cause.EMPTY
+        since_us = self.at_us if holder.silent_since_us is None else holder.silent_since_us
+        if self.at_us - max(since_us, self.stands_since_us) >= _SOON_US:
+            return Cause.SILENT
+        others_wait = any(split.waits_for is not WaitsFor.RECORDS for split in self.splits if split.counts)
+        return Cause.SLOWEST if others_wait else Cause.NOTHING
 
-    def _waiting(self) -> str:
-        paused = [split.split_id for split in self.splits if split.status is SplitStatus.PAUSED]
-        if not paused:
-            return ""
-        names = ", ".join(map(repr, paused[:_NAMED])) + (f" and {len(paused) - _NAMED} more" if paused[_NAMED:] else "")
-        return f" At the limit, {format_timestamp(self.bound_us)}: {names}."
+    def idle_at_us(self, split: SplitExplanation) -> int | None:
+        """Processing time at which a split is idle if nothing comes; None if it is not going to be."""
+        timeout_us, since_us = self.bounds.idle_timeout_us, split.silent_since_us
+        waits = split.status is SplitStatus.ACTIVE and split.waits_for in (WaitsFor.RECORDS, WaitsFor.REPORT)
+        return since_us + timeout_us if waits and timeout_us is not None and since_us is not None else None
+
+    @property
+    def late(self) -> int:
+        """Late records of all splits in work. O(n)."""
+        return sum(split.late for split in self.splits)
+
+
+def _lowest(splits: Sequence[SplitExplanation]) -> tuple[SplitExplanation, ...]:
+    lowest_us = min((split.holds_us for split in splits), default=MAX_WATERMARK)
+    return tuple(split for split in splits if split.holds_us == lowest_us)
 
 
 def explain(
     plan: MicroBatchPlan | None,
     table: SplitTable,
     *,
+    holds_us: Int64Array,
     available: Mapping[str, tuple[int, int]],
-    idle_at_us: npt.NDArray[np.int64],
+    next_us: Int64Array,
+    silent_since_us: Int64Array,
+    late: Int64Array,
     blocked: Collection[str],
+    unreported: Collection[str],
     group_limit_us: int,
+    horizon_us: int,
+    bounds: Bounds,
     stands_since_us: int,
     now_us: int,
+    is_draining: bool,
 ) -> Explanation:
     """Explain the state of an engine. O(n).
 
@@ -139,39 +282,58 @@ def explain(
     ----------
     plan, table
         The last plan, None before any; and the splits in work, with the statuses after it.
+    holds_us
+        `int64[n]`: where each split holds the watermark of the source.
     available
         Of each split its next position, and the one after the last record known to be there.
-    idle_at_us
-        `int64[n]`: processing time at which each split is idle if nothing comes; `MAX_WATERMARK` for never.
-    blocked
-        Splits with records that cannot be read yet.
+    next_us
+        `int64[n]`: event time of each split's next record, where it is known and far beyond the bound; else
+        `MIN_WATERMARK`.
+    silent_since_us
+        `int64[n]`: processing time since which each split has had nothing to read, if it has nothing;
+        `MIN_WATERMARK` where that is not known.
+    late
+        `int64[n]`: late records of each split.
+    blocked, unreported
+        Splits with records that cannot be read yet, and those whose readers have not reported what they read.
     group_limit_us
         The bound that other sources of the same alignment group set.
-    stands_since_us, now_us
-        Processing time of the plan that moved the watermark last, and now.
+    horizon_us, bounds, stands_since_us, is_draining
+        See `Explanation`.
+    now_us
+        Processing time.
     """
     limited_by, bound_us = (None, MAX_WATERMARK) if plan is None else (plan.limited_by, plan.bound_us)
-    columns = table.watermarks.tolist(), table.statuses.tolist(), idle_at_us.tolist()
+    limit = _limit(limited_by, is_group=bound_us == group_limit_us < MAX_WATERMARK)
+    columns = (table.watermarks, table.statuses, holds_us, next_us, silent_since_us, late)
     splits = []
-    for split_id, watermark, status, idle_us in zip(table.split_ids, *columns, strict=True):
+    for split_id, watermark, status, holds, following, since, lateness in zip(
+        table.split_ids, *(column.tolist() for column in columns), strict=True
+    ):
         position, end = available[split_id]
         if split_id in blocked:
             waits_for = WaitsFor.TRANSACTION
-        elif position == end:
-            waits_for = WaitsFor.RECORDS
+        elif position < end:
+            waits_for = limit
         else:
-            waits_for = _limit(limited_by, is_group=bound_us == group_limit_us < MAX_WATERMARK)
-        becomes_idle = status == SplitStatus.ACTIVE and waits_for is WaitsFor.RECORDS and idle_us < MAX_WATERMARK
-        idle_in_us = max(idle_us - now_us, 0) if becomes_idle else None
-        splits.append(SplitExplanation(split_id, SplitStatus(status), watermark, position, end, waits_for, idle_in_us))
-    counting = [split for split in splits if split.status in (SplitStatus.ACTIVE, SplitStatus.PAUSED)]
-    slowest_us = min((split.watermark for split in counting), default=MAX_WATERMARK)
-    slowest = [split for split in counting if split.watermark == slowest_us]
-    # One that waits for the others at the limit is not what holds them.
-    holders = [split for split in slowest if split.waits_for is not WaitsFor.DRIFT] or slowest
-    held_by = tuple(split.split_id for split in holders)
-    stands_for_us = max(now_us - stands_since_us, 0)
-    return Explanation(table.combined, held_by, stands_for_us, bound_us, tuple(splits))
+            waits_for = WaitsFor.REPORT if split_id in unreported else WaitsFor.RECORDS
+        splits.append(
+            SplitExplanation(
+                split_id,
+                SplitStatus(status),
+                watermark,
+                holds,
+                position,
+                end - position,
+                waits_for,
+                since if position == end and since > MIN_WATERMARK else None,
+                lateness,
+                following if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK else None,
+            )
+        )
+    return Explanation(
+        table.combined, now_us, stands_since_us, tuple(splits), bound_us, horizon_us, bounds, is_draining
+    )
 
 
 def _limit(limited_by: LimitedBy | None, *, is_group: bool) -> WaitsFor:

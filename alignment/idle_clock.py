@@ -11,7 +11,7 @@ import numpy.typing as npt
 from alignment.combine import SplitStatus
 from alignment.plan.model import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MIN_WATERMARK
 
 __all__ = ["IdleClock"]
 
@@ -34,6 +34,11 @@ class IdleClock:
 
     Attributes
     ----------
+    timeout_us
+        As given.
+    caught_up_us
+        `int64[n]`: processing time since which each split has had nothing to read, if it has nothing; `MIN_WATERMARK`
+        where it is idle from before a restart.
     blocked
         Splits with records that cannot be read yet: they are not idle, until a probe finds that it is over.
     last_probe_us
@@ -41,8 +46,8 @@ class IdleClock:
     """
 
     def __init__(self, timeout_us: int | None) -> None:
-        self._timeout_us = timeout_us
-        self._caught_up_us = np.empty(0, np.int64)
+        self.timeout_us = timeout_us
+        self.caught_up_us = np.empty(0, np.int64)
         # The position of each split before its first record.
         self._origins: Int64Array = np.empty(0, np.int64)
         self._deadline_us: int | None = None
@@ -71,7 +76,7 @@ class IdleClock:
         """
         # The wall clock may have been put back since.
         since_us = np.where(silent_since_us == NO_TIMESTAMP, now_us, np.minimum(silent_since_us, now_us))
-        self._caught_up_us = np.where(statuses == SplitStatus.IDLE, MIN_WATERMARK, since_us)
+        self.caught_up_us = np.where(statuses == SplitStatus.IDLE, MIN_WATERMARK, since_us)
         self._origins = origins
         self._deadline_us = None
         self._probed_us.clear()
@@ -80,12 +85,12 @@ class IdleClock:
     def add(self, origins: Sequence[int], joined_us: Sequence[int], order: npt.NDArray[np.intp]) -> None:
         """New splits came behind the others at these times, and then all were put in this order. O(n)."""
         self._origins = np.append(self._origins, np.array(origins, np.int64))[order]
-        self._caught_up_us = np.append(self._caught_up_us, np.array(joined_us, np.int64))[order]
+        self.caught_up_us = np.append(self.caught_up_us, np.array(joined_us, np.int64))[order]
 
     def keep(self, slots: npt.NDArray[np.intp], gone: Collection[str]) -> None:
         """Only these are left; those of these ids are gone. O(n)."""
         self._origins = self._origins[slots]
-        self._caught_up_us = self._caught_up_us[slots]
+        self.caught_up_us = self.caught_up_us[slots]
         self.blocked.difference_update(gone)
         for split_id in gone:
             self._probed_us.pop(split_id, None)
@@ -160,38 +165,31 @@ class IdleClock:
         now_us
             Processing time.
         """
-        self._caught_up_us = np.where(unread, now_us, self._caught_up_us)
+        self.caught_up_us = np.where(unread, now_us, self.caught_up_us)
         self._deadline_us = None
-        if self._timeout_us is None:
+        if self.timeout_us is None:
             return
         active = statuses == SplitStatus.ACTIVE
-        waiting = self._caught_up_us[active & ~unread]
+        waiting = self.caught_up_us[active & ~unread]
         if waiting.size:
             # What was probed and is not idle yet was itself probed too early: it takes another probe.
-            self._deadline_us = max(int(waiting.min()) + self._timeout_us, (self.last_probe_us or 0) + 1)
+            self._deadline_us = max(int(waiting.min()) + self.timeout_us, (self.last_probe_us or 0) + 1)
         elif (active & unread).any():
-            self._deadline_us = now_us + self._timeout_us
+            self._deadline_us = now_us + self.timeout_us
 
     def silent_since_us(self, is_silent: BoolArray) -> Int64Array:
         """`int64[n]`: since when those splits have had nothing to read; `NO_TIMESTAMP` of all others. O(n)."""
-        is_known = is_silent & (self._timeout_us is not None)
-        return np.where(is_known, self._caught_up_us, NO_TIMESTAMP)
-
-    def idle_at_us(self) -> Int64Array:
-        """`int64[n]`: when each split is idle if nothing comes; `MAX_WATERMARK` for never. O(n)."""
-        if self._timeout_us is None:
-            return np.full(len(self), MAX_WATERMARK)
-        return self._caught_up_us + self._timeout_us
+        return np.where(is_silent, self.caught_up_us, NO_TIMESTAMP)
 
     def __len__(self) -> int:
-        return int(self._caught_up_us.size)
+        return int(self.caught_up_us.size)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _is_timed_out(self, probed_us: Int64Array) -> BoolArray:
-        if self._timeout_us is None:
+        if self.timeout_us is None:
             return np.zeros(len(self), np.bool_)
-        since = np.maximum(probed_us, MIN_WATERMARK + self._timeout_us) - self._timeout_us
+        since = np.maximum(probed_us, MIN_WATERMARK + self.timeout_us) - self.timeout_us
         # What was idle before a restart is idle until something is found, probed or not.
-        is_known = (probed_us > MIN_WATERMARK) | (self._caught_up_us == MIN_WATERMARK)
-        return np.asarray((self._caught_up_us <= since) & is_known)
+        is_known = (probed_us > MIN_WATERMARK) | (self.caught_up_us == MIN_WATERMARK)
+        return np.asarray((self.caught_up_us <= since) & is_known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from alignment.exceptions import AlignmentError
 
 __all__ = [
+    "CheckpointError",
     "DataLossError",
     "FileGoneError",
     "LateRecordError",
@@ -61,6 +62,10 @@ class FileGoneError(DataLossError):
 
 class OffsetError(SourceError, ValueError):
     """An offset is of a newer version, of another source, or damaged."""
+
+
+class CheckpointError(SourceError, ValueError):
+    """A directory is no checkpoint of a streaming query, or cannot be read as one."""
 
 
 class LateRecordError(SourceError):

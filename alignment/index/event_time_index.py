@@ -172,6 +172,22 @@ class EventTimeIndex(OpaqueBlocks):
                 parts.append(self._times(block)[max(start - first, 0) : stop - first])
         return np.concatenate(parts)
 
+    def far_next_times(self, positions: Int64Array, later_than_us: int) -> Int64Array:
+        """Event time of the record at each of `positions`, or a lower bound, where that is later; `int64[n]`.
+
+        `NO_TIMESTAMP` where it is not, or nothing is unread, or it takes loading to say. O(n log m).
+        """
+        block, unread = self._current_block(positions)
+        result = np.full(len(self._order), NO_TIMESTAMP, np.int64)
+        unread = unread[self._blocks.high[block[unread]] > later_than_us]
+        skip = positions[unread] - self._blocks.first[block[unread]]
+        result[unread] = np.where(skip <= 0, self._blocks.low[block[unread]], NO_TIMESTAMP)
+        for slot, times, offset in zip(unread, self._blocks.times[block[unread]], skip, strict=True):
+            if times is not None:
+                result[slot] = times[max(offset, 0)]
+        result = np.maximum(result, self.next_times(positions))
+        return np.where(result > later_than_us, result, NO_TIMESTAMP)
+
     # ---- cuts ----------------------------------------------------------------------------------------------------
 
     def cut(self, positions: Int64Array, bound_us: int) -> Int64Array:

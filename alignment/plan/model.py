@@ -215,6 +215,8 @@ class MicroBatchPlan:
         `int64[n]`: records of the batch at or below the watermark announced before it.
     slowest_us
         The smallest watermark that holds back, of the splits that count after the batch; None if none counts.
+    holds_us
+        `int64[n]`: where each split holds the combined watermark after the batch, if it counts.
     """
 
     after: SplitTable
@@ -223,6 +225,7 @@ class MicroBatchPlan:
     rows: int
     late: Int64Array
     slowest_us: int | None
+    holds_us: Int64Array
 
 
 def bounding_splits(
@@ -284,4 +287,4 @@ def conclude(
     after = SplitTable(before.split_ids, ends, watermarks, statuses, max(before.combined, combined))
     counting = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
     slowest = min(int(held[counting].min()), horizon_us) if counting.any() else None
-    return MicroBatchPlan(after, bound_us, limited_by, int((ends - before.positions).sum()), late, slowest)
+    return MicroBatchPlan(after, bound_us, limited_by, int((ends - before.positions).sum()), late, slowest, held)

@@ -9,10 +9,12 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from alignment.drift import SourceReport, source_limit
+from alignment.explain import GroupMember
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator.calls import AsyncCalls
 
@@ -32,7 +34,7 @@ _SHORTEST_LEASE_US: Final = 10_000_000
 
 _TABLE: Final = """
     CREATE TABLE IF NOT EXISTS report (
-        meeting TEXT, source TEXT, pid INTEGER, until_us INTEGER,
+        meeting TEXT, source TEXT, name TEXT, pid INTEGER, at_us INTEGER, until_us INTEGER,
         max_drift_us INTEGER, watermark INTEGER, next_us INTEGER,
         PRIMARY KEY (meeting, source)
     ) WITHOUT ROWID
@@ -61,11 +63,15 @@ class GroupExchange:
         A monotonic clock in microseconds that all processes of the host share.
     is_alive
         Whether there is a process of that number.
+    name
+        What the other members call this source.
 
     Attributes
     ----------
     source_id
         Unique: two sources of one name stay two.
+    slowest
+        Of the other members that count the one with the smallest watermark, by this clock; None if none counts.
     """
 
     def __init__(
@@ -76,12 +82,15 @@ class GroupExchange:
         interval_us: int,
         now_us: Callable[[], int],
         is_alive: Callable[[int], bool] | None = None,
+        name: str = "",
     ) -> None:
+        self.name = name
+        self.slowest: GroupMember | None = None
         self._path = path
         self._group = group
         self._interval_us = interval_us
         self._lease_us = max(_LEASE_INTERVALS * interval_us, _SHORTEST_LEASE_US)
-        self._now_us = now_us
+        self.now_us = now_us
         self._is_alive = is_alive or _is_alive
         self._lock = threading.Lock()
         self._report = SourceReport(max_drift_us)
@@ -115,7 +124,7 @@ class GroupExchange:
             The limit that was taken last.
         """
         with self._lock:
-            if self._now_us() - self._last_try_us >= self._interval_us:
+            if self.now_us() - self._last_try_us >= self._interval_us:
                 return self._exchange()
             return self._exchange(writes=False) if reads else self._limit_us
 
@@ -134,7 +143,7 @@ class GroupExchange:
     def _exchange(self, *, writes: bool = True) -> int:
         if self._has_left:
             return self._limit_us
-        now_us = self._now_us()
+        now_us = self.now_us()
         self._last_try_us = now_us if writes else self._last_try_us
         try:
             with closing(self._open()) as file, file:
@@ -153,27 +162,31 @@ class GroupExchange:
 
     def _write(self, file: sqlite3.Connection, now_us: int) -> None:
         own = self._report
-        row = (self._group, self.source_id, os.getpid(), now_us + self._lease_us)
+        row = (self._group, self.source_id, self.name, os.getpid(), now_us, now_us + self._lease_us)
         file.execute("BEGIN IMMEDIATE")
         file.execute(
-            "INSERT OR REPLACE INTO report VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO report VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (*row, own.max_drift_us, own.watermark, own.next_us),
         )
 
     def _read(self, file: sqlite3.Connection, now_us: int) -> dict[str, SourceReport]:
         """The reports of the members that live; the next transaction that writes removes the others."""
         found = file.execute(
-            "SELECT source, pid, until_us, max_drift_us, watermark, next_us FROM report WHERE meeting = ?",
+            "SELECT source, name, pid, at_us, until_us, max_drift_us, watermark, next_us FROM report WHERE meeting = ?",
             (self._group,),
         ).fetchall()
         reports = {self.source_id: self._report}
-        for source_id, pid, until_us, *report in found:
+        members = []
+        for source_id, name, pid, at_us, until_us, *report in found:
             if source_id == self.source_id:
                 continue
             if until_us > now_us and self._is_alive(pid):
-                reports[source_id] = SourceReport(*report)
+                reports[source_id] = counting = SourceReport(*report)
+                if counting.watermark is not None:
+                    members.append(GroupMember(self._group, name, pid, counting.watermark, at_us, until_us))
             elif file.in_transaction:
                 file.execute("DELETE FROM report WHERE meeting = ? AND source = ?", (self._group, source_id))
+        self.slowest = min(members, key=lambda member: member.watermark, default=None)
         return reports
 
     def _open(self) -> sqlite3.Connection:
@@ -256,6 +269,14 @@ class GroupMembership:
         nearest = None if nearest_us is None else nearest_us()
         self._waits = nearest is not None
         self._exchange.report(slowest_us, nearest)
+
+    def slowest(self, now_us: int) -> GroupMember | None:
+        """Who sets the limit, with its times by the clock that shows `now_us` at this moment; None if nobody does."""
+        member = self._exchange.slowest
+        if member is None:
+            return None
+        shift_us = now_us - self._exchange.now_us()
+        return replace(member, reported_us=member.reported_us + shift_us, until_us=member.until_us + shift_us)
 
     def leave(self) -> None:
         """Hold nobody back any more."""

@@ -5,7 +5,8 @@
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before any), and its status. Behind these follow, where they say something, the number of late records, and since when
-the split has had nothing to read, in microseconds since the epoch. Equal states give equal texts.
+the split has had nothing to read, in microseconds since the epoch. Equal states give equal texts. What stands under
+`why` says why the watermark is there: see `streaming_source.monitoring.offsets`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 
 from alignment.combine import SplitStatus
+from alignment.explain import Explanation
 from alignment.plan.by_index import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
@@ -24,6 +26,7 @@ from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
+from streaming_source.monitoring.offsets import facts_of
 
 __all__ = ["Offset", "OffsetCodec"]
 
@@ -35,14 +38,23 @@ CheckpointT = TypeVar("CheckpointT")
 
 
 class OffsetCodec:
-    """Writes and reads the offsets of one source."""
+    """Writes and reads the offsets of one source.
+
+    Attributes
+    ----------
+    source_id
+        A digest of what is read and how it is split.
+    """
 
     def __init__(self, source: Source[Any, Any]) -> None:
         self._source = source
-        self._id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
+        self.source_id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
 
-    def encode(self, state: SourceState[Any, Any]) -> Offset:
-        """The state as JSON values, keys always in the same order. O(n)."""
+    def encode(self, state: SourceState[Any, Any], explanation: Explanation | None = None) -> Offset:
+        """The state as JSON values, keys always in the same order; with the reasons for it, where there are some. O(n).
+
+        See `streaming_source.monitoring.offsets`; `decode` ignores the reasons.
+        """
         splits: list[list[Any]] = []
         watermarks, statuses, late = state.table.watermarks.tolist(), state.table.statuses.tolist(), state.late.tolist()
         silent_since_us = state.silent_since_us.tolist()
@@ -58,16 +70,20 @@ class OffsetCodec:
             elif late[i]:
                 entry.append(late[i])
             splits.append(entry)
-        return {
+        offset = {
             "v": _VERSION,
             "source": self._source.name,
-            "id": self._id,
+            "id": self.source_id,
             "n": state.sequence,
             "watermark": _or_null(state.table.combined),
             "enumerator": self._checkpoint_to_json(state.checkpoint),
             "splits_v": write.version,
             "splits": splits,
         }
+        if explanation is None:
+            return offset
+        places = [(split.split_id, split.position) for split in state.splits]
+        return {**offset, "why": facts_of(explanation, places, offset)}
 
     def decode(self, offset: Offset) -> SourceState[Any, Any]:
         """The state that an offset says. O(n).
@@ -110,10 +126,11 @@ class OffsetCodec:
                 f"the offset has version {offset['v']!r}, this library reads up to {_VERSION}: it was written by a "
                 "newer one; upgrade spark-watermark-alignment"
             )
-        if offset["source"] != name or offset["id"] != self._id:
+        if offset["source"] != name or offset["id"] != self.source_id:
             raise OffsetError(
                 f"the offset is of another source ({offset['source']}, id {offset['id']}), not of this one "
-                f"({name}, id {self._id}): what is read, or how it is split, has changed; use a new checkpointLocation"
+                f"({name}, id {self.source_id}): what is read, or how it is split, has changed; use a new "
+                "checkpointLocation"
             )
 
     def _checkpoint_to_json(self, checkpoint: Any) -> list[Any] | None:

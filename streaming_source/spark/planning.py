@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from alignment.iso8601 import format_timestamp
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Source
 from streaming_source.coordinator import (
     ReadRules,
@@ -22,7 +20,10 @@ from streaming_source.coordinator import (
     monotonic_us,
     processing_time_us,
 )
+from streaming_source.coordinator.standstill import StandstillWarning
 from streaming_source.exceptions import OptionError
+from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.spark.logs import log_lines_of
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.partitions import AlignedInputPartition
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamPlanning"]
 
-_NAMED: Final = 10
-"""Splits that are named of those that hold the watermark."""
+
+_WARN_AFTER_US: Final = 600_000_000
 
 
 class StreamPlanning:
@@ -59,6 +60,7 @@ class StreamPlanning:
         self._options = options
         self._readers = readers
         self._codec = OffsetCodec(source)
+        self._source_name = source.name
         self._turn = threading.RLock()
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(
             source,
@@ -66,9 +68,14 @@ class StreamPlanning:
             schema,
             processing_time_us,
             readers=readers,
-            meeting=_meeting(rules),
+            meeting=_meeting(rules, source.name),
             recorder=_recorder(options.event_log, source),
         )
+        idle_us = rules.strategy.idle_timeout_us
+        default_us = _WARN_AFTER_US if idle_us is None else 10 * idle_us
+        warn_after_us = default_us if options.warn_after_us is None else options.warn_after_us
+        self._standstill = StandstillWarning(warn_after_us, self._coordinator.explain)
+        log_lines_of(f"{source.name} {self._codec.source_id}")
         self._has_events = source.source_event_serializer is not None
         self._channel: PlannerChannel | None = None
         if rules.reports or self._has_events:
@@ -98,11 +105,12 @@ class StreamPlanning:
                 return start
             before = coordinator.state
             after = coordinator.advance(max_rows)
+            self._standstill.look(processing_time_us())
             if after is before:
                 return start
             self._recent = {before.sequence: before, after.sequence: after}
             self._planned_at = time.monotonic()
-            return self._codec.encode(after)
+            return self._codec.encode(after, coordinator.explain())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
         """What to read between two offsets, from them alone."""
@@ -141,26 +149,12 @@ class StreamPlanning:
             self._coordinator.notify_committed(end["n"])
 
     def report(self) -> Offset | None:
-        """Where the watermark stands and why, and how far each split in work is; event times as ISO-8601 text."""
+        """Where the watermark stands and why, and how far each split in work is; see `WatermarkReport.to_json`."""
         with self._turn:
             explanation = self._coordinator.explain()
             if explanation is None:
                 return None
-            return {
-                "watermark": _text(explanation.watermark),
-                "why": str(explanation),
-                "heldBy": list(explanation.held_by[:_NAMED]),
-                "splits": {
-                    split.split_id: {
-                        "status": split.status.name.lower(),
-                        "watermark": _text(split.watermark),
-                        "position": split.position,
-                        "available": split.available,
-                        "waitsFor": str(split.waits_for),
-                    }
-                    for split in explanation.splits
-                },
-            }
+            return WatermarkReport(self._source_name, self._coordinator.state.sequence, explanation).to_json()
 
     def close(self) -> None:
         """End discovery, and listen no more."""
@@ -184,14 +178,14 @@ class StreamPlanning:
         return self._codec.decode(offset) if known is None else known
 
 
-def _meeting(rules: ReadRules) -> GroupExchange | None:
+def _meeting(rules: ReadRules, name: str) -> GroupExchange | None:
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
         return None
     from streaming_source.coordinator.group_exchange import GroupExchange
 
     return GroupExchange(
-        _meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, monotonic_us
+        _meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, monotonic_us, name=name
     )
 
 
@@ -204,12 +198,6 @@ def _meeting_place() -> Path:
             "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
         )
     return folder / "watermark-alignment.sqlite"
-
-
-def _text(watermark: int) -> str | None:
-    if watermark == MIN_WATERMARK:
-        return None
-    return "the end" if watermark == MAX_WATERMARK else format_timestamp(watermark)
 
 
 def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:

@@ -110,14 +110,14 @@ def test_a_split_that_is_paused_while_nothing_is_read_shows_as_paused_in_the_pro
             found: dict[str, Any] = shown().get("splits", {})
             return found
 
-        both = eventually(lambda: splits().get("fast", {}).get("available") == 11 and splits(), "the new record")
-        columns = ("position", "available", "status", "waitsFor")
+        both = eventually(lambda: splits().get("fast", {}).get("rowsBehind") == 1 and splits(), "the new record")
+        columns = ("position", "rowsBehind", "status", "waitsFor")
         assert {name: tuple(split[column] for column in columns) for name, split in both.items()} == {
-            "slow": (10, 10, "active", "records"),
-            "fast": (10, 11, "paused", "drift"),
+            "slow": (10, 0, "active", "records"),
+            "fast": (10, 1, "paused", "drift"),
         }
         assert shown()["heldBy"] == ["slow"]
-        assert "because split 'slow' has had nothing to read" in shown()["why"]
+        assert "because split 'slow' has delivered nothing since" in shown()["why"]
         assert [entry[2] for entry in end_offset(run.progress[-1])["splits"]] == ["active", "active"]
     finally:
         spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")

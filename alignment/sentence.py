@@ -1,0 +1,213 @@
+"""An explanation in words: one sentence on the watermark, one on the splits that wait, one on what was late."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import numpy as np
+
+from alignment.combine import SplitStatus
+from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+
+__all__ = ["duration_text", "moment", "named", "sentence", "watermark_text"]
+
+_NAMED: Final = 3
+_SECOND_US: Final = 1_000_000
+_DAY_US: Final = 86_400 * _SECOND_US
+_STANDING_US: Final = _SECOND_US
+"""A watermark that has not moved for less than this is not said to stand."""
+
+
+def sentence(explanation: Explanation) -> str:
+    """Why the watermark is where it is, who waits for others, and what was late. O(n)."""
+    parts = [_main(explanation), *_pinned(explanation), *_at_the_limit(explanation), *_idle_ones(explanation)]
+    return " ".join([*parts, *_late(explanation)])
+
+
+def moment(us: int, near_us: int | None = None) -> str:
+    """A time to the second, in UTC; only that of the day where it is on the day of `near_us`.
+
+    Examples
+    --------
+    >>> moment(1_767_261_733_999_999), moment(1_767_261_738_000_000, 1_767_261_733_999_999)
+    ('2026-01-01 10:02:13 UTC', '10:02:18')
+    """
+    day, _, clock = str(np.datetime64(us // _SECOND_US, "s")).partition("T")
+    if near_us is not None and us // _DAY_US == near_us // _DAY_US:
+        return clock
+    return f"{day} {clock} UTC"
+
+
+def watermark_text(us: int) -> str:
+    """A watermark for a table, in UTC.
+
+    Examples
+    --------
+    >>> watermark_text(MIN_WATERMARK), watermark_text(1_767_261_733_999_999)
+    ('none', '2026-01-01 10:02:13')
+    """
+    return {MIN_WATERMARK: "none", MAX_WATERMARK: "end"}.get(us) or moment(us).removesuffix(" UTC")
+
+
+def duration_text(us: int) -> str:
+    """A duration to two digits or so, to be read and not to be parsed.
+
+    Examples
+    --------
+    >>> [duration_text(s * 1_000_000) for s in (9.84, 41.3, 200, 7_512, 200_000, 2.3e9)]
+    ['9.8 s', '41 s', '3 min 20 s', '2 h 5 min', '2 days 7 h', '72 years']
+    """
+    seconds = us / _SECOND_US
+    if seconds < 60:
+        return f"{int(seconds)} s" if seconds >= 10 else f"{round(seconds, 1):g} s"
+    parts = (("year", 365 * 86_400), ("day", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    at = next(i for i, (_, unit) in enumerate(parts) if seconds >= unit)
+    whole, rest = divmod(int(seconds), parts[at][1])
+    texts = [_counted(whole, parts[at][0])]
+    if at > 0 and (more := rest // parts[at + 1][1]):
+        texts.append(_counted(more, parts[at + 1][0]))
+    return " ".join(texts)
+
+
+def named(split_ids: Collection[str]) -> str:
+    """The first ids of some, and how many more there are.
+
+    Examples
+    --------
+    >>> named(["a", "b"]), named(["a", "b", "c", "d", "e"])
+    ("'a', 'b'", "'a', 'b', 'c' and 2 more")
+    """
+    ids = list(split_ids)
+    return ", ".join(map(repr, ids[:_NAMED])) + (f" and {len(ids) - _NAMED} more" if ids[_NAMED:] else "")
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count} {unit}" + ("s" if unit in ("year", "day") and count != 1 else "")
+
+
+def _main(explanation: Explanation) -> str:
+    cause, n = explanation.cause, len(explanation.splits)
+    if cause is Cause.ENDED:
+        return "The source has ended: every window is closed."
+    where = "There is no watermark yet"
+    if explanation.watermark > MIN_WATERMARK:
+        stands = explanation.at_us - explanation.stands_since_us >= _STANDING_US and cause is not Cause.NOTHING
+        where = f"The watermark {'stands' if stands else 'is'} at {moment(explanation.watermark)}"
+    if cause is Cause.NO_SPLITS:
+        return f"{where}: no split is in work."
+    if cause is Cause.ALL_IDLE:
+        return f"{where}: all {n} splits are idle." if n > 1 else f"{where}: its only split is idle."
+    if cause is Cause.HORIZON and not explanation.holders:
+        return f"{where} because splits that are not read yet begin there."
+    if cause is Cause.FUTURE and explanation.watermark > explanation.at_us:
+        return _future(explanation, where)
+    first = explanation.holders[0]
+    if cause is Cause.NOTHING:
+        return f"{where}: all that is there has been read, and split {first.split_id!r} is the slowest."
+    others = len(explanation.holders) - 1
+    holder = f"split {first.split_id!r}" + (f" (and {others} more)" if others else "")
+    return f"{where} because {holder} {_why(explanation, first)}{_idle(explanation, first)}."
+
+
+def _why(explanation: Explanation, holder: SplitExplanation) -> str:
+    if holder.next_us is not None:
+        return _beyond_the_limit(explanation, holder)
+    near_us = explanation.watermark if explanation.watermark > MIN_WATERMARK else None
+    since = "" if holder.silent_since_us is None else f" since {moment(holder.silent_since_us, near_us)}"
+    if explanation.cause is Cause.EMPTY:
+        return f"has never had a record with an event time, and nothing to read{since}"
+    if explanation.cause is Cause.SILENT:
+        return f"has delivered nothing{since}"
+    return {
+        WaitsFor.TRANSACTION: "has an open transaction: its next records cannot be read until that ends",
+        WaitsFor.REPORT: f"waits for what its readers report of the records before position {holder.position}",
+        WaitsFor.ROWS: f"has {holder.behind:,} records left that the read limit did not admit",
+        WaitsFor.GROUP: f"waits for {_member(explanation)}",
+        WaitsFor.HORIZON: "waits for splits that are not read yet",
+    }.get(holder.waits_for, "is the slowest")
+
+
+def _beyond_the_limit(explanation: Explanation, split: SplitExplanation) -> str:
+    assert split.next_us is not None
+    setters = [setter.split_id for setter in explanation.setters if setter is not split]
+    until = f" before {named(setters)} {'have' if setters[1:] else 'has'} come that far or is idle" if setters else ""
+    beyond = duration_text(split.next_us - explanation.bound_us)
+    return (
+        f"cannot go on{until}: its next record, at {split.next_place}, is of {moment(split.next_us)}, {beyond} "
+        f"beyond the limit, and {split.behind - 1:,} more wait behind it"
+    )
+
+
+def _member(explanation: Explanation) -> str:
+    member = explanation.group
+    if member is None:
+        return "another source of its alignment group"
+    heard, until, stands = (
+        moment(us, explanation.at_us) for us in (member.reported_us, member.until_us, member.watermark)
+    )
+    return (
+        f"source {member.source!r} (process {member.pid}) of its alignment group {member.group!r}, which stands at "
+        f"{stands} and was last heard of at {heard}; without another word it is taken for dead at {until}"
+    )
+
+
+def _idle(explanation: Explanation, holder: SplitExplanation) -> str:
+    idle_at_us = None if explanation.cause is Cause.SLOWEST else explanation.idle_at_us(holder)
+    if idle_at_us is None:
+        never = explanation.cause in (Cause.SILENT, Cause.EMPTY) and explanation.bounds.idle_timeout_us is None
+        return "; without idleTimeout it never becomes idle" if never else ""
+    if explanation.is_draining:
+        return f"; it is idle in the first run that begins after {moment(idle_at_us, explanation.at_us)}"
+    if idle_at_us <= explanation.at_us:
+        return "; it is idle as soon as the query looks again"
+    at = moment(idle_at_us, explanation.at_us)
+    return f"; it becomes idle in {duration_text(idle_at_us - explanation.at_us)}, at {at}"
+
+
+def _future(explanation: Explanation, where: str) -> str:
+    latest = max(explanation.splits, key=lambda split: split.watermark, default=None)
+    ahead = duration_text(explanation.watermark - explanation.at_us)
+    of = "" if latest is None else f" of split {latest.split_id!r}, before position {latest.position},"
+    return f"{where}, {ahead} in the future: a record{of} is dated so, and whatever follows in time is late."
+
+
+def _pinned(explanation: Explanation) -> list[str]:
+    pinned = [split for split in explanation.splits if split.next_us is not None and split not in explanation.holders]
+    if not pinned:
+        return []
+    first = max(pinned, key=lambda split: split.next_us or 0)
+    others = f" Nor can {len(pinned) - 1} more." if pinned[1:] else ""
+    return [f"Split {first.split_id!r} {_beyond_the_limit(explanation, first)}.{others}"]
+
+
+def _at_the_limit(explanation: Explanation) -> list[str]:
+    paused = [s for s in explanation.splits if s.waits_for is WaitsFor.DRIFT and s.next_us is None]
+    drift_us, delay_us = explanation.bounds.max_drift_us, explanation.bounds.out_of_orderness_us
+    if not paused:
+        return []
+    verb = "wait" if paused[1:] else "waits"
+    text = f"{named([split.split_id for split in paused])} {verb} at the limit"
+    lowest_us = min((split.watermark for split in explanation.splits if split.counts), default=MIN_WATERMARK)
+    if drift_us is not None and lowest_us > MIN_WATERMARK:
+        ahead_us = max(split.watermark for split in paused) - lowest_us + (delay_us or 0)
+        text += f", {duration_text(ahead_us)} of {duration_text(drift_us)} ahead"
+    return [f"{text}."]
+
+
+def _idle_ones(explanation: Explanation) -> list[str]:
+    idle = [split.split_id for split in explanation.splits if split.status is SplitStatus.IDLE]
+    if not idle or len(idle) == len(explanation.splits):
+        return []
+    return [f"{named(idle)} {'are' if idle[1:] else 'is'} idle and {'hold' if idle[1:] else 'holds'} nothing back."]
+
+
+def _late(explanation: Explanation) -> list[str]:
+    late = {split.split_id: split.late for split in explanation.splits if split.late}
+    if explanation.watermark == MIN_WATERMARK:
+        return []
+    if late:
+        worst = sorted(late, key=lambda split_id: -late[split_id])
+        return [f"{sum(late.values()):,} records came late, of {named(worst)}."]
+    return [] if explanation.cause is Cause.ENDED else ["Nothing has come late."]

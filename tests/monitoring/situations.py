@@ -1,0 +1,271 @@
+"""Queries in situations that a user may find them in: without Spark, by a clock that stands still."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from alignment import WatermarkStrategy
+from alignment.reports import RangeReport
+from streaming_source.coordinator import SourceCoordinator
+from streaming_source.coordinator.group_exchange import GroupExchange
+from streaming_source.monitoring import ExplainedQuery, WatermarkReport, explain, explain_checkpoint
+from streaming_source.spark.offsets import OffsetCodec
+from streaming_source.testing import FakeClock, InlineWorkers, SourceHarness, TestingSource
+from streaming_source.testing.script import Element
+
+SECOND = 1_000_000
+START_US = 1_767_261_600 * SECOND
+"""2026-01-01 10:00:00 UTC: when the queries start. Records of the second 0 have that event time."""
+
+Reports = Callable[[list[RangeReport]], list[RangeReport]]
+
+
+def at(second: float) -> int:
+    return START_US + round(second * SECOND)
+
+
+def records(seconds: Iterable[float]) -> list[Element]:
+    return [at(second) for second in seconds]
+
+
+class Situation:
+    """A query that writes its checkpoint as Spark does, and keeps its progress as Spark does."""
+
+    def __init__(
+        self,
+        folder: Path,
+        splits: Mapping[str, Sequence[Element]],
+        *,
+        delay: str = "2 seconds",
+        drift: str | None = None,
+        idle: str | None = "1 minute",
+        max_rows: int | None = None,
+        bounded: bool = False,
+        reports: Reports | None = None,
+        in_group: bool = False,
+    ) -> None:
+        self.clock = FakeClock()
+        self.clock.advance_to(START_US)
+        self.source = TestingSource(splits, clock=self.clock, bounded=bounded, records_per_fetch=1000)
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay)
+        strategy = strategy if idle is None else strategy.with_idleness(idle)
+        strategy = strategy if drift is None else strategy.with_watermark_alignment("pair", drift)
+        self.folder = folder
+        self.other = self._exchange("payments") if in_group else None
+        self._harness = _Harness(
+            self.source,
+            strategy,
+            clock=self.clock,
+            max_rows=max_rows,
+            reports=reports,
+            meeting=self._exchange("testing") if in_group else None,
+        )
+        self._codec = OffsetCodec(self.source)
+        self.recentProgress: list[dict[str, Any]] = []
+
+    def run(self, batches: int = 100) -> Situation:
+        """Micro-batches until there is nothing to do, or so many; then the query reports its progress."""
+        for _ in range(batches):
+            if not self._harness.plan():
+                break
+            self._write()
+            self._harness.commit(self._harness.read())
+            self._report()
+        self._report()
+        return self
+
+    def let_pass(self, seconds: int, each: Callable[[], None] | None = None) -> Situation:
+        """Time passes, second by second; `each` second something may happen, and the query runs."""
+        for _ in range(seconds):
+            self.clock.advance("1 second")
+            if each is not None:
+                each()
+            self.run()
+        return self
+
+    def explain(self) -> ExplainedQuery:
+        """From the progress of the query that runs."""
+        return explain(self)
+
+    def explain_checkpoint(self) -> ExplainedQuery:
+        """From what it has written alone."""
+        return explain_checkpoint(str(self.folder / "checkpoint"), self.clock.now_us())
+
+    def close(self) -> None:
+        self._harness.close()
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _exchange(self, name: str) -> GroupExchange:
+        second, drift = SECOND, 10 * SECOND
+        return GroupExchange(self.folder / "meeting", "pair", drift, second, self.clock.now_us, lambda _: True, name)
+
+    def _write(self) -> None:
+        offset = self._codec.encode(self._harness.state, self._harness.coordinator.explain())
+        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": self.clock.now_us() // 1000}
+        for log in ("offsets", "commits"):
+            folder = self.folder / "checkpoint" / log
+            folder.mkdir(parents=True, exist_ok=True)
+            text = "\n".join(["v1", json.dumps(metadata), json.dumps(offset)])
+            (folder / str(self._harness.state.sequence - 1)).write_text(text)
+
+    def _report(self) -> None:
+        explanation = self._harness.coordinator.explain()
+        assert explanation is not None
+        found = WatermarkReport(self.source.name, self._harness.state.sequence, explanation).to_json()
+        self.recentProgress.append({"sources": [{"latestOffset": json.dumps(found)}]})
+
+
+class _Harness(SourceHarness):
+    """In an alignment group."""
+
+    def __init__(self, *arguments: Any, meeting: GroupExchange | None, **options: Any) -> None:
+        self._meeting = meeting
+        super().__init__(*arguments, **options)
+
+    def _new_coordinator(self) -> SourceCoordinator[Any, Any]:
+        return SourceCoordinator(
+            self.source,
+            self._rules,
+            self._schema,
+            self.clock.now_us,
+            readers=self.readers,
+            workers=InlineWorkers(self.clock),
+            meeting=self._meeting,
+        )
+
+
+def silent_split(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([-20, 0]), **_four()}, drift="10 seconds")
+    query.run()
+    return query.let_pass(19)
+
+
+def one_split_idle(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([-20, 0]), "carrier=UA": records(range(10))})
+    query.run()
+    second = iter(range(10, 1000))
+    return query.let_pass(65, lambda: query.source.go_on("carrier=UA", at(next(second))))
+
+
+def all_splits_idle(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([-20, 0]), "carrier=UA": records([10])})
+    query.run()
+    return query.let_pass(65)
+
+
+def at_the_limit(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([0]), **_four()}, drift="10 seconds")
+    second = iter(range(1, 1000))
+    query.run()
+    return query.let_pass(5, lambda: query.source.go_on("carrier=HA", at(next(second))))
+
+
+def finished(folder: Path) -> Situation:
+    return Situation(folder, {"carrier=HA": records([0]), "carrier=UA": records([10])}, bounded=True).run()
+
+
+def new_split_with_nothing(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([0]), "carrier=UA": records([10])}).run()
+    query.source.go_on("carrier=YV")
+    second = iter(range(11, 1000))
+    return query.let_pass(20, lambda: query.source.go_on("carrier=UA", at(next(second))))
+
+
+def empty_partition(folder: Path) -> Situation:
+    query = Situation(folder, {"orders-0": records([0]), "orders-1": records([10]), "orders-2": []}, idle=None)
+    query.run()
+    return query.let_pass(20)
+
+
+def record_from_the_future(folder: Path) -> Situation:
+    ahead = [*records([0, 1]), 4_070_908_800 * SECOND, *records([2, 3])]
+    query = Situation(folder, {"carrier=HA": ahead, "carrier=UA": records(range(4))}, drift="10 seconds")
+    second = iter(range(4, 1000))
+    query.run()
+    return query.let_pass(5, lambda: query.source.go_on("carrier=UA", at(next(second))))
+
+
+def watermark_in_the_future(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([0, 1])}).run()
+    query.clock.advance("1 second")
+    query.source.go_on("carrier=HA", at(2), 4_070_908_800 * SECOND, at(3))
+    return query.run().let_pass(1)
+
+
+def lost_reports(folder: Path) -> Situation:
+    splits = {"carrier=HA": records([0]), "carrier=UA": records([10])}
+    query = Situation(folder, splits, reports=lambda reports: [r for r in reports if r.split_id != "carrier=HA"])
+    query.run()
+    second = iter(range(11, 1000))
+    return query.let_pass(5, lambda: query.source.go_on("carrier=UA", at(next(second))))
+
+
+def dead_group_member(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records(range(100))}, drift="10 seconds", in_group=True)
+    assert query.other is not None
+    query.other.report(at(20), at(21))
+    query.run()
+    return query.let_pass(8)
+
+
+def read_limit_too_small(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records(range(20)), "carrier=UA": records(range(20))}, max_rows=10)
+    for second in range(20, 100, 10):
+        query.run(1)
+        query.clock.advance("10 seconds")
+        for split_id in ("carrier=HA", "carrier=UA"):
+            query.source.go_on(split_id, *records(range(second, second + 10)))
+    return query.run(1)
+
+
+def delay_too_small(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([0, 1]), "carrier=UA": records([0, 1])}).run()
+    second = iter(range(2, 100))
+
+    def each() -> None:
+        now = next(second)
+        query.source.go_on("carrier=HA", at(now))
+        query.source.go_on("carrier=UA", at(now), at(now - 5 * (now % 3 == 0)))
+
+    return query.let_pass(10, each)
+
+
+def nothing_wrong(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([0, 1]), "carrier=UA": records([0, 1])}, drift="1 minute").run()
+    second = iter(range(2, 100))
+
+    def each() -> None:
+        now = at(next(second))
+        query.source.go_on("carrier=HA", now)
+        query.source.go_on("carrier=UA", now + SECOND // 2)
+
+    return query.let_pass(10, each)
+
+
+def _four() -> dict[str, list[Element]]:
+    return {f"carrier={code}": records(range(60)) for code in ("AA", "B6", "DL", "UA")}
+
+
+SITUATIONS: dict[str, Callable[[Path], Situation]] = {
+    make.__name__.replace("_", " "): make
+    for make in (
+        nothing_wrong,
+        silent_split,
+        one_split_idle,
+        all_splits_idle,
+        at_the_limit,
+        finished,
+        new_split_with_nothing,
+        empty_partition,
+        record_from_the_future,
+        watermark_in_the_future,
+        lost_reports,
+        dead_group_member,
+        read_limit_too_small,
+        delay_too_small,
+    )
+}
