@@ -21,6 +21,7 @@ __all__ = [
     "WatermarkStrategy",
     "__version__",
     "from_source",
+    "late_records",
     "read_stream",
     "register",
     "required_delay",
@@ -39,11 +40,13 @@ if TYPE_CHECKING:
     )
     from streaming_source.spark.exact_watermark import with_exact_watermark
     from streaming_source.spark.frame_reader import read_stream
+    from streaming_source.spark.late_records import late_records
     from streaming_source.spark.registration import from_source, register
     from streaming_source.spark.watermark_rows import required_delay
 
 _OF_SPARK = {
     "from_source": "registration",
+    "late_records": "late_records",
     "read_stream": "frame_reader",
     "register": "registration",
     "required_delay": "watermark_rows",

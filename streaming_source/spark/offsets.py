@@ -5,7 +5,8 @@
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before any), and its status. Behind these follow, where they say something, the number of late records, and since when
-the split has had nothing to read, in microseconds since the epoch. Equal states give equal texts.
+the split has had nothing to read, in microseconds since the epoch. `routed` is there where late records were routed, and
+counts them. Equal states give equal texts.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class OffsetCodec:
         self._source = source
         self._id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
 
+    def is_of_source(self, offset: Any) -> bool:
+        """Whether this is an offset of the source: of its kind, and of what it reads."""
+        return isinstance(offset, dict) and (offset.get("source"), offset.get("id")) == (self._source.name, self._id)
+
     def encode(self, state: SourceState[Any, Any]) -> Offset:
         """The state as JSON values, keys always in the same order. O(n)."""
         splits: list[list[Any]] = []
@@ -65,6 +70,7 @@ class OffsetCodec:
             "n": state.sequence,
             "watermark": _or_null(state.table.combined),
             "enumerator": self._checkpoint_to_json(state.checkpoint),
+            **({"routed": state.routed} if state.routed else {}),
             "splits_v": write.version,
             "splits": splits,
         }
@@ -92,7 +98,8 @@ class OffsetCodec:
             late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
             silent_since_us = np.array([entry[4] if len(entry) > 4 else NO_TIMESTAMP for entry in entries], np.int64)
             checkpoint = self._checkpoint_from_json(offset["enumerator"])
-            return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint)
+            routed = int(offset.get("routed", 0))
+            return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint, routed)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, OffsetError):
                 raise
@@ -110,7 +117,7 @@ class OffsetCodec:
                 f"the offset has version {offset['v']!r}, this library reads up to {_VERSION}: it was written by a "
                 "newer one; upgrade spark-watermark-alignment"
             )
-        if offset["source"] != name or offset["id"] != self._id:
+        if not self.is_of_source(offset):
             raise OffsetError(
                 f"the offset is of another source ({offset['source']}, id {offset['id']}), not of this one "
                 f"({name}, id {self._id}): what is read, or how it is split, has changed; use a new checkpointLocation"
