@@ -115,6 +115,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         DataLossError
             If offsets of micro-batches that routed records are gone.
         """
+        if start == end:
+            return []
         log = OffsetLog(self._checkpoint)
         self._check_query(log, end)
         parts = []
@@ -165,9 +167,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{query} now: use a new checkpointLocation for the query of the late records, too"
             )
 
-    def _partition(
-        self, begun: SourceState[Any, Any], ended: SourceState[Any, Any], batch: int
-    ) -> LateInputPartition:
+    def _partition(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any], batch: int) -> LateInputPartition:
         if self._coordinator is None:
             self._coordinator = SourceCoordinator(self._source, self._rules, self._schema, processing_time_us)
             self._coordinator.restore(ended)

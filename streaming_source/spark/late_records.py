@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource
 from streaming_source.spark.loaded import loaded_from
 from streaming_source.spark.watermark_rows import EMITTED
 
@@ -37,9 +38,7 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
     Raises
     ------
     OptionError
-        If the frame has operations on it.
-    pyspark.errors.AnalysisException
-        If it has not option `late=route`.
+        If the frame has operations on it, or not option `late=route`.
 
     Examples
     --------
@@ -52,4 +51,7 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
         options["watermarkRows"] = EMITTED
     if from_batch is not None:
         options["lateRecordsFrom"] = str(from_batch)
+    if loaded.format_name in FORMATS:
+        # Checked here, in the user's own call; a source of the user's own is known to Spark alone.
+        AlignedDataSource.of_format(loaded.format_name, options)
     return df.sparkSession.readStream.format(loaded.format_name).schema(df.schema).options(**options).load()

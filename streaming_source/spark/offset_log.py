@@ -13,7 +13,7 @@ __all__ = ["OffsetLog"]
 
 
 class OffsetLog:
-    """The offsets of a query's micro-batches, of which Spark keeps those of the latest hundred, and which are committed.
+    """The offsets of a query's micro-batches, of which Spark keeps the latest hundred, and which are committed.
 
     Parameters
     ----------
@@ -24,6 +24,8 @@ class OffsetLog:
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint
         is_local = "://" not in checkpoint and not checkpoint.startswith("file:")
+        self._files: fs.FileSystem
+        self._root: str
         self._files, self._root = (fs.LocalFileSystem(), checkpoint) if is_local else fs.FileSystem.from_uri(checkpoint)
 
     def query_id(self) -> str | None:

@@ -5,8 +5,8 @@
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before any), and its status. Behind these follow, where they say something, the number of late records, and since when
-the split has had nothing to read, in microseconds since the epoch. `routed` is there where late records were routed, and
-counts them. Equal states give equal texts.
+the split has had nothing to read, in microseconds since the epoch. `routed` counts the late records that were routed;
+without it there were none. Equal states give equal texts.
 """
 
 from __future__ import annotations
