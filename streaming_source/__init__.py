@@ -22,6 +22,7 @@ __all__ = [
     "__version__",
     "explain",
     "from_source",
+    "late_records",
     "read_stream",
     "register",
     "required_delay",
@@ -41,12 +42,14 @@ if TYPE_CHECKING:
     from streaming_source.monitoring.explained import explain
     from streaming_source.spark.exact_watermark import with_exact_watermark
     from streaming_source.spark.frame_reader import read_stream
+    from streaming_source.spark.late_records import late_records
     from streaming_source.spark.registration import from_source, register
     from streaming_source.spark.watermark_rows import required_delay
 
 _HOMES = {
     "explain": "monitoring.explained",
     "from_source": "spark.registration",
+    "late_records": "spark.late_records",
     "read_stream": "spark.frame_reader",
     "register": "spark.registration",
     "required_delay": "spark.watermark_rows",

@@ -103,6 +103,11 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         """The source that `spark.read` reads: all that there is now, and no trace is left; by default this one."""
         return self
 
+    @property
+    def keeps_records(self) -> bool:
+        """Whether a record can be read again after its micro-batch is committed; not where this source cleans up."""
+        return True
+
     @abstractmethod
     def schema(self) -> pa.Schema:
         """Columns of the records, in Arrow's types. May look at the data; called once a query, before it runs."""

@@ -237,7 +237,7 @@ def _engine_of(event_times: EventTimeProvider[Any], rules: ReadRules, recorder: 
 
     def valid_times(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         times = event_times.event_times(split_id, start, stop)
-        return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
+        return times if limit_us is None else np.where((times >= 0) & (times < limit_us), times, NO_TIMESTAMP)
 
     load: EventTimeLoader = valid_times
     locate = event_times.locate

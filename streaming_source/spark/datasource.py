@@ -37,9 +37,11 @@ from streaming_source.spark.schema import (
     frame_schema,
 )
 from streaming_source.spark.stream_reader import AlignedStreamReader
+from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
     from streaming_source.spark.batch_reader import AlignedBatchReader
+    from streaming_source.spark.late_reader import LateStreamReader
 
 __all__ = ["FORMATS", "AlignedDataSource"]
 
@@ -67,6 +69,16 @@ class AlignedDataSource:
             raise OptionError(
                 f"{source.name} has no source record timestamps: name the column of the event time with option "
                 "eventTimeColumn, or give the strategy a timestamp assigner"
+            )
+        if options.late == "route" and not source.keeps_records:
+            raise OptionError(
+                "option late = 'route' leaves late records where they are, to be read by another query: not with an "
+                "option that removes what was read (cleanSource)"
+            )
+        if options.late_of is not None and options.late != "route":
+            raise OptionError(
+                f"late_records: the frame has option late = {options.late!r}, so that its query leaves no late records "
+                "to others; give it late = route"
             )
         self._source = source
         self._strategy = strategy
@@ -98,15 +110,16 @@ class AlignedDataSource:
         return cls(kind.from_options(values), strategy_of(values), frame)
 
     @classmethod
-    def of_pickle(cls, content: bytes, *, emits: bool) -> AlignedDataSource:
+    def of_pickle(cls, content: bytes, options: Mapping[str, str]) -> AlignedDataSource:
         """From what a user gave to `from_source`, pickled.
 
         Parameters
         ----------
         content
             Source, strategy and options.
-        emits
-            Whether `from_source` itself loads the frame, so that watermark rows are taken out again.
+        options
+            What `from_source`, or `late_records`, says beside: that it loads the frame itself, so that watermark rows
+            are taken out again, and whose late records it wants.
 
         Raises
         ------
@@ -114,7 +127,7 @@ class AlignedDataSource:
             If it needs a module that is not to be had here.
         """
         try:
-            source, strategy, options = cloudpickle.loads(content)
+            source, strategy, frame = cloudpickle.loads(content)
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             raise ModuleNotFoundError(
@@ -124,7 +137,10 @@ class AlignedDataSource:
                 f"pyspark.cloudpickle.register_pickle_by_value({package})",
                 name=error.name,
             ) from None
-        return cls(source, strategy, replace(options, watermark_rows=emits, is_half_exact=not emits))
+        said = FRAME_OPTIONS.parse(options)
+        emits = said["watermarkRows"] == EMITTED
+        late = {"late_of": said["lateRecordsOf"], "late_from": said["lateRecordsFrom"]}
+        return cls(source, strategy, replace(frame, watermark_rows=emits, is_half_exact=not emits, **late))
 
     def schema(self) -> StructType:
         """Columns of the frame."""
@@ -159,8 +175,8 @@ class AlignedDataSource:
         """On out-of-orderness, in microseconds; None where it is not known."""
         return self._strategy.out_of_orderness_us
 
-    def stream_reader(self, schema: StructType) -> AlignedStreamReader:
-        """For `spark.readStream`.
+    def stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
+        """For `spark.readStream`: the records, or those of them that another query has routed as late.
 
         Raises
         ------
@@ -176,6 +192,12 @@ class AlignedDataSource:
         bounded = self._source.boundedness is Boundedness.BOUNDED
         strategy, needed, shaper = self._for_frame(schema, self._options)
         rules = read_rules(strategy, self._options, bounded=bounded)
+        if self._options.late_of is not None:
+            # Here and not above: few queries read late records.
+            from streaming_source.spark.late_reader import LateStreamReader
+
+            late_of, late_from = self._options.late_of, self._options.late_from
+            return LateStreamReader(self._source, rules, needed, shaper, late_of, late_from)
         return AlignedStreamReader(self._source, rules, needed, shaper, self._readers)
 
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:

@@ -111,9 +111,22 @@ class FrameOptions:
         default="keep",
         metadata=option(
             "late",
-            choice("keep", "drop", "fail"),
-            "What to do with a record at or below the watermark already announced. It is counted in any case.",
+            choice("keep", "drop", "fail", "route"),
+            "What to do with a record at or below the watermark already announced. `route`: leave it to the query that "
+            "reads `late_records`. What is dropped or routed is counted by split; for that Kafka is read ahead.",
         ),
+    )
+    late_of: str | None = field(
+        default=None,
+        metadata=option(
+            "lateRecordsOf",
+            text,
+            "Not needed: `late_records` gives it. The checkpoint of the query whose late records these are.",
+        ),
+    )
+    late_from: int | None = field(
+        default=None,
+        metadata=option("lateRecordsFrom", integer(0), "With it: the first micro-batch of that query to read of."),
     )
     invalid_timestamp: str = field(
         default="fail",
@@ -349,6 +362,8 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         options.time_limit_us,
         announces=options.watermark_rows,
         group=group,
+        counts_late=options.late in ("drop", "route"),
+        routes_late=options.late == "route",
         reports=options.reports,
     )
 
@@ -362,6 +377,11 @@ def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:
         )
     if options.lateness == "none":
         raise OptionError("option lateness = 'none' needs event times ahead of reading: not with indexing = 'off'")
+    if options.late == "route":
+        raise OptionError(
+            "option late = 'route' needs event times ahead of reading, so that each late record is counted: not with "
+            "indexing = 'off'"
+        )
     if strategy.out_of_orderness_us is None:
         raise OptionError(
             "option indexing = 'off' needs a built-in watermark generator (maxOutOfOrderness): readers report the "

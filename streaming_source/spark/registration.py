@@ -15,6 +15,7 @@ from streaming_source.api import Boundedness, Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
 from streaming_source.spark.exact_watermark import exact_frame
+from streaming_source.spark.loaded import SOURCE_FORMAT
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
 from streaming_source.spark.watermark_rows import EMITTED
 
@@ -99,7 +100,7 @@ def from_source(
     described = AlignedDataSource(source, watermark_strategy, parsed)
     read_rules(watermark_strategy, parsed, bounded=source.boundedness is Boundedness.BOUNDED)
     content: bytes = cloudpickle.dumps((source, watermark_strategy, parsed))  # type: ignore[no-untyped-call]
-    kind = _data_source(f"aligned_source_{name}", driver=sys.executable, content=content)
+    kind = _data_source(f"{SOURCE_FORMAT}{name}", driver=sys.executable, content=content)
     spark.dataSource.register(kind)
     frame = spark.readStream.format(kind.name()).option("watermarkRows", EMITTED).load()
     return exact_frame(frame, described.event_time_in(frame.schema), described.bound_us, name)
@@ -137,8 +138,7 @@ def _data_source(
             if content is None:
                 self._aligned = AlignedDataSource.of_format(format_name, dict(options), driver_host)
             else:
-                emits = {name.lower(): value for name, value in dict(options).items()}.get("watermarkrows") == EMITTED
-                self._aligned = AlignedDataSource.of_pickle(content, emits=emits)
+                self._aligned = AlignedDataSource.of_pickle(content, dict(options))
 
         @classmethod
         def name(cls) -> str:

@@ -74,6 +74,11 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         """See `Source`."""
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
+    @property
+    def keeps_records(self) -> bool:
+        """See `Source`."""
+        return self.clean_source == "off"
+
     def for_batch(self) -> FileSource:
         """See `Source`. Nothing is remembered, and nothing becomes of the files."""
         return replace(
