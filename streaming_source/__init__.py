@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     )
     from streaming_source.spark.exact_watermark import with_exact_watermark
     from streaming_source.spark.frame_reader import read_stream
-    from streaming_source.spark.registration import from_source, register
+    from streaming_source.spark.from_source import from_source
+    from streaming_source.spark.registration import register
     from streaming_source.spark.watermark_rows import required_delay
 
 _OF_SPARK = {
-    "from_source": "registration",
+    "from_source": "from_source",
     "read_stream": "frame_reader",
     "register": "registration",
     "required_delay": "watermark_rows",

@@ -194,7 +194,18 @@ def option_names(kind: type[Any]) -> dict[str, str]:
 
 
 def arguments(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parsed values of `OptionSet.of(kind)` as keywords of the dataclass."""
+    """Parsed values of `OptionSet.of(kind)` as keywords of the dataclass.
+
+    Raises
+    ------
+    OptionError
+        If one is not given whose field has no default.
+    """
+    for field in fields(kind):
+        has_default = (field.default, field.default_factory) != (MISSING, MISSING)
+        if "option" in field.metadata and not has_default and values[field.metadata["option"].name] is None:
+            declared = field.metadata["option"]
+            raise OptionError(f"option {declared.name} is missing: {declared.doc} Give it with .option()")
     return {field: values[name] for field, name in option_names(kind).items()}
 
 

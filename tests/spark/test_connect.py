@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 _PROGRAM = """
 import json, sys
 from pyspark.sql import SparkSession, functions as F
-from streaming_source import read_stream, register, with_exact_watermark
+from streaming_source import read_stream, with_exact_watermark
 from streaming_source.exceptions import OptionError
 
 root = sys.argv[1]
@@ -29,7 +29,6 @@ spark = (
     .config("spark.sql.session.timeZone", "UTC")
     .getOrCreate()
 )
-register(spark)
 options = {"eventTimeColumn": "TS", "maxOutOfOrderness": "5 seconds", "bounded": "true", "maxRowsPerTrigger": "100"}
 plain = spark.readStream.format("aligned_files").schema("s string, ts timestamp").options(**options).load(root + "/in")
 refused = []
