@@ -115,6 +115,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _messages_in_one_line() -> Iterator[None]:
+    """So `match` need not know where a message is broken; `tests/spark/test_misuse.py` sees what users see."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("alignment.exceptions.WIDTH", 10_000)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _engines_validate() -> Iterator[None]:
     """After each event, plan and commit of an engine in this process its invariants are asserted."""
     from alignment.engine import Engine

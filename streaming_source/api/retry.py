@@ -33,6 +33,10 @@ class RetryPolicy:
     first_s
         How long as long as no call has succeeded: what was never there is an error of the configuration, sooner than
         a source that is away for a while.
+    retries
+        At most so many; None for as many as fit into the time.
+    pause_s
+        The same pause each time; None for growing ones.
     passing
         Errors that may pass; all others are raised at once.
 
@@ -59,11 +63,15 @@ class RetryPolicy:
         clock: Callable[[], float] = time.monotonic,
         *,
         first_s: float = math.inf,
+        retries: int | None = None,
+        pause_s: float | None = None,
         passing: type[Exception] | tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
     ) -> None:
         self._seconds = seconds
         self._clock = clock
         self._first_s = min(first_s, seconds)
+        self._retries = math.inf if retries is None else retries
+        self._pause_s = pause_s
         self._passing = passing
         self._ended = threading.Event()
         self.has_succeeded = False
@@ -85,7 +93,8 @@ class RetryPolicy:
         Exception
             That of the last trial; at once where trying again is in vain, or after `end`.
         """
-        until, backoff_s = self._clock() + self.seconds, _FIRST_BACKOFF_S
+        until, backoff_s = self._clock() + self.seconds, self._pause_s or _FIRST_BACKOFF_S
+        trials = 0
         while True:
             try:
                 result = call()
@@ -93,12 +102,13 @@ class RetryPolicy:
                 return result
             except Exception as error:
                 left_s = until - self._clock()
-                if left_s <= 0 or not self.passes(error):
+                if left_s <= 0 or trials >= self._retries or not self.passes(error):
                     raise
                 _log.warning("a call failed, and is tried again for %.0f s: %s", left_s, error)
                 if self._ended.wait(min(backoff_s, left_s)):
                     raise
-            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
+            trials += 1
+            backoff_s = self._pause_s or min(2 * backoff_s, _LAST_BACKOFF_S)
 
     def end(self) -> None:
         """Try nothing again any more. From any thread."""

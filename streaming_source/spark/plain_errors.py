@@ -57,4 +57,4 @@ def as_our_own() -> Iterator[None]:
         if not found:
             raise
         package, kind, message = found[-1]
-        raise getattr(import_module(f"{package}.exceptions"), kind)(message.rstrip()) from None
+        raise getattr(import_module(f"{package}.exceptions"), kind)(" ".join(message.split())) from None

@@ -37,6 +37,8 @@ def test_an_error_that_does_not_pass_is_raised_at_once() -> None:
         RetryPolicy(30).run(away.ask)
     assert away.asked == 1
     assert RetryPolicy(30, passing=ValueError).run(Away(1, ValueError("busy")).ask) == "here"
+    with pytest.raises(ConnectionError):
+        RetryPolicy(30, retries=2, pause_s=0.01).run(Away(3, ConnectionError("away")).ask)
 
 
 def test_the_last_error_is_raised_when_the_time_is_over_and_sooner_where_nothing_ever_answered() -> None:
