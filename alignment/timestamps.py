@@ -294,18 +294,21 @@ class CallableTimestampAssigner(TimestampAssigner):
 
 def as_timestamp_assigner(
     assigner: TimestampAssigner | str | Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any],
+    unit: str | None = None,
 ) -> TimestampAssigner:
-    """Accept an assigner, the name of a column, or a function over a batch.
+    """Accept an assigner, the name of a column (and the unit of its numbers), or a function over a batch.
 
     Raises
     ------
     InvalidArgumentError
         If it is none of these.
     """
+    if isinstance(assigner, str):
+        return FieldTimestampAssigner(assigner, unit)
+    if unit is not None:
+        raise InvalidArgumentError(f"unit = {unit!r} is that of a column of numbers: give its name as well, or no unit")
     if isinstance(assigner, TimestampAssigner):
         return assigner
-    if isinstance(assigner, str):
-        return FieldTimestampAssigner(assigner)
     if callable(assigner) and not isinstance(assigner, type):
         return CallableTimestampAssigner(assigner)
     raise InvalidArgumentError(

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from alignment.columns import exact_path, top_level_column
 from alignment.plan.by_index import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
+from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
@@ -28,6 +29,7 @@ from streaming_source.spark.options import (
     read_rules,
     strategy_of,
 )
+from streaming_source.spark.plain_errors import plainly
 from streaming_source.spark.rows import RowShaper
 from streaming_source.spark.schema import (
     METADATA_COLUMNS,
@@ -43,20 +45,26 @@ if TYPE_CHECKING:
     from streaming_source.spark.batch_reader import AlignedBatchReader
     from streaming_source.spark.late_reader import LateStreamReader
 
-__all__ = ["FORMATS", "AlignedDataSource"]
+__all__ = ["FORMATS", "AlignedDataSource", "make_data_source", "pickled", "source_class"]
 
-FORMATS: Final = {
-    "aligned_datagen": ("streaming_source.connectors.datagen", "DataGeneratorSource"),
-    "aligned_kafka": ("streaming_source.connectors.kafka", "KafkaSource"),
-    "aligned_files": ("streaming_source.connectors.files", "FileSource"),
+FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
+    "aligned_datagen": "DataGeneratorSource",
+    "aligned_files": "FileSource",
+    "aligned_kafka": "KafkaSource",
 }
-"""Format name -> module and class of its source; imported when the format is used."""
+"""Format name -> class of its source, or its name in `streaming_source.connectors`. `register` adds the user's own."""
+
+
+def source_class(format_name: str) -> type[Source[Any, Any]]:
+    """Of one of `FORMATS`; imported when the format is used."""
+    kind = FORMATS[format_name]
+    return getattr(connectors, kind) if isinstance(kind, str) else kind
 
 
 class AlignedDataSource:
     """One source, as one query reads it.
 
-    Not a `pyspark.sql.datasource.DataSource` itself: that one is made in `registration` and does nothing but find this.
+    Not a `pyspark.sql.datasource.DataSource` itself: that is made by `format_class`, and does nothing but find this.
 
     Parameters
     ----------
@@ -86,62 +94,39 @@ class AlignedDataSource:
         self._data: pa.Schema | None = None
 
     @classmethod
-    def of_format(cls, name: str, options: Mapping[str, str], driver_host: str = "127.0.0.1") -> AlignedDataSource:
+    def of_format(cls, name: str, options: Mapping[str, str]) -> AlignedDataSource:
         """From what a user gave to `readStream.format(name)`.
-
-        Parameters
-        ----------
-        name
-            Of the format.
-        options
-            As they were given.
-        driver_host
-            Under which address executors find the driver.
 
         Raises
         ------
         OptionError
             If an option is unknown or wrong.
         """
-        module, source_class = FORMATS[name]
-        kind = getattr(import_module(module), source_class)
+        return cls.of_class(source_class(name), "127.0.0.1", options)
+
+    @classmethod
+    def of_class(
+        cls, kind: type[Source[Any, Any]], driver_host: str, options: Mapping[str, str]
+    ) -> AlignedDataSource:
+        """The same of a source's class; `driver_host` is under which address executors find the driver."""
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
         frame = frame_options(values).with_gateway_host(driver_host)
         return cls(kind.from_options(values), strategy_of(values), frame)
 
     @classmethod
-    def of_pickle(cls, content: bytes, options: Mapping[str, str]) -> AlignedDataSource:
-        """From what a user gave to `from_source`, pickled.
+    def of_source(
+        cls, source: Source[Any, Any], strategy: WatermarkStrategy, frame: FrameOptions, options: Mapping[str, str]
+    ) -> AlignedDataSource:
+        """From what a user gave to `from_source`.
 
-        Parameters
-        ----------
-        content
-            Source, strategy and options.
-        options
-            What `from_source`, or `late_records`, says beside: that it loads the frame itself, so that watermark rows
-            are taken out again, and whose late records it wants.
-
-        Raises
-        ------
-        ModuleNotFoundError
-            If it needs a module that is not to be had here.
+        `options` say whether that loads the frame, and takes watermark rows out, and whose late records are wanted.
         """
-        try:
-            source, strategy, frame = cloudpickle.loads(content)
-        except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            raise ModuleNotFoundError(
-                f"the source given to from_source needs the module {error.name!r}, which Spark's workers "
-                f"({sys.executable}) cannot import: install it for them; or put it on their PYTHONPATH before the "
-                "session starts (addPyFile does not reach Spark's planner process); or send it with the query by "
-                f"pyspark.cloudpickle.register_pickle_by_value({package})",
-                name=error.name,
-            ) from None
         said = FRAME_OPTIONS.parse(options)
         emits = said["watermarkRows"] == EMITTED
         late = {"late_of": said["lateRecordsOf"], "late_from": said["lateRecordsFrom"]}
         return cls(source, strategy, replace(frame, watermark_rows=emits, is_half_exact=not emits, **late))
 
+    @plainly
     def schema(self) -> StructType:
         """Columns of the frame."""
         data = self._data_schema()
@@ -175,6 +160,7 @@ class AlignedDataSource:
         """On out-of-orderness, in microseconds; None where it is not known."""
         return self._strategy.out_of_orderness_us
 
+    @plainly
     def stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
         """For `spark.readStream`: the records, or those of them that another query has routed as late.
 
@@ -200,6 +186,7 @@ class AlignedDataSource:
             return LateStreamReader(self._source, rules, needed, shaper, late_of, late_from)
         return AlignedStreamReader(self._source, rules, needed, shaper, self._readers)
 
+    @plainly
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:
         """For `spark.read`: generators are off, and with them all that builds on watermarks."""
         # Here and not above: a stream has no use for it.
@@ -256,6 +243,37 @@ class AlignedDataSource:
         return self._strategy.with_timestamp_assigner(
             RecordTimestampAssigner() if is_of_records else replace(assigner, column=column)
         )
+
+
+def pickled(make: partial[AlignedDataSource]) -> bytes:
+    """`content` for `make_data_source`: what makes a data source of options."""
+    content: bytes = cloudpickle.dumps(make)  # type: ignore[no-untyped-call]
+    return content
+
+
+@plainly
+def make_data_source(format_name: str, content: bytes | None, options: Mapping[str, str]) -> AlignedDataSource:
+    """What a class of `format_class` finds.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If it needs a module that is not to be had here.
+    """
+    if content is None:
+        return AlignedDataSource.of_format(format_name, options)
+    try:
+        make: partial[AlignedDataSource] = cloudpickle.loads(content)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        raise ModuleNotFoundError(
+            f"the source of {format_name} needs the module {error.name!r}, which Spark's workers\n"
+            f"({sys.executable}) cannot import: install it for them;\nor put it on their PYTHONPATH before the "
+            "session starts (addPyFile does not reach Spark's planner process);\nor send it with the query by "
+            f"pyspark.cloudpickle.register_pickle_by_value({package})",
+            name=error.name,
+        ) from None
+    return make(options)
 
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:

@@ -78,7 +78,15 @@ STRATEGY_OPTIONS: Final = OptionSet(
             _SECOND_US,
             "1 second",
         ),
-    ]
+    ],
+    {
+        "checkpointLocation": "it is one of writeStream; give it there",
+        "outputMode": "it is one of writeStream; give it there",
+        "schema": "call .schema(...) of the reader",
+        "trigger": "it is one of writeStream; give it there",
+        "watermark": "it is called maxOutOfOrderness here",
+        "watermarkDelay": "it is called maxOutOfOrderness here",
+    },
 )
 """What makes a `WatermarkStrategy`; `from_source` takes the strategy itself instead."""
 

@@ -83,15 +83,9 @@ def spark_kafka(spark: SparkSession, pytestconfig: pytest.Config) -> SparkSessio
 
 
 @pytest.fixture(autouse=True)
-def _formats(request: pytest.FixtureRequest) -> Iterator[None]:
-    """For tests on Spark: the formats are registered, and no query runs on."""
-    if request.node.get_closest_marker("spark") is None:
-        yield
-        return
-    import streaming_source
-
-    session = request.getfixturevalue("spark")
-    streaming_source.register(session)
+def _stopped(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No query outlives a test on Spark."""
+    session = request.getfixturevalue("spark") if request.node.get_closest_marker("spark") else None
     yield
-    for query in session.streams.active:
+    for query in session.streams.active if session else ():
         query.stop()

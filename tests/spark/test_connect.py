@@ -32,7 +32,6 @@ spark = (
     .config("spark.sql.streaming.noDataProgressEventInterval", "200ms")
     .getOrCreate()
 )
-register(spark)
 options = {"eventTimeColumn": "TS", "maxOutOfOrderness": "5 seconds", "bounded": "true", "maxRowsPerTrigger": "100"}
 plain = spark.readStream.format("aligned_files").schema("s string, ts timestamp").options(**options).load(root + "/in")
 refused = []

@@ -22,6 +22,7 @@ from streaming_source.api.options import (
     option_names,
     text,
 )
+from streaming_source.connectors.files.foreign_options import FOREIGN_OPTIONS
 from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, Tolerance, format_of
 from streaming_source.connectors.files.places.hive import PartitionedFormat
 from streaming_source.connectors.files.places.selection import Selection, split_paths
@@ -349,7 +350,8 @@ FILES_OPTIONS: Final = (
                 "`storage.endpoint_override`. They stand in no offset, log or error.",
                 {},
             ),
-        ]
+        ],
+        FOREIGN_OPTIONS,
     )
     | FORMAT_OPTIONS
 )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
@@ -13,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from streaming_source import api
 from streaming_source.connectors.kafka.client import GONE, ClientConfig, client_error
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, MAX_TIMESTAMP
 from streaming_source.connectors.kafka.subscription import Partition, Subscription
@@ -20,13 +17,9 @@ from streaming_source.exceptions import SourceError
 
 __all__ = ["FoundRecord", "FoundTopic", "KafkaAdmin", "LogEnd", "RetryPolicy"]
 
-_log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
 _REQUEST_S: Final = 10.0
-_FIRST_BACKOFF_S: Final = 0.1
-_LAST_BACKOFF_S: Final = 5.0
 _FIRST_CONTACT: Final = (
     ". No broker has answered since the query started: do kafka.bootstrap.servers name one, and does "
     "kafka.security.protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) fit its listener?"
@@ -52,61 +45,12 @@ _HOPELESS: Final = frozenset(
 """Errors that no patience mends."""
 
 
-class RetryPolicy:
-    """Tries again what fails for reasons that pass, with growing pauses, for so many seconds.
+class RetryPolicy(api.RetryPolicy):
+    """Of calls of the client: what it names itself, but for errors of the configuration."""
 
-    As long as no call has succeeded, for `first_s`: what was never there is an error of the configuration, sooner than
-    brokers that are away for a while. With `retries` it tries again no more often than that, with `pause_s` at even
-    intervals.
-    """
-
-    def __init__(
-        self,
-        seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        first_s: float = math.inf,
-        retries: int | None = None,
-        pause_s: float | None = None,
-    ) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._first_s = min(first_s, seconds)
-        self._retries = math.inf if retries is None else retries
-        self._pause_s = pause_s
-        self._ended = threading.Event()
-        self.has_succeeded = False
-
-    @property
-    def seconds(self) -> float:
-        """How long, for now."""
-        return self._seconds if self.has_succeeded else self._first_s
-
-    def run(self, call: Callable[[], T]) -> T:
-        """What the call returns when it succeeds.
-
-        Raises the `KafkaException` of the last trial; at once where trying again is in vain, or after `end`.
-        """
-        until, backoff_s = self._clock() + self.seconds, self._pause_s or _FIRST_BACKOFF_S
-        trials = 0
-        while True:
-            try:
-                result = call()
-                self.has_succeeded = True
-                return result
-            except KafkaException as error:
-                left_s = until - self._clock()
-                if _code(error) in _HOPELESS or left_s <= 0 or trials >= self._retries:
-                    raise
-                _log.warning("asking the brokers failed, and is tried again: %s", _name(error))
-                if self._ended.wait(min(backoff_s, left_s)):
-                    raise
-            trials += 1
-            backoff_s = self._pause_s or min(2 * backoff_s, _LAST_BACKOFF_S)
-
-    def end(self) -> None:
-        """Try nothing again any more. From any thread."""
-        self._ended.set()
+    def passes(self, error: Exception) -> bool:
+        """See `streaming_source.api.RetryPolicy`."""
+        return isinstance(error, KafkaException) and _code(error) not in _HOPELESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +254,3 @@ def _spec(number: int) -> Any:
 def _code(error: KafkaException) -> int | None:
     cause = error.args[0] if error.args else None
     return cause.code() if isinstance(cause, KafkaError) else None
-
-
-def _name(error: KafkaException) -> str:
-    cause = error.args[0] if error.args else None
-    return cause.name() if isinstance(cause, KafkaError) else type(error).__name__
