@@ -103,6 +103,10 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         """The source that `spark.read` reads: all that there is now, and no trace is left; by default this one."""
         return self
 
+    def in_zone(self, zone: str) -> Source[SplitT, CheckpointT]:
+        """The source with times that are written without a zone in this one; by default it reads none of these."""
+        return self
+
     @abstractmethod
     def schema(self) -> pa.Schema:
         """Columns of the records, in Arrow's types. May look at the data; called once a query, before it runs."""

@@ -17,6 +17,7 @@ from alignment.columns import exact_path, top_level_column
 from alignment.plan.by_index import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
+from alignment.zones import UTC, time_zone
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
@@ -41,7 +42,7 @@ from streaming_source.spark.stream_reader import AlignedStreamReader
 if TYPE_CHECKING:
     from streaming_source.spark.batch_reader import AlignedBatchReader
 
-__all__ = ["FORMATS", "AlignedDataSource"]
+__all__ = ["FORMATS", "AlignedDataSource", "in_zone"]
 
 FORMATS: Final = {
     "aligned_datagen": ("streaming_source.connectors.datagen", "DataGeneratorSource"),
@@ -74,7 +75,9 @@ class AlignedDataSource:
         self._data: pa.Schema | None = None
 
     @classmethod
-    def of_format(cls, name: str, options: Mapping[str, str], driver_host: str = "127.0.0.1") -> AlignedDataSource:
+    def of_format(
+        cls, name: str, options: Mapping[str, str], driver_host: str = "127.0.0.1", zone: str = UTC
+    ) -> AlignedDataSource:
         """From what a user gave to `readStream.format(name)`.
 
         Parameters
@@ -85,6 +88,8 @@ class AlignedDataSource:
             As they were given.
         driver_host
             Under which address executors find the driver.
+        zone
+            Of the session.
 
         Raises
         ------
@@ -95,7 +100,8 @@ class AlignedDataSource:
         kind = getattr(import_module(module), source_class)
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
         frame = frame_options(values).with_gateway_host(driver_host)
-        return cls(kind.from_options(values), strategy_of(values), frame)
+        source, strategy = in_zone(kind.from_options(values), strategy_of(values), values["timeZone"] or zone)
+        return cls(source, strategy, frame)
 
     @classmethod
     def of_pickle(cls, content: bytes, *, emits: bool) -> AlignedDataSource:
@@ -234,6 +240,16 @@ class AlignedDataSource:
         return self._strategy.with_timestamp_assigner(
             RecordTimestampAssigner() if is_of_records else replace(assigner, column=column)
         )
+
+
+def in_zone(
+    source: Source[Any, Any], strategy: WatermarkStrategy, zone: str
+) -> tuple[Source[Any, Any], WatermarkStrategy]:
+    """Source and strategy, where they say no zone themselves, with times without one in this."""
+    assigner = strategy.timestamp_assigner
+    if isinstance(assigner, FieldTimestampAssigner) and assigner.zone is None:
+        strategy = strategy.with_timestamp_assigner(replace(assigner, zone=zone))
+    return source.in_zone(time_zone(zone)), strategy
 
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:

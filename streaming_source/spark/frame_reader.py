@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS
 from streaming_source.spark.exact_watermark import with_exact_watermark
-from streaming_source.spark.registration import checked_name, register_once
+from streaming_source.spark.registration import checked_name, register_once, session_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -138,7 +138,9 @@ class ExactStreamReader:
                 f"schema: the columns of {self._format} are known, so it has no option dataSchema; leave the schema "
                 "out, and select columns afterwards"
             )
-        frame = self._spark.readStream.format(self._format).options(**self._options).load(path)
+        # Said by this session now, which the data source cannot see.
+        zone = {} if "timezone" in map(str.lower, self._options) else {"timeZone": session_zone(self._spark)}
+        frame = self._spark.readStream.format(self._format).options(**zone, **self._options).load(path)
         return with_exact_watermark(frame, name=self._name)
 
 

@@ -11,9 +11,10 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource
 
 from alignment.strategy import WatermarkStrategy
+from alignment.zones import UTC
 from streaming_source.api import Boundedness, Source
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.datasource import FORMATS, AlignedDataSource
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource, in_zone
 from streaming_source.spark.exact_watermark import exact_frame
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
 from streaming_source.spark.watermark_rows import EMITTED
@@ -21,7 +22,7 @@ from streaming_source.spark.watermark_rows import EMITTED
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["checked_name", "from_source", "register", "register_once"]
+__all__ = ["checked_name", "from_source", "register", "register_once", "session_zone"]
 
 _registered: Final[WeakSet[Any]] = WeakSet()
 """Sessions that know our formats."""
@@ -33,7 +34,8 @@ def register(spark: SparkSession) -> None:
     Works under Spark Connect as well; the workers' Python must have this library installed.
     """
     for name in FORMATS:
-        spark.dataSource.register(_data_source(name, driver=sys.executable, driver_host=_driver_host(spark)))
+        kind = _data_source(name, driver=sys.executable, driver_host=_driver_host(spark), zone=session_zone(spark))
+        spark.dataSource.register(kind)
     _registered.add(spark)
 
 
@@ -95,6 +97,7 @@ def from_source(
     given = {option: _as_text(value) for option, value in options.items()}
     parsed = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse({**given, "watermarkRows": EMITTED}))
     parsed = parsed.with_gateway_host(_driver_host(spark))
+    source, watermark_strategy = in_zone(source, watermark_strategy, session_zone(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
     described = AlignedDataSource(source, watermark_strategy, parsed)
     read_rules(watermark_strategy, parsed, bounded=source.boundedness is Boundedness.BOUNDED)
@@ -109,6 +112,11 @@ def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def session_zone(spark: SparkSession) -> str:
+    """In which times are that say no zone. Spark does not tell it to a data source."""
+    return spark.conf.get("spark.sql.session.timeZone", None) or UTC
+
+
 def _driver_host(spark: SparkSession) -> str:
     """Under which address executors find the driver."""
     master, host = spark.conf.get("spark.master", None), spark.conf.get("spark.driver.host", None)
@@ -116,7 +124,7 @@ def _driver_host(spark: SparkSession) -> str:
 
 
 def _data_source(
-    format_name: str, *, driver: str, driver_host: str = "127.0.0.1", content: bytes | None = None
+    format_name: str, *, driver: str, driver_host: str = "127.0.0.1", zone: str = UTC, content: bytes | None = None
 ) -> type[DataSource]:
     """A data source class that Spark pickles whole, so that it can say clearly where this library is missing.
 
@@ -135,7 +143,7 @@ def _data_source(
                     name=error.name,
                 ) from None
             if content is None:
-                self._aligned = AlignedDataSource.of_format(format_name, dict(options), driver_host)
+                self._aligned = AlignedDataSource.of_format(format_name, dict(options), driver_host, zone)
             else:
                 emits = {name.lower(): value for name, value in dict(options).items()}.get("watermarkrows") == EMITTED
                 self._aligned = AlignedDataSource.of_pickle(content, emits=emits)
