@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.zones import UTC
 from streaming_source.connectors.files.formats.lines import LineFormat, Records, Run
 from streaming_source.connectors.files.formats.options import MODES
 from streaming_source.connectors.files.formats.text_times import (
@@ -50,8 +51,10 @@ class RecordFormat(LineFormat, ABC):
         A record may go on over several lines.
     infer_schema
         Take columns and types from the first file, where no schema is given.
-    timestamp_format
-        How columns of timestamps are written, in Java's letters; None for ISO-8601. See `TimePattern`.
+    timestamp_format, date_format
+        How columns of timestamps and of dates are written, in Java's letters; None for ISO-8601. See `TimePattern`.
+    time_zone
+        Of timestamps that are written without one; None for that of the session.
 
     Notes
     -----
@@ -65,6 +68,8 @@ class RecordFormat(LineFormat, ABC):
     multi_line: bool = False
     infer_schema: bool = False
     timestamp_format: str | None = None
+    date_format: str | None = None
+    time_zone: str | None = None
 
     name: ClassVar[str]
 
@@ -72,12 +77,16 @@ class RecordFormat(LineFormat, ABC):
         LineFormat.__post_init__(self)  # a class with slots is made anew: `super()` would mean the old one
         if self.mode not in MODES:
             raise OptionError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
-        _ = self._pattern  # refused now, and not at the first record
+        _ = self._patterns  # refused now, and not at the first record
 
     @property
     def identity(self) -> str:
         """See `FileFormat`."""
-        return f"{self.name}{':multiLine' if self.multi_line else ''}"
+        return f"{self.name}{':multiLine' if self.multi_line else ''}{self._zone_in_identity}"
+
+    def in_zone(self, zone: str) -> RecordFormat:
+        """See `FileFormat`."""
+        return self if self.time_zone is not None else replace(self, time_zone=zone)
 
     # ---- for formats to implement ------------------------------------------------------------------------------------
 
@@ -142,14 +151,15 @@ class RecordFormat(LineFormat, ABC):
         read
             Some columns, in these types, of the records from which they were inferred.
         """
-        if self._pattern is None:
+        pattern, _ = self._patterns
+        if pattern is None:
             return pa.schema([(field.name, inferred(field.type)) for field in found])
         texts = pa.schema([(field.name, pa.string()) for field in found if may_be_time(field.type)])
         types = {field.name: inferred(field.type) for field in found}
         if len(texts):
             table = read(texts).combine_chunks()
             for name in texts.names:
-                is_time = are_times(pa.concat_arrays([pa.nulls(0, pa.string()), *table[name].chunks]), self._pattern)
+                is_time = are_times(pa.concat_arrays([pa.nulls(0, pa.string()), *table[name].chunks]), pattern)
                 types[name] = pa.timestamp("us", "UTC") if is_time else pa.string()
         return pa.schema(list(types.items()))
 
@@ -172,8 +182,18 @@ class RecordFormat(LineFormat, ABC):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     @property
-    def _pattern(self) -> TimePattern | None:
-        return None if self.timestamp_format is None else time_pattern(self.timestamp_format)
+    def _patterns(self) -> tuple[TimePattern | None, TimePattern | None]:
+        """Of timestamps, and of dates."""
+        of_times, of_dates = self.timestamp_format, self.date_format
+        return (
+            None if of_times is None else time_pattern(of_times),
+            None if of_dates is None else time_pattern(of_dates, "dateFormat"),
+        )
+
+    @property
+    def _zone_in_identity(self) -> str:
+        """Records keep their event times as long as times without a zone are read in the same."""
+        return "" if self.time_zone in (None, UTC) else f":{self.time_zone}"
 
     def _read(self, run: Run, names: tuple[str, ...], schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
         """All records, and which of them are malformed; None for none."""
@@ -185,7 +205,8 @@ class RecordFormat(LineFormat, ABC):
         if batch is None:
             batch, malformed = self._salvaged(run, names, raw)
         for place, field in enumerate(fields):
-            columns[field.name], unreadable = typed(batch.column(place), field.type, self._pattern)
+            pattern = self._patterns[pa.types.is_date(field.type)]
+            columns[field.name], unreadable = typed(batch.column(place), field.type, pattern, self.time_zone or UTC)
             if unreadable is not None:
                 malformed |= unreadable
         found = malformed if malformed.any() else None
@@ -242,8 +263,9 @@ class RecordFormat(LineFormat, ABC):
     ) -> MalformedDataError:
         number = int(np.argmax(malformed))
         record = self._split(run.data)[number]
-        written = "ISO-8601" if self._pattern is None else f"written as timestampFormat = {self._pattern.text} says"
-        reason = f"a time in it is not {written}, or out of range"
+        formats = {"timestampFormat": self.timestamp_format, "dateFormat": self.date_format}
+        said = " and ".join(f"{name} = {value}" for name, value in formats.items() if value is not None)
+        reason = f"a time in it is not {f'written as {said} says' if said else 'ISO-8601'}, or out of range"
         try:
             self._parsed(record, 1, names, [raw_field(field) for field in self._without_corrupt(schema)])
         except (pa.ArrowInvalid, ValueError) as error:
