@@ -117,7 +117,7 @@ def test_a_column_that_a_later_file_lacks_is_null_and_one_that_it_adds_is_named_
     assert read.sort_by("t").to_pydict()["k"] == ["a", "b", "c", None, None]
     named = [record.message for record in caplog.records if "columns that the query has not" in record.message]
     assert len(named) == 1
-    assert "2.parquet has columns that the query has not: v. They are ignored" in named[0]
+    assert ".parquet has columns that the query has not: v. They are ignored" in named[0]
     with pytest.raises(SchemaError, match=r"\d.parquet has columns that the query has not: v. schemaEvol"):
         read_all(tmp_path, **options(splitBy=split_by, schemaEvolution="fail"))
     merged = read_all(tmp_path, **options(splitBy=split_by, schemaEvolution="addAtRestart")).sort_by("t")
@@ -301,7 +301,7 @@ def test_metadata_is_that_of_spark(tmp_path: Path, split_by: str) -> None:
                 assert file["file_modification_time"].timestamp() == path.stat().st_mtime
             assert pc.count_distinct(pc.struct_field(read["_metadata"], "file_path")).as_py() == 2
     own = put(tmp_path / "own" / "1.parquet", {"t": stamps(1), "_metadata": ["x"]})
-    with pytest.raises(SchemaError, match="fileMetadata = true: the data has a column '_metadata' of its own"):
+    with pytest.raises(SchemaError, match="the data has a column '_metadata' of its own, which fileMetadata or"):
         data_source(own.parent, **options(fileMetadata="true")).schema()
 
 
@@ -377,6 +377,28 @@ def test_comments_and_dates_are_read_as_spark_reads_them(tmp_path: Path, multi_l
         data_source(tmp_path, **options(fileFormat="csv", sep=";", delimiter="|"))
     with pytest.raises(OptionError, match="dateFormat = 'q': the letter q is not known"):
         data_source(tmp_path, **options(fileFormat="csv", dateFormat="q"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_what_has_no_place_is_rescued_as_json(tmp_path: Path, kind: str) -> None:
+    rows = [{"t": "2024-01-01", "n": "1"}, {"t": "2024-01-01", "n": "x", "more": "é,"}, {"t": "2024-01-01", "n": ""}]
+    if kind == "json":
+        rows = [{**row, "n": 1} if row["n"] == "1" else row for row in rows]  # type: ignore[dict-item]
+        text(
+            tmp_path / "f", "".join(json.dumps(row) + "\n" for row in [*rows, {"t": "2024-01-01", "deep": {"a": [1]}}])
+        )
+    else:
+        text(tmp_path / "f", 't,n,more\n2024-01-01,1,\n2024-01-01,x,"é,"\n2024-01-01,,\n1,2\n')
+    more = options(fileFormat=kind, dataSchema="t timestamp, n int", rescuedDataColumn="_rescued_data")
+    header = {"header": "true"} if kind == "csv" else {}
+    for read in (read_all, read_batch):
+        found = read(tmp_path, **more, **header, invalidTimestamp="null")
+        assert found.column_names == ["t", "n", "_rescued_data"]
+        assert found["n"].to_pylist() == [1, None, None, None]
+        rescued = [None if one is None else json.loads(one) for one in found["_rescued_data"].to_pylist()]
+        last = {"n": "", "_file_path": f"{tmp_path}/f"} if kind == "json" else None
+        deep = {"deep": {"a": [1]}, "_file_path": f"{tmp_path}/f"} if kind == "json" else None
+        assert rescued == [None, {"n": "x", "more": "é,", "_file_path": f"{tmp_path}/f"}, last, deep]
 
 
 # ---- secrets -----------------------------------------------------------------------------------------------------

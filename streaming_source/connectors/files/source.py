@@ -117,7 +117,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         SchemaError
             If one of `columns` is not among them.
         """
-        return _with_metadata(self, _chosen_columns(self))
+        return _with_added(self, _chosen_columns(self))
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
         """See `Source`."""
@@ -185,12 +185,16 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return FilesCheckpointSerializer()
 
 
-def _with_metadata(config: FilesConfig, schema: pa.Schema) -> pa.Schema:
-    if not config.file_metadata:
-        return schema
-    if METADATA.name in schema.names:
-        raise SchemaError(f"fileMetadata = true: the data has a column {METADATA.name!r} of its own; read it without")
-    return schema.append(METADATA)
+def _with_added(config: FilesConfig, schema: pa.Schema) -> pa.Schema:
+    """With the columns that are in no file."""
+    for field in (*config.format.added_columns, *([METADATA] if config.file_metadata else [])):
+        if field.name in schema.names:
+            raise SchemaError(
+                f"the data has a column {field.name!r} of its own, which fileMetadata or rescuedDataColumn would add; "
+                "read it without"
+            )
+        schema = schema.append(field)
+    return schema
 
 
 def _chosen_columns(config: FilesConfig) -> pa.Schema:

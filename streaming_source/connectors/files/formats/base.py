@@ -159,6 +159,11 @@ class FileFormat(ABC):
         """Decides which rows a file has: offsets of one identity mean nothing under another."""
         return self.name
 
+    @property
+    def added_columns(self) -> tuple[pa.Field, ...]:
+        """Columns that are in no file, and added to those that are."""
+        return ()
+
     def told(self, schema: pa.Schema) -> FileFormat:
         """The format of files that have these columns, all of them and in this order."""
         return self

@@ -78,7 +78,7 @@ class CsvFormat(RecordFormat):
         """See `FileFormat`."""
         if self.header or self.names is not None:
             return self
-        return replace(self, names=tuple(field.name for field in self._without_corrupt(schema)))
+        return replace(self, names=tuple(field.name for field in self._in_files(schema)))
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
         """See `FileFormat`."""
@@ -106,7 +106,7 @@ class CsvFormat(RecordFormat):
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
     def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
-        wanted = [field.name for field in self._without_corrupt(schema)]
+        wanted = [field.name for field in self._in_files(schema)]
         if self.header:
             names, _ = self._names_in_first(file)
             # A file without even a header has no record that would miss a column.
@@ -154,6 +154,10 @@ class CsvFormat(RecordFormat):
 
     def _has_comments(self, data: bytes) -> bool:
         return bool(self.comment) and self.comment.encode() in data
+
+    def _fields(self, record: bytes, names: tuple[str, ...]) -> dict[str, str | None]:
+        batch = self._parsed(record, 1, names, [pa.field(name, pa.string()) for name in names])
+        return {name: value[0] for name, value in batch.to_pydict().items()}
 
     def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
         if not data.isascii():

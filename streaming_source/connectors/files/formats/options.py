@@ -38,6 +38,7 @@ _RECORDS: Final = {
     "inferSchema": "infer_schema",
     "mode": "mode",
     "columnNameOfCorruptRecord": "corrupt_column",
+    "rescuedDataColumn": "rescued_column",
     "multiLine": "multi_line",
     "timestampFormat": "timestamp_format",
     "dateFormat": "date_format",
@@ -111,6 +112,12 @@ FORMAT_OPTIONS: Final = OptionSet(
             "csv, json: the column of the schema that takes the text of malformed records.",
             None,
             "_corrupt_record",
+        ),
+        Option(
+            "rescuedDataColumn",
+            text,
+            "csv, json: add a column of this name, with the fields that no column reads or whose type is another, and "
+            "`_file_path`, as JSON text.",
         ),
         Option(
             "multiLine",

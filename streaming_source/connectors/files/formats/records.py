@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,9 @@ class RecordFormat(LineFormat, ABC):
         corrupt records if the schema has that; `DROPMALFORMED` leaves it out, which is logged; `FAILFAST` raises.
     corrupt_column
         Name of the column for corrupt records.
+    rescued_column
+        Name of a column for what has no place in the others, as JSON text: fields that are not read, or not in their
+        column's type, and `_file_path`; None for no such column.
     multi_line
         A record may go on over several lines.
     infer_schema
@@ -65,6 +69,7 @@ class RecordFormat(LineFormat, ABC):
 
     mode: str = "PERMISSIVE"
     corrupt_column: str = _CORRUPT_RECORD
+    rescued_column: str | None = None
     multi_line: bool = False
     infer_schema: bool = False
     timestamp_format: str | None = None
@@ -88,7 +93,16 @@ class RecordFormat(LineFormat, ABC):
         """See `FileFormat`."""
         return self if self.time_zone is not None else replace(self, time_zone=zone)
 
+    @property
+    def added_columns(self) -> tuple[pa.Field, ...]:
+        """See `FileFormat`."""
+        return () if self.rescued_column is None else (pa.field(self.rescued_column, pa.string()),)
+
     # ---- for formats to implement ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _fields(self, record: bytes, names: tuple[str, ...]) -> dict[str, Any]:
+        """What a record says, by name; raises a `ValueError` if it cannot be taken apart."""
 
     @abstractmethod
     def _split(self, data: bytes) -> list[bytes]:
@@ -107,13 +121,13 @@ class RecordFormat(LineFormat, ABC):
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
     def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
-        batch, malformed = self._read(run, names, schema)
+        batch, malformed = self._read(path, run, names, schema)
         if malformed is not None and self.mode == "FAILFAST":
             raise self._failure(path, run, malformed, names, schema)
         return batch
 
     def _records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> Records:
-        batch, malformed = self._read(run, names, schema)
+        batch, malformed = self._read(path, run, names, schema)
         if malformed is None:
             return Records(batch)
         if self.mode == "FAILFAST":
@@ -163,7 +177,7 @@ class RecordFormat(LineFormat, ABC):
                 types[name] = pa.timestamp("us", "UTC") if is_time else pa.string()
         return pa.schema(list(types.items()))
 
-    def _without_corrupt(self, schema: pa.Schema) -> list[pa.Field]:
+    def _in_files(self, schema: pa.Schema) -> list[pa.Field]:
         """The columns that are in the files.
 
         Raises
@@ -177,7 +191,7 @@ class RecordFormat(LineFormat, ABC):
                 f"column {self.corrupt_column!r} is {schema.field(place).type}: it takes the text of malformed records "
                 "and must be string; name another one with columnNameOfCorruptRecord"
             )
-        return [field for field in schema if field.name != self.corrupt_column]
+        return [field for field in schema if field.name not in (self.corrupt_column, self.rescued_column)]
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -195,9 +209,11 @@ class RecordFormat(LineFormat, ABC):
         """Records keep their event times as long as times without a zone are read in the same."""
         return "" if self.time_zone in (None, UTC) else f":{self.time_zone}"
 
-    def _read(self, run: Run, names: tuple[str, ...], schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
+    def _read(
+        self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema
+    ) -> tuple[pa.RecordBatch, BoolArray | None]:
         """All records, and which of them are malformed; None for none."""
-        fields = self._without_corrupt(schema)
+        fields = self._in_files(schema)
         raw = [raw_field(field) for field in fields]
         columns = {}
         malformed = np.zeros(run.count, np.bool_)
@@ -212,6 +228,8 @@ class RecordFormat(LineFormat, ABC):
         found = malformed if malformed.any() else None
         if self.corrupt_column in schema.names:
             columns[self.corrupt_column] = self._texts(run, found)
+        if self.rescued_column in schema.names:
+            columns[self.rescued_column] = self._rescued(path, run, names, columns)
         if not columns:
             return batch.select([]), found
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema), found
@@ -249,6 +267,21 @@ class RecordFormat(LineFormat, ABC):
             return pa.RecordBatch.from_arrays([pa.nulls(len(records))], ["nothing"]), malformed
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), malformed
 
+    def _rescued(self, path: str, run: Run, names: tuple[str, ...], columns: Mapping[str, pa.Array]) -> pa.Array:
+        texts: list[str | None] = []
+        for number, record in enumerate(self._split(run.data)):
+            try:
+                said = self._fields(record, names)
+            except ValueError:
+                said = {}
+            lost = {
+                name: value
+                for name, value in said.items()
+                if value is not None and (name not in columns or not columns[name][number].is_valid)
+            }
+            texts.append(json.dumps({**lost, "_file_path": path}, ensure_ascii=False) if lost else None)
+        return pa.array(texts, pa.string())
+
     def _texts(self, run: Run, malformed: BoolArray | None) -> pa.Array:
         if malformed is None:
             return pa.nulls(run.count, pa.string())
@@ -267,7 +300,7 @@ class RecordFormat(LineFormat, ABC):
         said = " and ".join(f"{name} = {value}" for name, value in formats.items() if value is not None)
         reason = f"a time in it is not {f'written as {said} says' if said else 'ISO-8601'}, or out of range"
         try:
-            self._parsed(record, 1, names, [raw_field(field) for field in self._without_corrupt(schema)])
+            self._parsed(record, 1, names, [raw_field(field) for field in self._in_files(schema)])
         except (pa.ArrowInvalid, ValueError) as error:
             reason = str(error)
         text = _text(record)
