@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -34,6 +35,8 @@ METADATA: Final = pa.field(
     ),
 )
 """As in Spark, but for the part of the file that a task reads."""
+
+_ASCII: Final = re.compile(r"[ -~]+")
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -151,10 +154,11 @@ class PartitionedFormat(FileFormat):
 
     def _metadata(self, file: StoredFile) -> pa.Scalar:
         info = file.filesystem.get_file_info(file.path)
-        is_local = file.filesystem.type_name == "local"
-        uri = f"file://{quote(file.path)}" if is_local else f"{self.scheme}://{file.path}"
+        # Spark escapes both as Java's URIs do.
+        path = _ASCII.sub(lambda found: quote(found[0], safe="/,;:$&+=@!~*'()"), file.path)
+        uri = f"file:{path}" if file.filesystem.type_name == "local" else f"{self.scheme}://{path}"
         modified_us = None if info.mtime_ns is None else info.mtime_ns // 1_000_000 * 1000
-        values = (uri, info.base_name, info.size, modified_us)
+        values = (uri, posixpath.basename(path), info.size, modified_us)
         return pa.scalar(dict(zip(METADATA.type.names, values, strict=True)), METADATA.type)
 
     def _own(self, file: StoredFile, schema: pa.Schema, named: Collection[str]) -> pa.Schema:
