@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -225,10 +226,10 @@ def test_a_file_of_0_bytes_is_skipped_with_a_word_until_it_has_some(
     table = pa.table({"t": stamps(1)})
     if kind == "csv":
         (tmp_path / "2.csv").write_text("2024-01-01 00:00:00\n")
-    elif kind == "orc":
-        orc.write_table(table, tmp_path / "2.orc")
     else:
-        pq.write_table(table, tmp_path / "2.parquet")
+        content = io.BytesIO()
+        (orc if kind == "orc" else pq).write_table(table, content)
+        (tmp_path / f"2.{kind}").write_bytes(content.getvalue())
     while (read := reading.next()) is None or not len(read):
         pass
     reading.reader.stop()
@@ -280,6 +281,13 @@ def test_with_file_name_only_a_name_is_read_once_wherever_it_lies(tmp_path: Path
 def test_a_comma_in_a_path_is_a_comma(tmp_path: Path) -> None:
     put(tmp_path / "a,b" / "1.parquet", {"t": stamps(1)})
     assert len(read_all(tmp_path / "a,b", **options())) == 1
+
+
+def test_what_sparks_file_sink_has_written_is_not_cleaned(tmp_path: Path) -> None:
+    (tmp_path / "_spark_metadata").mkdir()
+    more = options(cleanSource="delete", dataSchema="t timestamp")
+    with pytest.raises(OptionError, match=r"cleanSource = delete: .* is the output of Spark's file sink"):
+        Reading(stream_reader(tmp_path, **more)).next()
 
 
 # ---- _metadata ---------------------------------------------------------------------------------------------------
@@ -356,6 +364,17 @@ def test_statistics_of_times_without_a_zone_are_trusted_only_where_clocks_go_on_
 def test_a_zone_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="option timeZone = 'Mars/Base': there is no such zone; give one such as"):
         data_source(tmp_path, **options(timeZone="Mars/Base"))
+
+
+def test_the_column_of_text_may_be_named_and_every_column_may_be_null(tmp_path: Path) -> None:
+    text(tmp_path / "f", "2024-01-01\n")
+    more = {"fileFormat": "text", "eventTimeColumn": "line"}
+    assert read_all(tmp_path, **more, dataSchema="line string")["line"].to_pylist() == ["2024-01-01"]
+    required = pa.schema([pa.field("t", pa.timestamp("us"), nullable=False)])
+    put(tmp_path / "p" / "f", pa.table({"t": stamps(1)}, schema=required))
+    assert all(field.nullable for field in data_source(tmp_path / "p", **options()).schema())
+    with pytest.raises(SchemaError, match="columns line string, n int64: text has one column of type string"):
+        read_all(tmp_path, **more, dataSchema="line string, n bigint")
 
 
 # ---- CSV under Spark's names -------------------------------------------------------------------------------------

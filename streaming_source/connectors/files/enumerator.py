@@ -18,8 +18,9 @@ from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile, Tolerance
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
 from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, Lister
+from streaming_source.connectors.files.places.sink_log import SinkLog
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-from streaming_source.exceptions import DataLossError, FileGoneError, SchemaError
+from streaming_source.exceptions import DataLossError, FileGoneError, OptionError, SchemaError
 
 if TYPE_CHECKING:
     from streaming_source.connectors.files.places.cleaning import Cleaner
@@ -55,6 +56,11 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         if config.clean_source != "off":
             from streaming_source.connectors.files.places.cleaning import Cleaner
 
+            if SinkLog.of(config.root) is not None:
+                raise OptionError(
+                    f"cleanSource = {config.clean_source}: {self._root} is the output of Spark's file sink, whose log "
+                    "says which files there are; leave cleanSource out, and let the sink's retention remove old files"
+                )
             self._cleaner = Cleaner(
                 config.clean_source, config.archive_root, self._filesystem, self._root, context.map_on_workers
             )
