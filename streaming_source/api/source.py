@@ -129,6 +129,10 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         """Whether a record can be read again after its micro-batch is committed; not where this source cleans up."""
         return True
 
+    def in_zone(self, zone: str) -> Source[SplitT, CheckpointT]:
+        """The source with times that are written without a zone in this one; by default it reads none of these."""
+        return self
+
     @abstractmethod
     def schema(self) -> pa.Schema:
         """Columns of the records, in Arrow's types. May look at the data; called once a query, before it runs."""

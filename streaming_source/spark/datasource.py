@@ -13,10 +13,11 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
-from alignment.columns import exact_path, top_level_column
+from alignment.columns import exact_path, raw_field, top_level_column
 from alignment.plan.by_index import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
+from alignment.zones import UTC, time_zone
 from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from streaming_source.spark.batch_reader import AlignedBatchReader
     from streaming_source.spark.late_reader import LateStreamReader
 
-__all__ = ["FORMATS", "AlignedDataSource", "make_data_source", "pickled", "source_class"]
+__all__ = ["FORMATS", "AlignedDataSource", "in_zone", "make_data_source", "pickled", "source_class"]
 
 FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
     "aligned_datagen": "DataGeneratorSource",
@@ -70,9 +71,18 @@ class AlignedDataSource:
     ----------
     source, strategy, options
         What to read, when its records happened, and what becomes of them.
+    zone_is_known
+        Whether they know the zone of times that say none.
     """
 
-    def __init__(self, source: Source[Any, Any], strategy: WatermarkStrategy, options: FrameOptions) -> None:
+    def __init__(
+        self,
+        source: Source[Any, Any],
+        strategy: WatermarkStrategy,
+        options: FrameOptions,
+        *,
+        zone_is_known: bool = True,
+    ) -> None:
         if isinstance(strategy.timestamp_assigner, RecordTimestampAssigner) and not source.has_source_timestamps:
             raise OptionError(
                 f"{source.name} has no source record timestamps: name the column of the event time with option "
@@ -91,6 +101,7 @@ class AlignedDataSource:
         self._source = source
         self._strategy = strategy
         self._options = options
+        self._zone_is_known = zone_is_known
         self._data: pa.Schema | None = None
 
     @classmethod
@@ -111,7 +122,10 @@ class AlignedDataSource:
         """The same of a source's class; `driver_host` is under which address executors find the driver."""
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
         frame = frame_options(values).with_gateway_host(driver_host)
-        return cls(kind.from_options(values), strategy_of(values), frame)
+        source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"]
+        if zone is not None:
+            source, strategy = in_zone(source, strategy, zone)
+        return cls(source, strategy, frame, zone_is_known=zone is not None)
 
     @classmethod
     def of_source(
@@ -134,7 +148,22 @@ class AlignedDataSource:
         # On no rows: what the assigner says of columns and types, it says now and not in the first micro-batch.
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in data], schema=data)
         strategy.timestamp_assigner.extract(no_rows, None)
+        self._check_zone(strategy, no_rows)
         return frame_schema(data, self._source_column(strategy), self._options)
+
+    def _check_zone(self, strategy: WatermarkStrategy, no_rows: pa.RecordBatch) -> None:
+        """Refuse to guess the zone of the session: Spark tells it nobody but the user's own program."""
+        if self._zone_is_known:
+            return
+        read = [field.type for field in no_rows.schema if self._source.in_zone(UTC) is not self._source]
+        assigner = strategy.timestamp_assigner
+        made = [raw_field(no_rows, assigner.column).type] if isinstance(assigner, FieldTimestampAssigner) else []
+        if any(map(pa.types.is_timestamp, read)) or any(map(_may_say_no_zone, made)):
+            raise OptionError(
+                "option timeZone is missing: there are times that may say no zone, and readStream.format does not know "
+                "that of the session.\nAdd .option('timeZone', 'UTC'), or the zone that they are in; or load with "
+                "read_stream(spark), which takes that of the session"
+            )
 
     def event_time_in(self, frame: StructType) -> str:
         """Name of the event-time column of a frame, also where it has none because the user's schema left it out.
@@ -274,6 +303,21 @@ def make_data_source(format_name: str, content: bytes | None, options: Mapping[s
             name=error.name,
         ) from None
     return make(options)
+
+
+def in_zone(
+    source: Source[Any, Any], strategy: WatermarkStrategy, zone: str
+) -> tuple[Source[Any, Any], WatermarkStrategy]:
+    """Source and strategy, where they say no zone themselves, with times without one in this."""
+    assigner = strategy.timestamp_assigner
+    if isinstance(assigner, FieldTimestampAssigner) and assigner.zone is None:
+        strategy = strategy.with_timestamp_assigner(replace(assigner, zone=zone))
+    return source.in_zone(time_zone(zone)), strategy
+
+
+def _may_say_no_zone(kind: pa.DataType) -> bool:
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return is_text or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
 
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:

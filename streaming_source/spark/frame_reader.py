@@ -10,7 +10,7 @@ from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, source_class
 from streaming_source.spark.exact_watermark import with_exact_watermark
 from streaming_source.spark.plain_errors import as_our_own
-from streaming_source.spark.registration import check_session, checked_name, make_known
+from streaming_source.spark.registration import check_session, checked_name, make_known, session_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,10 +143,13 @@ class ExactStreamReader:
                 "out, and select columns afterwards"
             )
         # Here already: what is wrong with an option is raised by the user's own call.
-        AlignedDataSource.of_format(self._format, self._options if path is None else {**self._options, "path": path})
+        # The zone is that of the session now, which the data source cannot know.
+        zone = {} if "timezone" in map(str.lower, self._options) else {"timeZone": session_zone(self._spark)}
+        options = {**zone, **self._options}
+        AlignedDataSource.of_format(self._format, options if path is None else {**options, "path": path})
         make_known(self._spark, self._format)
         with as_our_own():
-            frame = self._spark.readStream.format(self._format).options(**self._options).load(path)
+            frame = self._spark.readStream.format(self._format).options(**options).load(path)
         return with_exact_watermark(frame, name=self._name)
 
 

@@ -13,12 +13,12 @@ from alignment.durations import format_duration
 from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Boundedness, Source
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.datasource import AlignedDataSource, pickled
+from streaming_source.spark.datasource import AlignedDataSource, in_zone, pickled
 from streaming_source.spark.exact_watermark import exact_frame
 from streaming_source.spark.format_class import format_class
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
 from streaming_source.spark.plain_errors import as_our_own
-from streaming_source.spark.registration import check_session, checked_name, driver_host
+from streaming_source.spark.registration import check_session, checked_name, driver_host, session_zone
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def from_source(
     checked_name(name)
     parsed = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse({**_as_options(options), "watermarkRows": EMITTED}))
     parsed = parsed.with_gateway_host(driver_host(spark))
+    source, watermark_strategy = in_zone(source, watermark_strategy, session_zone(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
     described = AlignedDataSource(source, watermark_strategy, parsed)
     read_rules(watermark_strategy, parsed, bounded=source.boundedness is Boundedness.BOUNDED)

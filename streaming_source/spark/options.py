@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from alignment.exceptions import InvalidArgumentError
 from alignment.plan.by_index import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
+from alignment.zones import time_zone
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import arguments, boolean, choice, duration, integer, option, optional_duration, text
 from streaming_source.coordinator import ReadRules
@@ -42,6 +44,13 @@ def _warn_after(name: str, value: str) -> int:
     return MAX_WATERMARK if duration_us is None else duration_us
 
 
+def _time_zone(name: str, value: str) -> str:
+    try:
+        return time_zone(value)
+    except InvalidArgumentError as error:
+        raise OptionError(f"option {error}") from None
+
+
 STRATEGY_OPTIONS: Final = OptionSet(
     [
         Option(
@@ -50,6 +59,14 @@ STRATEGY_OPTIONS: Final = OptionSet(
             "Column of the event time (dotted path, in any case); absent: the source record timestamp.",
         ),
         Option("timestampUnit", choice("s", "ms", "us", "ns"), "Unit of an event-time column of numbers."),
+        Option(
+            "timeZone",
+            _time_zone,
+            "Of times that are written without one, as in `Europe/Berlin` or `+02:00`. With `spark.readStream` the "
+            "session's is taken when `register` is called.",
+            None,
+            "that of the session",
+        ),
         Option(
             "maxOutOfOrderness",
             duration(),

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
 
+from alignment.zones import UTC
 from streaming_source.api import Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, pickled
@@ -17,7 +18,7 @@ from streaming_source.spark.format_class import format_class
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_session", "checked_name", "driver_host", "make_known", "register"]
+__all__ = ["check_session", "checked_name", "driver_host", "make_known", "register", "session_zone"]
 
 _known: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 """Session -> names of formats that it knows."""
@@ -105,6 +106,11 @@ def checked_name(name: str) -> str:
     if not name.replace("_", "").isalnum():
         raise OptionError(f"name = {name!r}: must be of letters, digits and underscores")
     return name
+
+
+def session_zone(spark: SparkSession) -> str:
+    """In which times are that say no zone."""
+    return spark.conf.get("spark.sql.session.timeZone", None) or UTC
 
 
 def driver_host(spark: SparkSession) -> str:

@@ -160,7 +160,7 @@ class RowShaper:
     ) -> pa.Array:
         place = batch.schema.get_field_index(field.name)
         if field.name == self.event_time:
-            if place >= 0 and _is_in_microseconds(batch.column(place)) and times.valid.all():
+            if place >= 0 and times.valid.all() and _are_as_written(batch.column(place), times.values):
                 return batch.column(place).cast(field.type)  # without a copy
             return pa.array(times.values, mask=~times.valid).cast(field.type)
         if place >= 0:
@@ -220,8 +220,11 @@ class FrameOutput(ReaderOutput):
         return taken
 
 
-def _is_in_microseconds(column: pa.Array) -> bool:
-    return pa.types.is_timestamp(column.type) and bool(column.type.unit == "us")
+def _are_as_written(column: pa.Array, times_us: Int64Array) -> bool:
+    """Whether a column is in microseconds, and, where it says no zone, in UTC."""
+    if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
+        return False
+    return column.type.tz is not None or np.array_equal(column.cast(pa.int64()).to_numpy(), times_us)
 
 
 def _printed(value: pa.Scalar) -> str:
