@@ -147,8 +147,9 @@ def _with_tokens(settings: dict[str, str], provider: TokenProvider | None) -> di
     if provider is None:
         if mechanism == "OAUTHBEARER" and not any("sasl.oauthbearer." in name for name in settings):
             raise OptionError(
-                "option kafka.sasl.mechanism = 'OAUTHBEARER' needs tokens: give option tokenProvider, 'module:function' "
-                "that returns a token and the second at which it expires, or set kafka.sasl.oauthbearer.method = oidc"
+                "option kafka.sasl.mechanism = 'OAUTHBEARER' needs tokens: give option tokenProvider, "
+                "'module:function' that returns a token and the second at which it expires, or set "
+                "kafka.sasl.oauthbearer.method = oidc"
             )
         return settings
     protocol = settings.get("security.protocol", "PLAINTEXT")
