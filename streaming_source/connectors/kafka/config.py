@@ -244,6 +244,9 @@ _SUBSCRIPTIONS: Final[dict[str, Any]] = {
 }
 
 
+_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+
 def kafka_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Parsed values of `KAFKA_OPTIONS` as keywords of a `KafkaConfig`. Connects to nothing.
 
@@ -252,21 +255,14 @@ def kafka_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     OptionError
         If they contradict each other, or one is missing.
     """
-    end = tuple(values[name] for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"))
-    bounded = values["bounded"] or any(given is not None for given in end)
+    bounded = values["bounded"] or any(values[name] is not None for name in _ENDS)
     subscription = _subscription(values)
     return {
         **arguments(KafkaConfig, values),
         "client": ClientConfig.of(values["kafka.*"], values["groupIdPrefix"], values["tokenProvider"]),
         "subscription": subscription,
-        "start": starting(
-            values["startingOffsets"],
-            values["startingTimestamp"],
-            values["startingOffsetsByTimestamp"],
-            values["startingOffsetsByTimestampStrategy"],
-            bounded=bounded,
-        ),
-        "end": ending(*end) if bounded else None,
+        "start": starting(values, bounded=bounded),
+        "end": ending(values) if bounded else None,
         "values": value_format(values, subscription),
         # Without an index the planner decides whether it reads ahead.
         "indexing": "auto" if values["indexing"] == "auto" else "scan",
