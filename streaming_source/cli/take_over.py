@@ -113,7 +113,7 @@ def take_over(
         if lines[source] != _NO_OFFSET:
             offsets = _offsets(lines[source], checkpoint)
             _check_chosen(offsets, wanted)
-            watermark_ms = json.loads(metadata)["batchWatermarkMs"]
+            watermark_ms = json.loads(metadata).get("batchWatermarkMs", 0)
             if number in commits:
                 done = json.loads(old.read(f"commits/{number}").partition("\n")[2])
                 watermark_ms = max(watermark_ms, done.get("nextBatchWatermarkMs", 0))

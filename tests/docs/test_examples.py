@@ -17,7 +17,13 @@ import alignment
 import streaming_source
 from tests.docs.pages import ROOT, blocks, code, pages
 
-RUN_BY_TESTS = {"README.md", "docs/files.md", "docs/kafka.md", "docs/write-a-connector.md"}
+RUN_BY_TESTS = {
+    "README.md",
+    "docs/files.md",
+    "docs/from-spark-kafka.md",
+    "docs/kafka.md",
+    "docs/write-a-connector.md",
+}
 
 
 def modules(package: ModuleType) -> Iterator[str]:
@@ -71,8 +77,10 @@ def test_the_page_on_files_reads_the_same_by_both_doors(spark: SparkSession, tmp
 
 
 @pytest.mark.spark
-def test_the_page_on_kafka_makes_a_frame_without_asking_a_broker(spark: SparkSession) -> None:
-    scope = {"__name__": "kafka", "spark": spark}
-    exec(compile(code(ROOT / "docs" / "kafka.md"), "kafka.md", "exec"), scope)
-    assert scope["counted"].isStreaming
-    assert scope["counted"].columns == ["window", "count"]
+def test_the_pages_on_kafka_make_frames_without_asking_a_broker(spark: SparkSession) -> None:
+    for page in ("kafka.md", "from-spark-kafka.md"):
+        scope = {"__name__": "kafka", "spark": spark}
+        exec(compile(code(ROOT / "docs" / page), page, "exec"), scope)
+        assert scope["counted"].isStreaming
+        assert scope["counted"].columns == ["window", "count"]
+        assert scope["frame"].columns[-2:] == ["timestamp", "timestampType"]

@@ -164,6 +164,7 @@ def test_settings_of_the_java_client_are_translated(java: dict[str, str], here: 
             {"sasl.jaas.config": f"a.PlainLoginModule required {LOGIN}"},
             "needs kafka.sasl.mechanism = PLAIN, and it is None",
         ),
+        ({"sasl.mechanism": "OAUTHBEARER"}, "needs tokens: give option tokenProvider"),
         ({"sasl.mechanism": "AWS_MSK_IAM"}, "is a mechanism of the Java client; give option tokenProvider"),
         (
             {"sasl.jaas.config": "com.IAMLoginModule required;"},

@@ -88,8 +88,7 @@ class ClientConfig:
             if name in _REFUSED:
                 raise OptionError(f"option kafka.{name} cannot be set: {_REFUSED[name]}")
         given = translated({name: str(value) for name, value in settings.items()})
-        if token_provider is not None:
-            given = {**_for_tokens(given), **given}
+        given = _with_tokens(given, token_provider)
         config = cls(tuple(sorted(given.items())), group_id_prefix, token_provider)
         config._try()
         return config
@@ -143,15 +142,23 @@ class ClientConfig:
         )
 
 
-def _for_tokens(settings: Mapping[str, str]) -> dict[str, str]:
-    mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "OAUTHBEARER"))
+def _with_tokens(settings: dict[str, str], provider: TokenProvider | None) -> dict[str, str]:
+    mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
+    if provider is None:
+        if mechanism == "OAUTHBEARER" and not any("sasl.oauthbearer." in name for name in settings):
+            raise OptionError(
+                "option kafka.sasl.mechanism = 'OAUTHBEARER' needs tokens: give option tokenProvider, "
+                "'module:function' that returns a token and the second at which it expires, or set "
+                "kafka.sasl.oauthbearer.method = oidc"
+            )
+        return settings
     protocol = settings.get("security.protocol", "PLAINTEXT")
-    if mechanism != "OAUTHBEARER" or not protocol.upper().startswith("SASL_"):
+    if mechanism not in (None, "OAUTHBEARER") or not protocol.upper().startswith("SASL_"):
         raise OptionError(
             "option tokenProvider needs kafka.security.protocol = SASL_SSL and kafka.sasl.mechanism = OAUTHBEARER; "
             f"they are {protocol} and {mechanism}"
         )
-    return {} if "sasl.mechanisms" in settings else {"sasl.mechanism": mechanism}
+    return settings if mechanism else {**settings, "sasl.mechanism": "OAUTHBEARER"}
 
 
 def scrubbed(text: str, secrets: Iterable[str]) -> str:

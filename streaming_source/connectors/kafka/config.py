@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from streaming_source.api import Option, OptionSet
-from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import (
     arguments,
     boolean,
@@ -22,10 +21,11 @@ from streaming_source.api.options import (
 )
 from streaming_source.connectors.kafka.admin import RetryPolicy
 from streaming_source.connectors.kafka.client import ClientConfig
+from streaming_source.connectors.kafka.formats import VALUE_OPTIONS, value_format
 from streaming_source.connectors.kafka.starting import Boundary, ending, starting
 from streaming_source.connectors.kafka.subscription import Subscription
 from streaming_source.connectors.kafka.tokens import TokenProvider
-from streaming_source.connectors.kafka.values import BinaryValues, JsonValues, TextValues, ValueFormat
+from streaming_source.connectors.kafka.values import BinaryValues, ValueFormat
 from streaming_source.exceptions import OptionError
 
 __all__ = ["KAFKA_OPTIONS", "Indexing", "KafkaConfig", "kafka_arguments"]
@@ -190,45 +190,9 @@ KAFKA_OPTIONS: Final = (
             Option("endingOffsets", text, "End there: `latest`, or JSON as above. Makes the source bounded."),
             Option("endingTimestamp", integer(0), "End before the first record at or after this time (ms since 1970)."),
             Option("endingOffsetsByTimestamp", text, "The same for each partition, as JSON. `endingTimestamp` wins."),
-            Option(
-                "valueFormat",
-                choice("binary", "string", "json", "avro", "protobuf"),
-                "What values are read as; `json`, `avro` and `protobuf` become a struct.",
-                "binary",
-                "binary",
-            ),
-            Option(
-                "valueSchema",
-                text,
-                "With `valueFormat=json`: the fields, as in `id BIGINT, ts TIMESTAMP`. With `avro`: the reader's "
-                "schema, as JSON.",
-                None,
-                "none; with avro the latest of the subject",
-            ),
-            Option(
-                "schemaRegistryUrl",
-                text,
-                "With `avro`, `protobuf`: where the schemas are that values were written with.",
-            ),
-            Option(
-                "schemaRegistry.*", text, "Settings of the registry's client, like `basic.auth.user.info`.", {}, "none"
-            ),
-            Option(
-                "valueSubject",
-                text,
-                "With `avro`, `protobuf`: the subject of which the latest schema is that of the column.",
-                None,
-                "`<topic>-value`, if one topic is named",
-            ),
-            Option(
-                "invalidValue",
-                choice("fail", "null"),
-                "What to do with a value that is not of its format.",
-                "fail",
-                "fail",
-            ),
         ]
     )
+    | VALUE_OPTIONS
     | OptionSet.of(KafkaConfig)
     | OptionSet(
         [
@@ -278,7 +242,9 @@ _SUBSCRIPTIONS: Final[dict[str, Any]] = {
     "subscribePattern": Subscription.to_pattern,
     "assign": Subscription.to_partitions,
 }
-_OF_REGISTERED: Final = ("schemaRegistryUrl", "valueSubject")
+
+
+_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 
 def kafka_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,22 +255,15 @@ def kafka_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     OptionError
         If they contradict each other, or one is missing.
     """
-    end = tuple(values[name] for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"))
-    bounded = values["bounded"] or any(given is not None for given in end)
+    bounded = values["bounded"] or any(values[name] is not None for name in _ENDS)
     subscription = _subscription(values)
     return {
         **arguments(KafkaConfig, values),
         "client": ClientConfig.of(values["kafka.*"], values["groupIdPrefix"], values["tokenProvider"]),
         "subscription": subscription,
-        "start": starting(
-            values["startingOffsets"],
-            values["startingTimestamp"],
-            values["startingOffsetsByTimestamp"],
-            values["startingOffsetsByTimestampStrategy"],
-            bounded=bounded,
-        ),
-        "end": ending(*end) if bounded else None,
-        "values": _value_format(values, subscription),
+        "start": starting(values, bounded=bounded),
+        "end": ending(values) if bounded else None,
+        "values": value_format(values, subscription),
         # Without an index the planner decides whether it reads ahead.
         "indexing": "auto" if values["indexing"] == "auto" else "scan",
     }
@@ -317,47 +276,3 @@ def _subscription(values: Mapping[str, Any]) -> Subscription:
         raise OptionError(f"{which}: give exactly one of {', '.join(_SUBSCRIPTIONS)}")
     chosen: Subscription = _SUBSCRIPTIONS[given[0]](values[given[0]])
     return chosen
-
-
-def _value_format(values: Mapping[str, Any], subscription: Subscription) -> ValueFormat:
-    kind, schema, invalid = values["valueFormat"], values["valueSchema"], values["invalidValue"]
-    if kind in ("avro", "protobuf"):
-        return _registered(kind, values, subscription)
-    for name in _OF_REGISTERED:
-        if values[name] is not None:
-            raise OptionError(f"option valueFormat = {kind!r} takes no {name}; it belongs to avro and protobuf")
-    if values["schemaRegistry.*"]:
-        raise OptionError(f"option valueFormat = {kind!r} takes no schemaRegistry.*; they belong to avro and protobuf")
-    if (kind == "json") != (schema is not None):
-        needs = "needs valueSchema, the fields of the objects" if kind == "json" else "takes no valueSchema"
-        raise OptionError(f"option valueFormat = {kind!r} {needs}")
-    if schema is not None:
-        return JsonValues(schema_of_ddl("valueSchema", schema), invalid)
-    return TextValues(invalid) if kind == "string" else BinaryValues()
-
-
-def _registered(kind: str, values: Mapping[str, Any], subscription: Subscription) -> ValueFormat:
-    # Imported when they are used: few queries have a registry.
-    from streaming_source.connectors.kafka.schemas.avro import AvroValues
-    from streaming_source.connectors.kafka.schemas.protobuf import ProtobufValues
-    from streaming_source.connectors.kafka.schemas.registry import SchemaRegistry
-
-    if values["schemaRegistryUrl"] is None:
-        raise OptionError(
-            f"option valueFormat = {kind!r} needs schemaRegistryUrl: where the schemas of values are kept"
-        )
-    given, subject = values["valueSchema"], values["valueSubject"]
-    if kind == "protobuf" and given is not None:
-        raise OptionError("option valueFormat = 'protobuf' takes no valueSchema: it is the latest one of valueSubject")
-    # Its only topic gives the name of the subject, if no option does.
-    if subject is None and len(subscription.topics) == 1:
-        subject = f"{subscription.topics[0]}-value"
-    if subject is None and given is None:
-        raise OptionError(
-            f"option valueFormat = {kind!r} needs valueSubject where not exactly one topic is named: the subject of "
-            "which the latest schema is that of the column"
-        )
-    registry = SchemaRegistry.of(values["schemaRegistryUrl"], values["schemaRegistry.*"])
-    if kind == "protobuf":
-        return ProtobufValues(registry, subject, values["invalidValue"])
-    return AvroValues(registry, subject or "", values["invalidValue"], given)

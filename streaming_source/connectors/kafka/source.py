@@ -31,7 +31,7 @@ from streaming_source.connectors.kafka.split import (
     KafkaSplitSerializer,
 )
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
-from streaming_source.connectors.kafka.starting import ending, starting
+from streaming_source.connectors.kafka.starting import Boundary
 from streaming_source.connectors.kafka.tokens import MakeToken, TokenProvider
 from streaming_source.exceptions import OffsetError
 
@@ -136,8 +136,8 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         """
         if self.end is not None:
             return self
-        start = self.start if self.start.is_given else starting(None, None, None, "error", bounded=True)
-        return replace(self, start=start.before_the_end(), end=ending(None, None, None))
+        start = self.start if self.start.is_given else Boundary("startingOffsets", "earliest", is_given=False)
+        return replace(self, start=start.before_the_end(), end=Boundary("endingOffsets", "latest", is_given=False))
 
     def schema(self) -> pa.Schema:
         """The columns of Spark's own Kafka source."""

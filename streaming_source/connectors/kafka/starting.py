@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from streaming_source.connectors.kafka.subscription import WHOLE_TOPIC, Partition, parse_by_partition
 from streaming_source.exceptions import OptionError
@@ -110,9 +110,7 @@ class Boundary:
         return wanted
 
 
-def starting(
-    offsets: str | None, timestamp: int | None, by_timestamp: str | None, strategy: str, *, bounded: bool
-) -> Boundary:
+def starting(values: Mapping[str, Any], *, bounded: bool) -> Boundary:
     """Where to start: `startingTimestamp` goes before `startingOffsetsByTimestamp`, that before `startingOffsets`.
 
     By default a source that ends starts at the earliest records, any other at the latest.
@@ -122,13 +120,12 @@ def starting(
     OptionError
         If a value is wrong, or a source that ends is to start at its end.
     """
-    when_later: WhenLater = "latest" if strategy == "latest" else "error"
-    default = "earliest" if bounded else "latest"
-    boundary = _boundary("starting", offsets, timestamp, by_timestamp, when_later, default, EARLIEST)
-    return boundary.before_the_end() if bounded and boundary.kind != "time" else boundary
+    strategy: WhenLater = values["startingOffsetsByTimestampStrategy"]
+    boundary = _boundary("starting", values, strategy, "earliest" if bounded else "latest", EARLIEST)
+    return boundary.before_the_end() if bounded else boundary
 
 
-def ending(offsets: str | None, timestamp: int | None, by_timestamp: str | None) -> Boundary:
+def ending(values: Mapping[str, Any]) -> Boundary:
     """Where a source that ends does: in the same order; where no record is as late, at the latest.
 
     Raises
@@ -136,26 +133,19 @@ def ending(offsets: str | None, timestamp: int | None, by_timestamp: str | None)
     OptionError
         If a value is wrong.
     """
-    boundary = _boundary("ending", offsets, timestamp, by_timestamp, "latest", "latest", LATEST)
+    boundary = _boundary("ending", values, "latest", "latest", LATEST)
     if boundary.kind == "earliest":
-        raise OptionError(f"option endingOffsets = {offsets!r}: must be latest, or JSON of offsets")
+        raise OptionError(f"option endingOffsets = {values['endingOffsets']!r}: must be latest, or JSON of offsets")
     return boundary
 
 
-def _boundary(
-    what: str,
-    offsets: str | None,
-    timestamp: int | None,
-    by_timestamp: str | None,
-    when_later: WhenLater,
-    default: str,
-    minimum: int,
-) -> Boundary:
+def _boundary(what: str, values: Mapping[str, Any], when_later: WhenLater, default: str, minimum: int) -> Boundary:
+    offsets, timestamp = values[f"{what}Offsets"], values[f"{what}Timestamp"]
     if timestamp is not None:
         return Boundary(f"{what}Timestamp", "time", time_ms=timestamp, when_later=when_later)
-    if by_timestamp is not None:
-        option = f"{what}OffsetsByTimestamp"
-        return Boundary(option, "time", _numbers(option, by_timestamp, 0), when_later=when_later)
+    option = f"{what}OffsetsByTimestamp"
+    if values[option] is not None:
+        return Boundary(option, "time", _numbers(option, values[option], 0), when_later=when_later)
     option, text = f"{what}Offsets", offsets or default
     word = text.strip().lower()
     if word in ("earliest", "latest"):

@@ -60,7 +60,7 @@ class Subscription:
         except (re.error, FutureWarning, DeprecationWarning) as error:
             raise OptionError(
                 f"option subscribePattern = {pattern!r}: must be a regular expression of Python, which differs from "
-                f"Java's in places (see docs/kafka.md): {error}"
+                f"Java's in places (see docs/from-spark-kafka.md): {error}"
             ) from None
         return cls("subscribePattern", pattern=pattern)
 
