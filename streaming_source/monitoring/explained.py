@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from textwrap import fill
 from typing import Any, Final, Protocol
 
 from alignment.explain import SplitExplanation
@@ -16,6 +17,7 @@ from streaming_source.monitoring.report import WatermarkReport
 __all__ = ["ExplainedQuery", "ExplainedSource", "explain", "explain_checkpoint"]
 
 _COLUMNS: Final = ("split", "status", "watermark", "position", "behind", "late", "waits for", "since")
+_WIDTH: Final = 100
 _LINES: Final = 20
 """Splits that a table shows at most."""
 
@@ -44,7 +46,7 @@ class ExplainedSource:
     def __str__(self) -> str:
         """In words."""
         advice = [f"Advice ({advice.option}): {advice.text}" for advice in self.advice]
-        return "\n".join([self.report.sentence, *advice, *_table(self.report)])
+        return "\n".join([*map(_wrapped, [self.report.sentence, *advice]), *_table(self.report)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,10 @@ def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
 
 def _explained(history: Sequence[WatermarkReport]) -> ExplainedSource:
     return ExplainedSource(history[-1], tuple(advise(history)))
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _heading(batch: MicroBatch, age_us: int) -> str:
