@@ -14,7 +14,7 @@ from streaming_source.monitoring.advice import Advice, advise
 from streaming_source.monitoring.checkpoint import Checkpoint, MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
 
-__all__ = ["ExplainedQuery", "ExplainedSource", "explain", "explain_checkpoint"]
+__all__ = ["ExplainedQuery", "ExplainedSource", "aligned", "explain", "explain_checkpoint"]
 
 _COLUMNS: Final = ("split", "status", "watermark", "position", "behind", "late", "waits for", "since")
 _WIDTH: Final = 100
@@ -153,11 +153,15 @@ def _table(report: WatermarkReport) -> list[str]:
     explanation = report.explanation
     holders = set(explanation.held_by)
     ordered = sorted(explanation.splits, key=lambda s: (s.split_id not in holders, s.watermark, s.split_id))
-    rows = [_COLUMNS, *map(_row, ordered[:_LINES])]
-    widths: list[int] = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows] if rows[1:] else []
+    lines = aligned([_COLUMNS, *map(_row, ordered[:_LINES])]) if ordered else []
     more = len(ordered) - _LINES
     return lines + ([f"... and {more} more"] if more > 0 else [])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table, its columns one below another."""
+    widths: list[int] = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _row(split: SplitExplanation) -> tuple[str, ...]:
