@@ -174,7 +174,8 @@ def _future(explanation: Explanation, where: str) -> str:
 
 
 def _pinned(explanation: Explanation) -> list[str]:
-    pinned = [split for split in explanation.splits if split.next_us is not None and split not in explanation.holders]
+    held_by = set(explanation.held_by)
+    pinned = [split for split in explanation.splits if split.next_us is not None and split.split_id not in held_by]
     if not pinned:
         return []
     first = max(pinned, key=lambda split: split.next_us or 0)
