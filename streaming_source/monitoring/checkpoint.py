@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyarrow import fs
+from pyarrow import ArrowInvalid, fs
 
 from streaming_source.exceptions import CheckpointError
 from streaming_source.monitoring.offsets import report_of_offset
@@ -47,7 +47,7 @@ class Checkpoint:
     Parameters
     ----------
     path
-        The query's `checkpointLocation`: a local path, or a URI of a file system that Arrow knows (`s3://`, `hdfs://`).
+        The query's `checkpointLocation`: a local path, or a URI of a file system that Arrow knows (`s3a://`, `hdfs://`).
 
     Raises
     ------
@@ -57,10 +57,7 @@ class Checkpoint:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        if "://" in path or path.startswith("file:"):
-            self._files, root = fs.FileSystem.from_uri(path)
-        else:
-            self._files, root = fs.LocalFileSystem(), path
+        self._files, root = _file_system(path)
         self._root = root.rstrip("/")
         if self._files.get_file_info(f"{self._root}/offsets").type is not fs.FileType.Directory:
             raise CheckpointError(
@@ -84,11 +81,6 @@ class Checkpoint:
             batches.append(MicroBatch(number, at_us, watermark_us, number in committed, reports))
         return batches
 
-    def latest(self) -> MicroBatch | None:
-        """The last micro-batch that was planned; None if none was. As `history`, since when the watermark stands."""
-        history = self.history()
-        return history[-1] if history else None
-
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _numbers(self, folder: str) -> list[int]:
@@ -102,6 +94,17 @@ class Checkpoint:
         except FileNotFoundError:
             # A running query removes its oldest ones.
             return None
+
+
+def _file_system(path: str) -> tuple[fs.FileSystem, str]:
+    if "://" not in path and not path.startswith("file:"):
+        return fs.LocalFileSystem(), path
+    try:
+        # s3a is Hadoop's name of the same.
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path.replace("s3a:", "s3:", 1))
+        return found
+    except (ArrowInvalid, NotImplementedError) as error:
+        raise CheckpointError(f"{path}: Arrow knows no such file system; copy it to a local folder: {error}") from None
 
 
 def _parsed(lines: Sequence[str], name: str) -> tuple[dict[str, Any], list[Any]]:
