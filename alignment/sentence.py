@@ -101,7 +101,7 @@ def _main(explanation: Explanation) -> str:
         return f"{where}: all {n} splits are idle." if n > 1 else f"{where}: its only split is idle."
     if cause is Cause.HORIZON and not explanation.holders:
         return f"{where} because splits that are not read yet begin there."
-    if cause is Cause.FUTURE and explanation.watermark > explanation.at_us:
+    if explanation.is_in_the_future:
         return _future(explanation, where)
     first = explanation.holders[0]
     if cause is Cause.NOTHING:
