@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 _PROGRAM = """
 import json, sys, time
 from pyspark.sql import SparkSession, functions as F
-from streaming_source import explain, read_stream, register, with_exact_watermark
+from streaming_source import explain, late_records, read_stream, register, with_exact_watermark
 from streaming_source.exceptions import OptionError
 
 root = sys.argv[1]
@@ -32,7 +32,6 @@ spark = (
     .config("spark.sql.streaming.noDataProgressEventInterval", "200ms")
     .getOrCreate()
 )
-register(spark)
 options = {"eventTimeColumn": "TS", "maxOutOfOrderness": "5 seconds", "bounded": "true", "maxRowsPerTrigger": "100"}
 plain = spark.readStream.format("aligned_files").schema("s string, ts timestamp").options(**options).load(root + "/in")
 refused = []
@@ -67,7 +66,10 @@ while time.monotonic() < deadline and "silent" not in [s["cause"] for s in expla
 time.sleep(0.5)
 explained.append(explain(query).to_json())
 query.stop()
-print(json.dumps([refused, rows, explained]))
+routing = read_stream(spark).format("aligned_files").options(**options, late="route").load(root + "/in")
+late = late_records(routing, root + "/read_stream").writeStream.format("memory").queryName("late")
+late.option("checkpointLocation", root + "/late").trigger(availableNow=True).start().awaitTermination(120)
+print(json.dumps([refused, rows, explained, spark.table("late").count()]))
 """
 
 
@@ -86,7 +88,7 @@ def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_sp
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    refused, rows, explained = json.loads(done.stdout.splitlines()[-1])
+    refused, rows, explained, late = json.loads(done.stdout.splitlines()[-1])
     told = [
         "this one has Filter on it",
         "this one has NADrop on it",
@@ -111,3 +113,4 @@ def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_sp
     assert len(warned) == 1, done.stderr[-4000:]
     assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z WARNING aligned_files [0-9a-f]{8}: ", warned[0])
     assert "because split 'a' has delivered nothing since" in warned[0]
+    assert late == 0
