@@ -18,7 +18,7 @@ from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.connectors.kafka.split import KafkaSplit, KafkaSplitSerializer
 from streaming_source.coordinator import SourceState
-from streaming_source.exceptions import CheckpointError
+from streaming_source.exceptions import CheckpointError, OffsetError
 from streaming_source.monitoring import Checkpoint, MicroBatch, WatermarkReport
 from streaming_source.monitoring.offsets import positions_of_offset, report_of_offset
 from streaming_source.spark.offsets import OffsetCodec
@@ -84,7 +84,7 @@ def test_what_is_no_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> Non
     (tmp_path / "offsets").mkdir()
     assert Checkpoint(f"file://{tmp_path}").history() == []
     (tmp_path / "offsets" / "0").write_text("v3\n{}\n-")
-    with pytest.raises(CheckpointError, match="offsets/0 begins with 'v3'"):
+    with pytest.raises(OffsetError, match="offsets/0 is of version 'v3': only v1 and v2 are read"):
         Checkpoint(str(tmp_path)).history()
 
 
