@@ -105,24 +105,24 @@ class AlignedDataSource:
         self._data: pa.Schema | None = None
 
     @classmethod
-    def of_format(cls, name: str, options: Mapping[str, str]) -> AlignedDataSource:
-        """From what a user gave to `readStream.format(name)`.
+    def of_format(cls, name: str, options: Mapping[str, str], zone: str | None = UTC) -> AlignedDataSource:
+        """From what a user gave to `readStream.format(name)`; `zone` is that of times that say none, None if unknown.
 
         Raises
         ------
         OptionError
             If an option is unknown or wrong.
         """
-        return cls.of_class(source_class(name), "127.0.0.1", options)
+        return cls.of_class(source_class(name), "127.0.0.1", options, zone)
 
     @classmethod
     def of_class(
-        cls, kind: type[Source[Any, Any]], driver_host: str, options: Mapping[str, str]
+        cls, kind: type[Source[Any, Any]], driver_host: str, options: Mapping[str, str], zone: str | None = None
     ) -> AlignedDataSource:
         """The same of a source's class; `driver_host` is under which address executors find the driver."""
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
         frame = frame_options(values).with_gateway_host(driver_host)
-        source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"]
+        source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"] or zone
         if zone is not None:
             source, strategy = in_zone(source, strategy, zone)
         return cls(source, strategy, frame, zone_is_known=zone is not None)
@@ -290,7 +290,7 @@ def make_data_source(format_name: str, content: bytes | None, options: Mapping[s
         If it needs a module that is not to be had here.
     """
     if content is None:
-        return AlignedDataSource.of_format(format_name, options)
+        return AlignedDataSource.of_format(format_name, options, zone=None)
     try:
         make: partial[AlignedDataSource] = cloudpickle.loads(content)
     except ModuleNotFoundError as error:
