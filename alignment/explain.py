@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -148,7 +149,7 @@ class SplitExplanation:
         return self.status in (SplitStatus.ACTIVE, SplitStatus.PAUSED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Explanation:
     """A source between two micro-batches.
 
@@ -189,7 +190,7 @@ class Explanation:
         """Whether the alignment group sets the limit. O(n)."""
         return any(split.waits_for is WaitsFor.GROUP for split in self.splits)
 
-    @property
+    @cached_property
     def holders(self) -> tuple[SplitExplanation, ...]:
         """The splits that hold the watermark: all that count and hold it lowest. O(n).
 
@@ -203,7 +204,7 @@ class Explanation:
         stuck = tuple(split for split in lowest if split.next_us is not None)
         return stuck or self.setters or lowest
 
-    @property
+    @cached_property
     def setters(self) -> tuple[SplitExplanation, ...]:
         """The splits that set the limit of the others: the lowest of those that do not wait at it. O(n)."""
         return _lowest([split for split in self.splits if split.counts and split.waits_for is not WaitsFor.DRIFT])
@@ -214,11 +215,16 @@ class Explanation:
         return tuple(split.split_id for split in self.holders)
 
     @property
+    def is_in_the_future(self) -> bool:
+        """Whether the watermark is later than the clock, by more than clocks differ."""
+        return self.at_us + _FUTURE_US < self.watermark < MAX_WATERMARK
+
+    @cached_property
     def cause(self) -> Cause:
         """Why the watermark is not further. O(n)."""
         if self.watermark == MAX_WATERMARK:
             return Cause.ENDED
-        if self.watermark > self.at_us + _FUTURE_US:
+        if self.is_in_the_future:
             return Cause.FUTURE
         holders = self.holders
         if not holders:

@@ -101,7 +101,7 @@ def _main(explanation: Explanation) -> str:
         return f"{where}: all {n} splits are idle." if n > 1 else f"{where}: its only split is idle."
     if cause is Cause.HORIZON and not explanation.holders:
         return f"{where} because splits that are not read yet begin there."
-    if cause is Cause.FUTURE and explanation.watermark > explanation.at_us:
+    if explanation.is_in_the_future:
         return _future(explanation, where)
     first = explanation.holders[0]
     if cause is Cause.NOTHING:
@@ -144,12 +144,13 @@ def _member(explanation: Explanation) -> str:
     member = explanation.group
     if member is None:
         return "another source of its alignment group"
-    heard, until, stands = (
-        moment(us, explanation.at_us) for us in (member.reported_us, member.until_us, member.watermark)
-    )
+    heard, until = (moment(us, explanation.at_us) for us in (member.reported_us, member.until_us))
+    stands = "has no watermark"
+    if member.watermark > MIN_WATERMARK:
+        stands = f"stands at {moment(member.watermark, explanation.at_us)}"
     return (
-        f"source {member.source!r} (process {member.pid}) of its alignment group {member.group!r}, which stands at "
-        f"{stands} and was last heard of at {heard}; without another word it is taken for dead at {until}"
+        f"source {member.source!r} (process {member.pid}) of its alignment group {member.group!r}, which {stands} and "
+        f"was last heard of at {heard}; without another word it is taken for dead at {until}"
     )
 
 
@@ -174,7 +175,8 @@ def _future(explanation: Explanation, where: str) -> str:
 
 
 def _pinned(explanation: Explanation) -> list[str]:
-    pinned = [split for split in explanation.splits if split.next_us is not None and split not in explanation.holders]
+    held_by = set(explanation.held_by)
+    pinned = [split for split in explanation.splits if split.next_us is not None and split.split_id not in held_by]
     if not pinned:
         return []
     first = max(pinned, key=lambda split: split.next_us or 0)

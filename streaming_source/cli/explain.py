@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
 from alignment.sentence import watermark_text
 from streaming_source.monitoring import Checkpoint, MicroBatch, WatermarkReport, explain_checkpoint
+from streaming_source.monitoring.explained import aligned
 
 __all__ = ["run_explanation"]
 
 _WATCH_S: Final = 1.0
+_CLEAR: Final = "\x1b[H\x1b[2J"
+_COLUMNS: Final = ("batch", "planned at (UTC)", "watermark (UTC)", "cause", "behind", "late", "held by")
 
 
 def run_explanation(checkpoint: str, *, as_json: bool, watch: bool, history: bool) -> None:
@@ -27,19 +27,16 @@ def run_explanation(checkpoint: str, *, as_json: bool, watch: bool, history: boo
     CheckpointError
         If there is no checkpoint.
     """
-    console = Console(highlight=False, soft_wrap=True, markup=False)
     shown = None
     while True:
         found = Checkpoint(checkpoint).history() if history else explain_checkpoint(checkpoint)
         written = json.dumps(_batches_to_json(found) if isinstance(found, list) else found.to_json())
         if written != shown:
             shown = written
-            if watch and not as_json and console.is_terminal:
-                console.clear()
-            if as_json:
-                print(written, flush=True)
-            else:
-                console.print(_table(found) if isinstance(found, list) else str(found))
+            if watch and sys.stdout.isatty():
+                print(_CLEAR, end="")
+            text = "\n".join(_table(found)) if isinstance(found, list) else str(found)
+            print(written if as_json else text, flush=True)
         if not watch:
             return
         time.sleep(_WATCH_S)
@@ -59,17 +56,8 @@ def _batches_to_json(batches: Sequence[MicroBatch]) -> dict[str, Any]:
     }
 
 
-def _table(batches: Sequence[MicroBatch]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in ("batch", "planned at (UTC)", "watermark (UTC)", "cause"):
-        table.add_column(name, no_wrap=True)
-    for name in ("behind", "late"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("held by", overflow="fold")
-    for batch in batches:
-        for row in _rows(batch):
-            table.add_row(*row)
-    return table
+def _table(batches: Sequence[MicroBatch]) -> list[str]:
+    return aligned([_COLUMNS, *(row for batch in batches for row in _rows(batch))])
 
 
 def _rows(batch: MicroBatch) -> Iterator[tuple[str, ...]]:

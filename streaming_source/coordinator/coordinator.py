@@ -284,6 +284,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """In positions of the source, with all records that are said to be there, be they seen or not."""
         position = self.runtime.event_times.position_at(split.split_id, split.position)
         unseen = self.runtime.context.known_ends.get(split.split_id, 0) - position
+        if position == split.position and unseen <= split.behind and split.next_us is None:
+            return split
         if unseen > split.behind:
             if split.waits_for is WaitsFor.RECORDS:
                 split = replace(split, waits_for=WaitsFor.NOTHING, silent_since_us=None)

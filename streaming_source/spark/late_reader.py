@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.exceptions import DataLossError, OffsetError
-from streaming_source.spark.offset_log import OffsetLog
+from streaming_source.monitoring.offset_log import OffsetLog
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.rows import RowShaper
@@ -94,8 +94,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what the query has committed now."""
-        last = OffsetLog(self._checkpoint).last_committed()
-        self._last = -1 if last is None else last
+        self._last = max(OffsetLog(self._checkpoint).committed(), default=-1)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Behind the last micro-batch that routed records; `start` itself where none has since."""
@@ -150,11 +149,11 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = OffsetLog(self._checkpoint)
         if start["query"] is not None:
             self._check_query(log, start)
-        query, last = log.query_id(), log.last_committed() if self._last is None else self._last
+        query, last = log.query_id(), max(log.committed(), default=-1) if self._last is None else self._last
         if query is None and not self._warned:
             self._warned = True
             _log.warning("late_records: no query has written into %s yet; this one waits for it", log.checkpoint)
-        if query is None or last is None or last <= start["batch"]:
+        if query is None or last <= start["batch"]:
             return start
         routed = self._state(log, last).routed
         return start if routed == start["routed"] else {"v": _VERSION, "query": query, "batch": last, "routed": routed}
@@ -184,7 +183,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if batch < 0:
             return SourceState.initial()
         codec = OffsetCodec(self._source)
-        offsets = log.offsets(batch)
+        offsets = log.read(batch).offsets
         ours = [offset for offset in offsets if codec.is_of_source(offset)]
         if len(ours) == 1:
             return codec.decode(ours[0])

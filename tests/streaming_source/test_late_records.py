@@ -77,7 +77,8 @@ class Query:
             end = self.reader.latestOffset(start, ReadMaxRows(max_rows))
             if end == start:
                 return False
-            self.write("offsets", done + 1, f"v1\n{{}}\n{json.dumps(end)}")
+            metadata = json.dumps({"batchTimestampMs": 0, "batchWatermarkMs": 0})
+            self.write("offsets", done + 1, f"v1\n{metadata}\n{json.dumps(end)}")
         if not commits:
             return True
         for part in self.reader.partitions(start, self.offset(done + 1)):
@@ -321,8 +322,8 @@ def test_the_checkpoint_of_another_query_or_source_is_refused(tmp_path: Path) ->
     newest.write_text(f"{text}\n{text.splitlines()[-1]}")
     with pytest.raises(OffsetError, match="reads this source 2 times; it must be once"):
         query.late().run()
-    newest.write_text(text.replace("v1", "v2", 1))
-    with pytest.raises(OffsetError, match="is of version 'v2': only v1 is read"):
+    newest.write_text(text.replace("v1", "v3", 1))
+    with pytest.raises(OffsetError, match="is of version 'v3': only v1 and v2 are read"):
         query.late().run()
 
 
