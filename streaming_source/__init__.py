@@ -20,6 +20,7 @@ __all__ = [
     "WatermarkOutput",
     "WatermarkStrategy",
     "__version__",
+    "advise",
     "from_source",
     "late_records",
     "read_stream",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         WatermarkOutput,
         WatermarkStrategy,
     )
+    from streaming_source.spark.advice import advise
     from streaming_source.spark.exact_watermark import with_exact_watermark
     from streaming_source.spark.frame_reader import read_stream
     from streaming_source.spark.late_records import late_records
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from streaming_source.spark.watermark_rows import required_delay
 
 _OF_SPARK = {
+    "advise": "advice",
     "from_source": "registration",
     "late_records": "late_records",
     "read_stream": "frame_reader",

@@ -40,7 +40,7 @@ class AlignedBatchReader(DataSourceReader):
         self._shaper = shaper
         self._readers = readers
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[AlignedInputPartition]:
         """What each task reads."""
         coordinator = SourceCoordinator(self._source, self._rules, self._schema, monotonic_us, readers=self._readers)
         before = coordinator.state

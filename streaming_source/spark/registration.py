@@ -22,10 +22,13 @@ from streaming_source.spark.watermark_rows import EMITTED
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["checked_name", "from_source", "register", "register_once"]
+__all__ = ["SOURCES", "checked_name", "from_source", "register", "register_once"]
 
 _registered: Final[WeakSet[Any]] = WeakSet()
 """Sessions that know our formats."""
+
+SOURCES: Final[dict[str, AlignedDataSource]] = {}
+"""What was given to `from_source`, by the name of the format that it made of it: the latest of each name."""
 
 
 def register(spark: SparkSession) -> None:
@@ -102,6 +105,7 @@ def from_source(
     content: bytes = cloudpickle.dumps((source, watermark_strategy, parsed))  # type: ignore[no-untyped-call]
     kind = _data_source(f"{SOURCE_FORMAT}{name}", driver=sys.executable, content=content)
     spark.dataSource.register(kind)
+    SOURCES[kind.name()] = described
     frame = spark.readStream.format(kind.name()).option("watermarkRows", EMITTED).load()
     return exact_frame(frame, described.event_time_in(frame.schema), described.bound_us, name)
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from alignment.plan.model import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from streaming_source.coordinator import ReadRules
-from streaming_source.exceptions import DataLossError, OffsetError, OptionError
+from streaming_source.exceptions import DataLossError, LateRecordError, OffsetError, OptionError
 from streaming_source.spark.late_reader import LateStreamReader
 from streaming_source.spark.stream_reader import AlignedStreamReader
 from tests.streaming_source.reading import SECOND, T0, data_source, put, stream_reader
@@ -218,6 +218,25 @@ def test_the_late_ones_are_those_at_or_below_the_watermark_and_the_offset_counts
     assert (rows.column("_late").to_pylist(), rows.column("_position").to_pylist()) == ([True] * 10, list(range(10)))
 
 
+@pytest.mark.parametrize("late", ["keep", "drop", "fail"])
+def test_late_records_are_kept_or_dropped_or_fail_the_query_and_the_offset_counts_them(
+    tmp_path: Path, late: str
+) -> None:
+    put_log(tmp_path / "in", "a", 0, [0, 100, 50, 200])
+    query = Query(tmp_path / "in", tmp_path / "cp", late=late)
+    assert query.run(1)
+    assert query.run(1)
+    if late == "fail":
+        with pytest.raises(LateRecordError, match=r"split 'a', position 2: event time .* is at or below the watermark"):
+            query.run(1)
+        return
+    while query.run(1):
+        pass
+    assert query.kept == [f"a/0/{i}" for i in range(4) if late == "keep" or i != 2]
+    offset = query.offset(query.batches("offsets")[-1])
+    assert (offset["splits"][0][3], offset.get("routed")) == (1, None)
+
+
 def test_times_that_are_none_are_neither_late_nor_counted(tmp_path: Path) -> None:
     root = tmp_path / "in"
     query = Query(root, tmp_path / "cp", invalidTimestamp="null", watermarkRows="true")
@@ -278,9 +297,7 @@ def test_offsets_that_are_gone_are_missed_only_where_they_routed_records(tmp_pat
     while query.run(100):
         pass
     assert late.run() == more
-    with pytest.raises(
-        DataLossError, match=r"10 late records were routed in micro-batches behind -1 of which"
-    ):
+    with pytest.raises(DataLossError, match=r"10 late records were routed in micro-batches behind -1 of which"):
         behind.run()
     first = query.batches("offsets")[0] + 1
     assert query.late(lateRecordsFrom=first).run() == more
@@ -307,9 +324,7 @@ def test_the_checkpoint_of_another_query_or_source_is_refused(tmp_path: Path) ->
     one_late_split(root, query)
     late.run()
     (query.checkpoint / "metadata").write_text('{"id": "another"}')
-    with pytest.raises(
-        OffsetError, match=r"the records so far are of query cp, and .*cp is of query another now:"
-    ):
+    with pytest.raises(OffsetError, match=r"the records so far are of query cp, and .*cp is of query another now:"):
         late.run()
     put_log(tmp_path / "other", "a", 0, [1])
     query.root = tmp_path / "other"
