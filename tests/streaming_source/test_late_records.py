@@ -173,7 +173,8 @@ def one_late_split(root: Path, query: Query) -> list[str]:
 def test_what_is_kept_and_what_is_routed_is_the_input_over_restarts(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     root, written, clocks = tmp_path / "in", [], dict.fromkeys("abc", 0.0)
-    query = Query(root, tmp_path / "cp", maxOutOfOrderness="2 seconds")
+    split_by = "directory" if seed % 4 else "file"
+    query = Query(root, tmp_path / "cp", maxOutOfOrderness="2 seconds", splitBy=split_by)
     late = query.late()
     for number in range(25):
         split = chance.choice("abc")
