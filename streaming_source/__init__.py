@@ -28,6 +28,7 @@ __all__ = [
     "WatermarkOutput",
     "WatermarkStrategy",
     "__version__",
+    "advise",
     "explain",
     "from_source",
     "late_records",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
     from streaming_source.connectors import DataGeneratorSource, FileSource, KafkaSource
     from streaming_source.monitoring.explained import explain
+    from streaming_source.spark.advice import advise
     from streaming_source.spark.exact_watermark import with_exact_watermark
     from streaming_source.spark.frame_reader import read_stream
     from streaming_source.spark.from_source import from_source
@@ -64,6 +66,7 @@ _HOMES = {
     "alignment.watermarks": ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput"],
     "streaming_source.connectors": ["DataGeneratorSource", "FileSource", "KafkaSource"],
     "streaming_source.monitoring.explained": ["explain"],
+    "streaming_source.spark.advice": ["advise"],
     "streaming_source.spark.exact_watermark": ["with_exact_watermark"],
     "streaming_source.spark.frame_reader": ["read_stream"],
     "streaming_source.spark.from_source": ["from_source"],

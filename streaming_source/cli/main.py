@@ -94,6 +94,27 @@ def demo(
         raise typer.Exit(1)
 
 
+@app.command()
+def advise(
+    source: Annotated[str, typer.Argument(metavar="PATH|TOPIC", help="Files; with kafka.bootstrap.servers a topic.")],
+    option: Annotated[
+        list[str], typer.Option("--option", "-o", metavar="KEY=VALUE", help="Of aligned_files or aligned_kafka.")
+    ] = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """Scan what is there, and say which maxOutOfOrderness covers how many records, and how far splits are apart.
+
+    Everything is read twice, over the columns that event times are made of; Spark is not started. The last line of
+    standard output is JSON, with all durations and event times in microseconds.
+    """
+    from streaming_source.cli.advise import run_advise
+
+    try:
+        run_advise(source, option)
+    except (SourceError, InvalidArgumentError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
 @app.command("simulate")
 def simulate_source(
     planning: Annotated[

@@ -43,7 +43,7 @@ class AlignedBatchReader(DataSourceReader):
         self._readers = readers
 
     @plainly
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[AlignedInputPartition]:
         """What each task reads."""
         coordinator = SourceCoordinator(self._source, self._rules, self._schema, monotonic_us, readers=self._readers)
         before = coordinator.state

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from alignment.columns import exact_path, raw_field, top_level_column
 from alignment.plan.by_index import PlanningRules
@@ -224,6 +224,14 @@ class AlignedDataSource:
         strategy, needed, shaper = self._for_frame(schema, self._options.without_watermarks())
         rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=None))
         return AlignedBatchReader(self._source.for_batch(), rules, needed, shaper, self._readers)
+
+    def times_reader(self) -> AlignedBatchReader:
+        """For split, position and event time of all that there is now, in one task; null where a time is invalid."""
+        columns = self.schema()
+        frame = StructType([StructField(name, METADATA_COLUMNS[name]) for name in ("_split", "_position")])
+        frame.add(StructField(self.event_time_in(columns), TimestampType()))
+        options = replace(self._options, invalid_timestamp="null", readers=1, min_readers=None)
+        return AlignedDataSource(self._source, self._strategy, options).batch_reader(frame)
 
     @property
     def _readers(self) -> int:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 from alignment.durations import format_duration
 from alignment.strategy import WatermarkStrategy
@@ -16,6 +16,7 @@ from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import AlignedDataSource, in_zone, pickled
 from streaming_source.spark.exact_watermark import exact_frame
 from streaming_source.spark.format_class import format_class
+from streaming_source.spark.loaded import SOURCE_FORMAT
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
 from streaming_source.spark.plain_errors import as_our_own
 from streaming_source.spark.registration import check_session, checked_name, driver_host, session_zone
@@ -24,7 +25,11 @@ from streaming_source.spark.watermark_rows import EMITTED
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FrameKeywords", "from_source"]
+__all__ = ["SOURCES", "FrameKeywords", "from_source"]
+
+
+SOURCES: Final[dict[str, AlignedDataSource]] = {}
+"""What was given to `from_source`, by the name of the format that it made of it: the latest of each name."""
 
 
 class FrameKeywords(TypedDict, total=False):
@@ -104,8 +109,9 @@ def from_source(
     described = AlignedDataSource(source, watermark_strategy, parsed)
     read_rules(watermark_strategy, parsed, bounded=source.boundedness is Boundedness.BOUNDED)
     content = pickled(partial(AlignedDataSource.of_source, source, watermark_strategy, parsed))
-    format_name = f"aligned_source_{name}"
+    format_name = f"{SOURCE_FORMAT}{name}"
     spark.dataSource.register(format_class(format_name, content, sys.executable))
+    SOURCES[format_name] = described
     with as_our_own():
         frame = spark.readStream.format(format_name).option("watermarkRows", EMITTED).load()
     return exact_frame(frame, described, name)

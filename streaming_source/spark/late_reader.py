@@ -121,10 +121,12 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = []
         # From one before the first: each is read from where the one before it ended.
         known = [batch for batch in (-1, *log.batches()) if start["batch"] <= batch <= end["batch"]]
-        states = {batch: self._state(log, batch) for batch in known}
-        for previous, batch in pairwise(known):
-            if batch == previous + 1 and states[batch].routed > states[previous].routed:
-                parts.append(self._partition(states[previous], states[batch], batch))
+        begun = None
+        for previous, batch in pairwise([-2, *known]):
+            ended = self._state_if_there(log, batch)
+            if batch == previous + 1 and begun is not None and ended is not None and ended.routed > begun.routed:
+                parts.append(self._partition(begun, ended, batch))
+            begun = ended
         routed = self._state(log, start["batch"]).routed if start["routed"] is None else start["routed"]
         lost = end["routed"] - routed - sum(part.rows for part in parts)
         if lost:
@@ -177,6 +179,13 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         splits = tuple(part.split for part in ranges if part.split.split_id in grown)
         rows = ended.routed - begun.routed
         return LateInputPartition(splits, begun.table.combined, "only", batch=batch, rows=rows)
+
+    def _state_if_there(self, log: OffsetLog, batch: int) -> SourceState[Any, Any] | None:
+        """Spark may remove old offsets meanwhile; whether any were needed shows in the count."""
+        try:
+            return self._state(log, batch)
+        except DataLossError:
+            return None
 
     def _state(self, log: OffsetLog, batch: int) -> SourceState[Any, Any]:
         """The state of this source after a micro-batch of the query."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS
@@ -12,8 +12,9 @@ from streaming_source.spark.watermark_rows import DELAY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["SOURCE_FORMAT", "Loaded", "loaded_from"]
+__all__ = ["SOURCE_FORMAT", "Loaded", "loaded_from", "sources_of"]
 
 SOURCE_FORMAT: Final = "aligned_source_"
 """How the names of the formats begin that `from_source` makes."""
@@ -71,13 +72,39 @@ def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_e
     is_exact = may_be_exact and met == _EXACT_FRAME
     if not is_exact:
         _refuse(met, caller, may_be_exact=may_be_exact)
-    name = loaded.format_name.lower()
+    name = loaded.format_name
     if name not in FORMATS and not (is_exact and name.startswith(SOURCE_FORMAT)):
         raise OptionError(
             f"{caller} needs a frame of {', '.join(sorted(FORMATS))}; this one is of {loaded.format_name}, whose "
             "watermark is withWatermark"
         )
-    return Loaded(name, loaded.options, loaded.source_name, is_exact)
+    return replace(loaded, is_exact=is_exact)
+
+
+def sources_of(df: DataFrame | StreamingQuery) -> list[Loaded]:
+    """What a streaming frame, or a query, was loaded from, of whatever formats, with whatever operations on it.
+
+    Under Spark Connect a join or a union has one source without a name, which is of no format.
+
+    Raises
+    ------
+    OptionError
+        If it is a batch frame, or a query under Spark Connect, whose plan only the server has.
+    """
+    plan: Any
+    if hasattr(query := cast("Any", df), "_jsq"):
+        plan = query._jsq.streamingQuery().analyzedPlan()
+    elif not getattr(df, "isStreaming", False):
+        raise OptionError(
+            "advise needs a streaming frame or a query; under Spark Connect only the server has a query's plan: give "
+            "it the frame"
+        )
+    elif hasattr(df, "_jdf"):
+        plan = df._jdf.queryExecution().analyzed()
+    else:
+        return [_from_connect_plan(df)[0]]
+    leaves = plan.collectLeaves()
+    return [_classic_source(leaves.apply(i)) for i in range(leaves.size())]
 
 
 def _from_classic_plan(df: Any) -> tuple[Loaded, list[str]]:
@@ -89,11 +116,15 @@ def _from_classic_plan(df: Any) -> tuple[Loaded, list[str]]:
         node = children.head()
     if children.size() > 1:
         return Loaded("", {}), [*met, node.nodeName()]
+    return _classic_source(node), met
+
+
+def _classic_source(node: Any) -> Loaded:
     if node.nodeName() != "StreamingRelationV2":
-        return Loaded(node.nodeName(), {}), met
+        return Loaded(node.nodeName(), {})
     name = node.sourceIdentifyingName().nameOpt()
     options = dict(node.extraOptions().asCaseSensitiveMap())
-    return Loaded(node.sourceName(), options, name.get() if name.isDefined() else None), met
+    return Loaded(node.sourceName().lower(), options, name.get() if name.isDefined() else None)
 
 
 def _from_connect_plan(df: Any) -> tuple[Loaded, list[str]]:
@@ -105,8 +136,12 @@ def _from_connect_plan(df: Any) -> tuple[Loaded, list[str]]:
         node = node._child
     if type(node).__name__ != "DataSource":
         return Loaded("", {}), [*met, type(node).__name__]
+    return _connect_source(node), met
+
+
+def _connect_source(node: Any) -> Loaded:
     path = {"path": node._paths[0]} if node._paths else {}
-    return Loaded(node._format or "", {**(node._options or {}), **path}, node._source_name), met
+    return Loaded((node._format or "").lower(), {**(node._options or {}), **path}, node._source_name)
 
 
 def _refuse(met: list[str], caller: str, *, may_be_exact: bool) -> None:

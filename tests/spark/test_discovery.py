@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from tests.spark.conftest import Loader
 from tests.spark.support import (
@@ -105,19 +104,3 @@ def test_a_silent_split_lets_the_watermark_go_by_a_batch_of_nothing_else_and_wha
     assert [entry[3] for entry in end_offset(run.progress[-1])["splits"] if any(entry[3:4])] == [1]
     # `ahead` is silent still: the one that came back alone says what the watermark is, and it went on.
     assert announced() == T0 + 601 * SECOND - 1
-
-
-@pytest.mark.parametrize("late", ["drop", "fail"])
-def test_late_records_are_dropped_or_fail_the_query_on_request(
-    spark: SparkSession, exact: Loader, tmp_path: Path, late: str
-) -> None:
-    write_file(tmp_path / "in" / "a" / "f.parquet", T0 + np.array([0, 100, 50, 200]) * SECOND)
-    frame = exact(tmp_path / "in", late=late, maxRowsPerTrigger=1, bounded="true")
-    run = Run(spark, frame.select(F.unix_micros("ts")), tmp_path / "cp")
-    if late == "fail":
-        with fails_with(
-            "split 'a', position 2: event time ", "is at or below the watermark", "option late = keep marks"
-        ):
-            run.query.awaitTermination(60)
-    else:
-        assert [(t - T0) // SECOND for (t,) in run.caught_up().rows] == [0, 100, 200]

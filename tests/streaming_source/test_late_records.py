@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from alignment.plan.model import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from streaming_source.coordinator import ReadRules
-from streaming_source.exceptions import DataLossError, OffsetError, OptionError
+from streaming_source.exceptions import DataLossError, LateRecordError, OffsetError, OptionError
 from streaming_source.spark.late_reader import LateStreamReader
 from streaming_source.spark.stream_reader import AlignedStreamReader
 from tests.streaming_source.reading import SECOND, T0, data_source, put, stream_reader
@@ -174,7 +174,8 @@ def one_late_split(root: Path, query: Query) -> list[str]:
 def test_what_is_kept_and_what_is_routed_is_the_input_over_restarts(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     root, written, clocks = tmp_path / "in", [], dict.fromkeys("abc", 0.0)
-    query = Query(root, tmp_path / "cp", maxOutOfOrderness="2 seconds")
+    split_by = "directory" if seed % 4 else "file"
+    query = Query(root, tmp_path / "cp", maxOutOfOrderness="2 seconds", splitBy=split_by)
     late = query.late()
     for number in range(25):
         split = chance.choice("abc")
@@ -186,12 +187,12 @@ def test_what_is_kept_and_what_is_routed_is_the_input_over_restarts(tmp_path: Pa
         for _ in range(chance.randrange(3)):
             step = chance.random()
             if step < 0.2:
-                # Planned and written down; then the driver dies.
+                # Planned and written down; then the driver dies, and the option may be another one when it comes back:
+                # the micro-batch is read as it was planned.
                 query.run(chance.randrange(1, 20), commits=False)
-                query.start()
-            elif step < 0.3:
-                # The records of micro-batches that keep are no others' business.
                 query.start(late=chance.choice(["keep", "route"]))
+            elif step < 0.3:
+                query.start(late="route")
             elif step < 0.5:
                 late.start()
             query.run(chance.randrange(1, 20))
@@ -217,6 +218,25 @@ def test_the_late_ones_are_those_at_or_below_the_watermark_and_the_offset_counts
     (part,) = reader.reader.partitions(reader.offset, end)
     (rows,) = reader.reader.read(part)
     assert (rows.column("_late").to_pylist(), rows.column("_position").to_pylist()) == ([True] * 10, list(range(10)))
+
+
+@pytest.mark.parametrize("late", ["keep", "drop", "fail"])
+def test_late_records_are_kept_or_dropped_or_fail_the_query_and_the_offset_counts_them(
+    tmp_path: Path, late: str
+) -> None:
+    put_log(tmp_path / "in", "a", 0, [0, 100, 50, 200])
+    query = Query(tmp_path / "in", tmp_path / "cp", late=late)
+    assert query.run(1)
+    assert query.run(1)
+    if late == "fail":
+        with pytest.raises(LateRecordError, match=r"split 'a', position 2: event time .* is at or below the watermark"):
+            query.run(1)
+        return
+    while query.run(1):
+        pass
+    assert query.kept == [f"a/0/{i}" for i in range(4) if late == "keep" or i != 2]
+    offset = query.offset(query.batches("offsets")[-1])
+    assert (offset["splits"][0][3], offset.get("routed")) == (1, None)
 
 
 def test_times_that_are_none_are_neither_late_nor_counted(tmp_path: Path) -> None:
@@ -279,9 +299,7 @@ def test_offsets_that_are_gone_are_missed_only_where_they_routed_records(tmp_pat
     while query.run(100):
         pass
     assert late.run() == more
-    with pytest.raises(
-        DataLossError, match=r"10 late records were routed in micro-batches behind -1 of which"
-    ):
+    with pytest.raises(DataLossError, match=r"10 late records were routed in micro-batches behind -1 of which"):
         behind.run()
     first = query.batches("offsets")[0] + 1
     assert query.late(lateRecordsFrom=first).run() == more
@@ -308,9 +326,7 @@ def test_the_checkpoint_of_another_query_or_source_is_refused(tmp_path: Path) ->
     one_late_split(root, query)
     late.run()
     (query.checkpoint / "metadata").write_text('{"id": "another"}')
-    with pytest.raises(
-        OffsetError, match=r"the records so far are of query cp, and .*cp is of query another now:"
-    ):
+    with pytest.raises(OffsetError, match=r"the records so far are of query cp, and .*cp is of query another now:"):
         late.run()
     put_log(tmp_path / "other", "a", 0, [1])
     query.root = tmp_path / "other"

@@ -1,0 +1,188 @@
+"""How far records are out of order, and how far splits are apart: what a delay would have covered.
+
+A record's *disorder* is how far it is behind the latest record before it in its split: the smallest bound on
+out-of-orderness under which it is on time. Its *lag* is how far it is behind the latest record of all splits that was
+read before the last micro-batch: the smallest delay under which Spark does not drop it, which has one watermark for all
+and drops by that of the micro-batch before. That depends on how splits are read. Here all are read at one pace: each of
+`PACES` micro-batches has the same share of the positions of each split, as Spark's own Kafka source reads a backlog
+with `maxOffsetsPerTrigger`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.watermarks import MIN_WATERMARK
+
+__all__ = ["PACES", "DelayCount", "DisorderHistogram", "SplitDisorder", "paces_of"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+PACES: Final = 100
+"""Micro-batches in which all is read at one pace."""
+
+_BITS: Final = 7
+
+
+class DisorderHistogram:
+    """Counts durations in buckets that are at most 1/128 wide: up to 255 microseconds exactly.
+
+    Two are merged by adding them up. Its size is that of the largest duration's logarithm.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Int64Array = np.zeros(1, np.int64)
+        self.largest_us = 0
+
+    def add(self, durations_us: Int64Array) -> None:
+        """Count durations, none negative. O(n)."""
+        if durations_us.size:
+            # The power of two is off by one near the next one, where both give the same bucket.
+            exponent = np.maximum(np.frexp(durations_us.astype(np.float64))[1].astype(np.int64) - _BITS - 1, 0)
+            self._merge(np.bincount((exponent << _BITS) + (durations_us >> exponent)))
+            self.largest_us = max(self.largest_us, int(durations_us.max()))
+
+    def merge(self, other: DisorderHistogram) -> None:
+        """Count all that another one has counted."""
+        self._merge(other._counts)
+        self.largest_us = max(self.largest_us, other.largest_us)
+
+    @property
+    def total(self) -> int:
+        """How many were counted."""
+        return int(self._counts.sum())
+
+    def covering_us(self, share: Fraction) -> int:
+        """A duration that at least this share of those counted does not exceed, and at most 1/128 above the smallest.
+
+        For all of them it is the largest; 0 if none were counted.
+        """
+        wanted = -(-self.total * share.numerator // share.denominator)
+        bucket = int(np.searchsorted(np.cumsum(self._counts), max(wanted, 1)))
+        exponent = max((bucket >> _BITS) - 1, 0)
+        return min((bucket - (exponent << _BITS) + 1 << exponent) - 1, self.largest_us)
+
+    def _merge(self, counts: npt.NDArray[np.integer]) -> None:
+        size = max(self._counts.size, counts.size)
+        self._counts = np.pad(self._counts, (0, size - self._counts.size))
+        self._counts[: counts.size] += counts
+
+
+@dataclass(slots=True)
+class SplitDisorder:
+    """What is known of the event times of one split, from its records in their order.
+
+    Attributes
+    ----------
+    start, stop
+        Its first position, and that behind its last.
+    rows, invalid
+        Records, and those of them without a valid event time.
+    earliest_us, latest_us
+        Event times; None before any.
+    disorder
+        Of all its records with an event time.
+    reached
+        `int64[PACES]`: the latest event time that was read in each micro-batch or before; `MIN_WATERMARK` before any.
+    """
+
+    start: int
+    stop: int
+    rows: int = 0
+    invalid: int = 0
+    earliest_us: int | None = None
+    latest_us: int | None = None
+    disorder: DisorderHistogram = field(default_factory=DisorderHistogram)
+    reached: Int64Array = field(default_factory=lambda: np.full(PACES, MIN_WATERMARK))
+
+    def add(self, positions: Int64Array, times: Int64Array, invalid: int) -> None:
+        """The next records: `n` with an event time, and how many without. O(n)."""
+        self.rows += times.size + invalid
+        self.invalid += invalid
+        if times.size:
+            latest, disorder = _behind(times, self.latest_us)
+            self.disorder.add(disorder)
+            earliest_us = int(times.min())
+            self.earliest_us = earliest_us if self.earliest_us is None else min(self.earliest_us, earliest_us)
+            self.latest_us = int(latest[-1])
+            pace = self.pace(positions)
+            last = np.flatnonzero(np.diff(pace, append=PACES))
+            self.reached[pace[last]] = latest[last]
+            np.maximum.accumulate(self.reached, out=self.reached)
+
+    def pace(self, positions: Int64Array) -> Int64Array:
+        """`int64[n]`: in which micro-batch each position is read."""
+        return (positions - self.start) * PACES // (self.stop - self.start)
+
+
+def paces_of(splits: Mapping[str, SplitDisorder]) -> tuple[Int64Array, int]:
+    """What reading all of these at one pace comes to.
+
+    Returns
+    -------
+    before : int64[PACES]
+        The latest event time of all splits that was read before the one before each micro-batch.
+    skew_us : int
+        How far the latest event times of two splits are apart, at most.
+    """
+    reached = np.array([split.reached for split in splits.values()]).reshape(-1, PACES)
+    latest = reached.max(axis=0, initial=MIN_WATERMARK)
+    slowest = np.where(reached > MIN_WATERMARK, reached, latest).min(axis=0, initial=np.iinfo(np.int64).max)
+    return np.append([MIN_WATERMARK] * 2, latest[:-2]), int((latest - slowest).max()) if splits else 0
+
+
+class DelayCount:
+    """How many records some delays cover, counted when they are read again.
+
+    Parameters
+    ----------
+    splits
+        What is known of them.
+    delays_us
+        The delays.
+
+    Attributes
+    ----------
+    late
+        `int64[k]`: records whose disorder exceeds each delay: late in their own split, with that as a bound.
+    behind
+        `int64[k]`: records whose lag exceeds each delay: below Spark's watermark, with that delay.
+    lag
+        Of all records that have one: not those of the first two micro-batches.
+    """
+
+    def __init__(self, splits: Mapping[str, SplitDisorder], delays_us: Int64Array) -> None:
+        self._splits = splits
+        self._delays_us = delays_us
+        self._before, _ = paces_of(splits)
+        self._latest: dict[str, int] = {}
+        self.late: Int64Array = np.zeros(delays_us.size, np.int64)
+        self.behind: Int64Array = np.zeros(delays_us.size, np.int64)
+        self.lag = DisorderHistogram()
+
+    def add(self, split_id: str, positions: Int64Array, times: Int64Array) -> None:
+        """The next records of a split that have an event time, `n` of them. O(n k)."""
+        if not times.size:
+            return
+        latest, disorder = _behind(times, self._latest.get(split_id))
+        self._latest[split_id] = int(latest[-1])
+        before = self._before[self._splits[split_id].pace(positions)]
+        lag = np.maximum(before[before > MIN_WATERMARK] - times[before > MIN_WATERMARK], 0)
+        self.lag.add(lag)
+        for i, delay_us in enumerate(self._delays_us.tolist()):
+            self.late[i] += np.count_nonzero(disorder > delay_us)
+            self.behind[i] += np.count_nonzero(lag > delay_us)
+
+
+def _behind(times: Int64Array, latest_us: int | None) -> tuple[Int64Array, Int64Array]:
+    """The latest up to each record, `int64[n]`, and how far each is behind that."""
+    latest = np.maximum.accumulate(times)
+    if latest_us is not None:
+        np.maximum(latest, latest_us, out=latest)
+    return latest, latest - times

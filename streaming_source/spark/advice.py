@@ -1,0 +1,278 @@
+"""What a delay would cover, on a user's own data: before any query, or beside one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from alignment.disorder import DelayCount, DisorderHistogram, SplitDisorder, paces_of
+from alignment.durations import format_duration
+from alignment.iso8601 import format_timestamp
+from streaming_source.exceptions import OptionError
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource
+from streaming_source.spark.from_source import SOURCES
+from streaming_source.spark.loaded import SOURCE_FORMAT, Loaded, sources_of
+from streaming_source.spark.partitions import AlignedInputPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from streaming_source.spark.batch_reader import AlignedBatchReader
+
+__all__ = ["Advice", "DelayAdvice", "SplitAdvice", "advise", "advise_on"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+_SHARES: Final = (Fraction(99, 100), Fraction(999, 1000), Fraction(1))
+_NAMED: Final = 20
+"""Splits that the text shows: those with the largest disorder."""
+
+
+@dataclass(frozen=True, slots=True)
+class DelayAdvice:
+    """What a delay covers.
+
+    Attributes
+    ----------
+    covers
+        Share of the records that are on time with it as `maxOutOfOrderness`, at least.
+    delay_us
+        The delay.
+    late
+        Records that are late with it in their own split.
+    behind
+        Records that are below Spark's own watermark with it, if all splits are read at one pace.
+    spark_delay_us
+        The delay with which as large a share is not.
+    """
+
+    covers: float
+    delay_us: int
+    late: int
+    behind: int
+    spark_delay_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAdvice:
+    """The event times of one split; `disorder_us` is what covers 99, 99.9 and 100 % of its records."""
+
+    split_id: str
+    rows: int
+    invalid: int
+    earliest_us: int | None
+    latest_us: int | None
+    disorder_us: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Skew and disorder of what a source had when it was scanned.
+
+    Attributes
+    ----------
+    rows
+        Records that were seen.
+    invalid
+        Of these, records without a valid event time: nothing covers them.
+    in_future
+        Of these, records whose event time was later than the clock.
+    skew_us
+        How far splits that are read at one pace are apart in event time, at most.
+    delays
+        For 99, 99.9 and 100 % of the records.
+    splits
+        Each by itself, in order of their ids.
+    """
+
+    rows: int
+    invalid: int
+    in_future: int
+    skew_us: int
+    delays: tuple[DelayAdvice, ...]
+    splits: tuple[SplitAdvice, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def advise(df: DataFrame | StreamingQuery) -> Advice:
+    """Which `maxOutOfOrderness` covers how many of the records that the source of a frame, or of a query, has now.
+
+    The source is scanned twice, here and now, over the columns that event times are made of; the query is not touched.
+    Of Kafka that is what the brokers retain, from the earliest record on unless the options say otherwise.
+
+    Parameters
+    ----------
+    df
+        A streaming frame over one source of ours, with whatever operations on it; or a query over one.
+
+    Raises
+    ------
+    OptionError
+        If it has no such source, or several.
+
+    Examples
+    --------
+    >>> print(advise(events))  # doctest: +SKIP
+    """
+    found = sources_of(df)
+    ours = [loaded for loaded in found if loaded.format_name in FORMATS or loaded.format_name.startswith(SOURCE_FORMAT)]
+    if len(ours) != 1:
+        raise OptionError(
+            f"advise needs one source of {', '.join(sorted(FORMATS))} or from_source; this has {len(ours)}. Where "
+            "there are several, call it for the frame of each"
+        )
+    return advise_on(_described(ours[0]))
+
+
+def advise_on(source: AlignedDataSource) -> Advice:
+    """The same of a source that is described by its format and options: nothing of Spark is started."""
+    reader = source.times_reader()
+    # Planned once: what is written meanwhile is in neither scan.
+    parts = reader.partitions()
+    splits = _extents(reader, parts)
+    now_us, in_future = time.time_ns() // 1000, 0
+    for split_id, positions, times, invalid in _scan(reader, parts):
+        splits[split_id].add(positions, times, invalid)
+        in_future += int(np.count_nonzero(times > now_us))
+    total = DisorderHistogram()
+    for known in splits.values():
+        total.merge(known.disorder)
+    delays_us = [_rounded_up(total.covering_us(share)) for share in _SHARES]
+    count = DelayCount(splits, np.array(delays_us))
+    for split_id, positions, times, _ in _scan(reader, parts):
+        count.add(split_id, positions, times)
+    columns = zip(_SHARES, delays_us, count.late.tolist(), count.behind.tolist(), strict=True)
+    return Advice(
+        rows=sum(known.rows for known in splits.values()),
+        invalid=sum(known.invalid for known in splits.values()),
+        in_future=in_future,
+        skew_us=paces_of(splits)[1],
+        delays=tuple(
+            DelayAdvice(float(share), delay_us, late, behind, _rounded_up(count.lag.covering_us(share)))
+            for share, delay_us, late, behind in columns
+        ),
+        splits=tuple(
+            SplitAdvice(
+                split_id,
+                known.rows,
+                known.invalid,
+                known.earliest_us,
+                known.latest_us,
+                tuple(_rounded_up(known.disorder.covering_us(share)) for share in _SHARES),
+            )
+            for split_id, known in sorted(splits.items())
+        ),
+    )
+
+
+def _described(loaded: Loaded) -> AlignedDataSource:
+    if loaded.format_name in FORMATS:
+        return AlignedDataSource.of_format(loaded.format_name, loaded.options)
+    if loaded.format_name not in SOURCES:
+        raise OptionError(f"advise: the source of {loaded.format_name} was given to from_source in another process")
+    return SOURCES[loaded.format_name]
+
+
+def _extents(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]) -> dict[str, SplitDisorder]:
+    """The splits, with where they begin and end; those that do not say where are read for it."""
+    begins: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    ranges = [split for part in parts for split in part.splits]
+    for split in ranges:
+        begins[split.split_id] = min(begins.get(split.split_id, split.position), split.position)
+        ends[split.split_id] = max(ends.get(split.split_id, 0), split.position + 1, split.stop or 0)
+    if any(split.stop is None for split in ranges):
+        for split_id, positions, _, _ in _scan(reader, parts):
+            ends[split_id] = max(ends[split_id], int(positions.max(initial=0)) + 1)
+    return {split_id: SplitDisorder(begins[split_id], ends[split_id]) for split_id in sorted(begins)}
+
+
+def _scan(
+    reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]
+) -> Iterator[tuple[str, Int64Array, Int64Array, int]]:
+    """Block by block: split, positions and event times of the records that have one, and how many have none."""
+    for part in parts:
+        for batch in reader.read(part):
+            ids, positions, times = batch.columns
+            valid = times.is_valid()
+            yield (
+                ids[0].as_py(),
+                positions.filter(valid).to_numpy(),
+                times.filter(valid).cast(pa.int64()).to_numpy(),
+                times.null_count,
+            )
+
+
+def _rounded_up(us: int) -> int:
+    """To three digits, as a person would write it."""
+    unit = 10 ** max(len(str(us)) - 3, 0)
+    return int(-(-us // unit) * unit)
+
+
+def _lines(advice: Advice) -> Iterator[str]:
+    """The advice in words."""
+    known = [split for split in advice.splits if split.rows > split.invalid]
+    yield f"{advice.rows:,} records of {len(advice.splits):,} splits, all that there was when the scan began."
+    if advice.invalid:
+        yield f"{advice.invalid:,} of them have no valid event time; the figures below are of the others."
+    if advice.in_future:
+        yield f"{advice.in_future:,} of them were in the future: the latest holds nobody, and makes all behind it late."
+    if not known:
+        yield "There is nothing to advise on."
+        return
+    first_us = min(split.earliest_us for split in known if split.earliest_us is not None)
+    last_us = max(split.latest_us for split in known if split.latest_us is not None)
+    yield f"Event times from {format_timestamp(first_us)} to {format_timestamp(last_us)}."
+    yield f"Read at one pace, splits are up to {format_duration(_rounded_up(advice.skew_us))} apart."
+    yield ""
+    seen = advice.rows - advice.invalid
+    table = [("covers", "maxOutOfOrderness", "late in its split", "below Spark's own watermark", "Spark would need")]
+    table += [
+        (
+            f"{delay.covers:.1%}".replace(".0%", "%"),
+            format_duration(delay.delay_us),
+            _share(delay.late, seen),
+            _share(delay.behind, seen),
+            format_duration(delay.spark_delay_us),
+        )
+        for delay in advice.delays
+    ]
+    yield from _aligned(table)
+    yield ""
+    yield "Spark's own watermark: of one withWatermark over all splits, with the same delay, read at one pace."
+    yield ""
+    worst = sorted(known, key=lambda split: (-split.disorder_us[-1], split.split_id))[:_NAMED]
+    rows: list[tuple[str, ...]] = [("split", "records", "from", "to", "99%", "99.9%", "100%")]
+    rows += [
+        (
+            split.split_id,
+            f"{split.rows:,}",
+            format_timestamp(split.earliest_us or 0),
+            format_timestamp(split.latest_us or 0),
+            *map(format_duration, split.disorder_us),
+        )
+        for split in worst
+    ]
+    yield from _aligned(rows)
+    if len(worst) < len(known):
+        yield f"and {len(known) - len(worst):,} splits with less disorder"
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count:,} ({count / total:.2%})" if count else "0"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

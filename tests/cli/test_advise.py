@@ -1,0 +1,79 @@
+"""`streaming-source advise`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from streaming_source.cli.main import app
+from tests.streaming_source.reading import SECOND, T0, put
+
+
+def put_log(root: Path, split: str, times: list[int | None]) -> None:
+    put(root / split / "f.parquet", {"t": pa.array(times, pa.timestamp("us", "UTC"))}, row_group_size=3)
+
+
+def seconds(*values: float) -> list[int | None]:
+    return [T0 + round(value * SECOND) for value in values]
+
+
+def advised(root: Path, *options: str) -> tuple[str, dict[str, Any]]:
+    result = CliRunner().invoke(app, ["advise", str(root), "-o", "eventTimeColumn=t", *options])
+    assert result.exit_code == 0, result.output
+    *text, numbers = result.stdout.splitlines()
+    return "\n".join(text), json.loads(numbers)
+
+
+def test_the_bound_is_what_the_records_of_each_split_need_and_sparks_delay_what_all_need(tmp_path: Path) -> None:
+    put_log(tmp_path, "ahead", seconds(*range(1000, 1200)))
+    # One record is 7 seconds behind, another one 3.
+    put_log(tmp_path, "behind", [*seconds(*range(100), 92, *range(101, 150), 146, *range(151, 200))])
+    text, numbers = advised(tmp_path)
+    assert (numbers["rows"], numbers["invalid"], numbers["in_future"]) == (400, 0, 0)
+    assert [delay["delay_us"] for delay in numbers["delays"]] == [0, 7 * SECOND, 7 * SECOND]
+    assert [delay["late"] for delay in numbers["delays"]] == [2, 0, 0]
+    # All of it but what is read in the first two of a hundred micro-batches.
+    assert [delay["behind"] for delay in numbers["delays"]] == [196, 196, 196]
+    ahead, behind = numbers["splits"]
+    assert (ahead["split_id"], ahead["rows"], ahead["disorder_us"]) == ("ahead", 200, [0, 0, 0])
+    assert (behind["earliest_us"], behind["latest_us"]) == (T0, T0 + 199 * SECOND)
+    assert numbers["skew_us"] == 1000 * SECOND
+    assert "400 records of 2 splits, all that there was when the scan began." in text
+    assert "splits are up to 16 minutes 40 seconds apart" in text
+    lines = [line.split("  ") for line in text.splitlines()]
+    assert ["100%", "7 seconds", "0", "196 (49.00%)", "16 minutes 50 seconds"] in [
+        [part.strip() for part in line if part.strip()] for line in lines
+    ]
+
+
+def test_records_without_a_time_and_those_of_the_future_are_told(tmp_path: Path) -> None:
+    future = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * SECOND
+    put_log(tmp_path, "a", [*seconds(1, 2), None, future, *seconds(3), None])
+    text, numbers = advised(tmp_path, "-o", "invalidTimestamp=fail")
+    assert (numbers["rows"], numbers["invalid"], numbers["in_future"]) == (6, 2, 1)
+    assert "2 of them have no valid event time" in text
+    assert "1 of them were in the future" in text
+    put_log(tmp_path / "none", "a", [None])
+    assert "There is nothing to advise on." in advised(tmp_path / "none")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["-o", "maxOutOfOrderness"], "-o 'maxOutOfOrderness': must be key=value, as in -o eventTimeColumn=ts"),
+        (["-o", "eventTimeColum=t"], "unknown option 'eventTimeColum'; did you mean eventTimeColumn?"),
+        (["-o", "eventTimeColumn=u"], "'u'"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], error: str) -> None:
+    put_log(tmp_path, "a", seconds(1))
+    result = CliRunner().invoke(app, ["advise", str(tmp_path), *arguments])
+    assert result.exit_code == 2
+    assert error in result.stderr
+    assert len(result.stderr.splitlines()) == 1
