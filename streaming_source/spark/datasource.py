@@ -94,9 +94,7 @@ class AlignedDataSource:
         return cls.of_class(source_class(name), "127.0.0.1", options)
 
     @classmethod
-    def of_class(
-        cls, kind: type[Source[Any, Any]], driver_host: str, options: Mapping[str, str]
-    ) -> AlignedDataSource:
+    def of_class(cls, kind: type[Source[Any, Any]], driver_host: str, options: Mapping[str, str]) -> AlignedDataSource:
         """The same of a source's class; `driver_host` is under which address executors find the driver."""
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
         frame = frame_options(values).with_gateway_host(driver_host)
@@ -138,6 +136,11 @@ class AlignedDataSource:
                     "and select columns afterwards"
                 )
         return name
+
+    @property
+    def what(self) -> tuple[str, str]:
+        """What tells this source from all others."""
+        return self._source.name, self._source.identity
 
     @property
     def bound_us(self) -> int | None:
@@ -261,5 +264,6 @@ def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequ
     wanted |= {top_level_column(column, data.names) for column in for_times or ()}
     missing = sorted(wanted - {*data.names})
     if missing:
-        raise SchemaError(f"columns {missing} are asked for, but the data has {', '.join(data.names)}")
+        there = ", ".join(data.names)
+        raise SchemaError(f"columns {missing} are asked for, but the data has {there}; leave them out of the schema")
     return data if for_times is None else pa.schema([field for field in data if field.name in wanted])

@@ -47,7 +47,9 @@ def loaded_from(df: DataFrame) -> Loaded:
         If it is not a streaming frame of one of `FORMATS`, as loaded.
     """
     if not df.isStreaming:
-        raise OptionError("with_exact_watermark needs a streaming frame: batch reads have no watermark")
+        raise OptionError(
+            "with_exact_watermark needs a streaming frame, of readStream: batch reads have no watermark; leave it out"
+        )
     return _from_classic_plan(df) if hasattr(df, "_jdf") else _from_connect_plan(df)
 
 
@@ -100,6 +102,6 @@ def _refuse(met: list[str]) -> None:
 def _check_format(name: str | None) -> None:
     if name is None or name.lower() not in FORMATS:
         raise OptionError(
-            f"with_exact_watermark needs a frame of {', '.join(sorted(FORMATS))}; this one is of {name}, whose "
-            "watermark is withWatermark"
+            f"with_exact_watermark needs a frame of {', '.join(sorted(FORMATS))}; this one is of {name}: call its "
+            "withWatermark instead"
         )

@@ -118,6 +118,10 @@ class CsvFormat(RecordFormat):
             raise SchemaError(f"{file.path} has no column {missing[0]!r}; it has {', '.join(names)}")
         return names
 
+    def _is_of_names(self, text: str, names: Sequence[str]) -> bool:
+        fields = {field.strip(self.quote or None).lower() for field in text.split(self.sep)}
+        return not self.header and not fields.isdisjoint(name.lower() for name in names)
+
     def _count(self, data: bytes) -> int:
         if self.multi_line:
             return len(self._split(data))

@@ -32,7 +32,7 @@ class TextFormat(LineFormat):
             if field.name != "value" or field.type != pa.string():
                 raise SchemaError(
                     f"column {field.name!r} of type {field.type} is asked for, but text has one column, 'value', of "
-                    "type string"
+                    "type string; leave the others out"
                 )
         return ("value",)
 
