@@ -40,7 +40,8 @@ def raw_field(batch: pa.RecordBatch, dotted: str) -> pa.Array:
         if segments:
             if not pa.types.is_struct(array.type):
                 raise InvalidArgumentError(
-                    f"column {dotted!r} does not exist: {name!r} is {array.type}, not a struct with fields"
+                    f"column {dotted!r} does not exist: {name!r} is {array.type}, not a struct with "
+                    f"fields; name {name!r} itself"
                 )
             names = [array.type.field(i).name for i in range(array.type.num_fields)]
     return array
@@ -100,4 +101,4 @@ def _missing(dotted: str, rest: str, segment: str, names: list[str]) -> str:
     if near:
         return f"column {dotted!r} is not in the data; did you mean {prefix + by_lowered[near[0]]!r}?"
     known = ", ".join(repr(prefix + name) for name in names) or "none"
-    return f"column {dotted!r} is not in the data; the columns are: {known}"
+    return f"column {dotted!r} is not in the data; the columns are: {known}; name one of them"

@@ -98,8 +98,8 @@ def parse_duration_us(value: timedelta | str, *, name: str, minimum_us: int = 0)
     elif isinstance(value, str):
         duration_us = _parse_text(value, name)
     else:
-        fix = f"{_EXAMPLES}: a bare number has no unit" if isinstance(value, int | float) else _EXAMPLES
-        raise InvalidArgumentError(f"{name} = {value!r} is not a duration; {fix}")
+        why = ": a bare number has no unit" if isinstance(value, int | float) else ""
+        raise InvalidArgumentError(f"{name} = {value!r} is not a duration{why}; {_EXAMPLES}")
     if not _INT64_MIN <= duration_us <= _INT64_MAX:
         raise InvalidArgumentError(f"{name} = {value!r} does not fit into 64 bits of microseconds; use a shorter one")
     if duration_us < minimum_us:

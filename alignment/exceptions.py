@@ -40,7 +40,7 @@ class AlignmentError(Exception):
 
 def _folded(text: str) -> str:
     lines = [""]
-    for sentence in re.split(r"(?<=[.;:]) ", text):
+    for sentence in re.split(r"(?<=[.;:]) (?=[A-Za-z])", text):
         longer = f"{lines[-1]} {sentence}".lstrip()
         if len(longer) > WIDTH >= len(sentence):
             lines.append(sentence)

@@ -319,6 +319,6 @@ def as_timestamp_assigner(
     if callable(assigner) and not isinstance(assigner, type):
         return CallableTimestampAssigner(assigner)
     raise InvalidArgumentError(
-        f"timestamp_assigner = {assigner!r} must be a TimestampAssigner object, the name of a column, "
+        f"timestamp_assigner = {assigner!r}: must be a TimestampAssigner object, the name of a column, "
         "or a function of a batch and its source timestamps"
     )

@@ -14,7 +14,7 @@ PAGE = Path(__file__).with_name("options.md")
 
 _SECTIONS = (
     ("Event time, watermarks, alignment", "With `from_source` the `WatermarkStrategy` says this.", STRATEGY_OPTIONS),
-    ("The frame", "Of every format; `from_source` takes them as keywords.", FRAME_OPTIONS),
+    ("The frame", "Of every format; keywords of `from_source`: `max_rows_per_trigger`.", FRAME_OPTIONS),
     ("Sources of your own", "Keywords of `from_source` beside those of the frame.", SOURCE_OPTIONS),
     ("`aligned_files`", "", FileSource.options()),
     ("`aligned_kafka`", "See [Kafka](kafka.md).", KAFKA_OPTIONS),

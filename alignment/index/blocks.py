@@ -102,7 +102,7 @@ class BlockTable:
             If the split is known already.
         """
         if split_id in self._end_of:
-            raise DuplicateSplitError(f"split {split_id!r} is in the event-time index already")
+            raise DuplicateSplitError(f"split {split_id!r} is in the event-time index already; unregister it first")
         self._end_of[split_id] = self._origin_of[split_id] = position
         self._stale = True
 
@@ -206,7 +206,7 @@ class BlockTable:
         try:
             return self._end_of[split_id]
         except KeyError:
-            raise UnknownSplitError(f"split {split_id!r} is not in the event-time index") from None
+            raise UnknownSplitError(f"split {split_id!r} is not in the event-time index; register it first") from None
 
     def _add(
         self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, loose: Int64Array, opaque: int

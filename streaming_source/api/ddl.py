@@ -54,7 +54,8 @@ def schema_of_ddl(option: str, text: str) -> pa.Schema:
     names = [field.name for field in fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise OptionError(f"option {option} = {text!r} has more than one column of the name {', '.join(twice)}")
+        columns = ", ".join(twice)
+        raise OptionError(f"option {option} = {text!r} has more than one column of the name {columns}; name each once")
     return pa.schema(fields)
 
 

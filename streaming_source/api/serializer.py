@@ -103,7 +103,7 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
         if unknown:
             raise OffsetError(
                 f"a {kind} was written with version {version}, and this code of version {self._version} has no upgrade "
-                f"from version {unknown[0]}"
+                f"from version {unknown[0]}; write one, or use a new checkpointLocation"
             )
         try:
             value = json.loads(data)

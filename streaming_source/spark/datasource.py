@@ -185,6 +185,11 @@ class AlignedDataSource:
         return name
 
     @property
+    def what(self) -> tuple[str, str]:
+        """What tells this source from all others."""
+        return self._source.name, self._source.identity
+
+    @property
     def bound_us(self) -> int | None:
         """On out-of-orderness, in microseconds; None where it is not known."""
         return self._strategy.out_of_orderness_us
@@ -335,5 +340,6 @@ def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequ
     wanted |= {top_level_column(column, data.names) for column in for_times or ()}
     missing = sorted(wanted - {*data.names})
     if missing:
-        raise SchemaError(f"columns {missing} are asked for, but the data has {', '.join(data.names)}")
+        there = ", ".join(data.names)
+        raise SchemaError(f"columns {missing} are asked for, but the data has {there}; leave them out of the schema")
     return data if for_times is None else pa.schema([field for field in data if field.name in wanted])

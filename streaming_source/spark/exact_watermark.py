@@ -5,12 +5,13 @@ No frame has watermark rows but those that are made here, with what takes the ro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from streaming_source.exceptions import SchemaError
+from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.loaded import loaded_from
 from streaming_source.spark.plain_errors import as_our_own
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["exact_frame", "with_exact_watermark"]
 
 _DELAY_KEY: Final = "spark.watermarkDelayMs"
+
+_named: Final[WeakKeyDictionary[Any, dict[str | None, tuple[ReferenceType[Any], tuple[str, str]]]]] = (
+    WeakKeyDictionary()
+)
+"""Session -> name -> the last frame of that name, and what it is over."""
 
 
 def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str | None = None) -> DataFrame:
@@ -93,6 +99,11 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
     name
         Of the observed metrics; None for a unique one.
 
+    Raises
+    ------
+    OptionError
+        If a frame over another source has the name, and is still there.
+
     Notes
     -----
     The observation is not decoration: Spark pushes filters on other columns below the watermark operator, where they
@@ -100,8 +111,15 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
     """
     from pyspark.sql import functions as F
 
+    named = _named.setdefault(df.sparkSession, {})
+    before, what = named.get(name, (None, source.what))
+    if before is not None and before() is not None and what != source.what:
+        raise OptionError(
+            f"name = {name!r}: a frame over another source has it, and in one query Spark refuses both "
+            "(DUPLICATED_METRICS_NAME); give this source another name"
+        )
     column = source.event_time_in(df.schema)
-    names = {name: f"`{name.replace('`', '``')}`" for name in df.columns}
+    names = {each: f"`{each.replace('`', '``')}`" for each in df.columns}
     time = F.col(names[column])
     metrics = [F.count(F.lit(1)).alias("rows")]
     if "_late" in df.columns:
@@ -113,6 +131,9 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
     )
     # The watermark operator has its delay for itself; whoever else wants to know one reads it here, in milliseconds.
     delay = {_DELAY_KEY: -(-(source.bound_us or 0) // 1000)}
-    return observed.select(
-        *(F.col(quoted).alias(name, metadata=delay) if name == column else quoted for name, quoted in names.items())
+    frame = observed.select(
+        *(F.col(quoted).alias(each, metadata=delay) if each == column else quoted for each, quoted in names.items())
     )
+    if name is not None:
+        named[name] = ref(frame), source.what
+    return frame

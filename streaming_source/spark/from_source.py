@@ -100,7 +100,7 @@ def from_source(
         ("name", name, str),
     ):
         if not isinstance(given, kind):
-            raise TypeError(f"{argument} must be a {kind.__name__}, and is {given!r}: as in {call}")
+            raise TypeError(f"{argument} must be a {kind.__name__}, and is a {type(given).__name__}: as in {call}")
     checked_name(name)
     parsed = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse({**_as_options(options), "watermarkRows": EMITTED}))
     parsed = parsed.with_gateway_host(driver_host(spark))
@@ -128,8 +128,8 @@ def _as_options(keywords: Mapping[str, Any]) -> dict[str, str]:
             raise OptionError(f"option {keyword} is part of the watermark_strategy here; set it there")
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {known[nearest[0]]}?" if nearest else "."
-            raise OptionError(f"from_source has no keyword {keyword!r}{hint} It has: {', '.join(known.values())}")
+            hint = f"did you mean {known[nearest[0]]}?" if nearest else f"it has {', '.join(known.values())}"
+            raise OptionError(f"from_source has no keyword {keyword!r}; {hint}")
         if isinstance(value, timedelta):
             value = format_duration(value // timedelta(microseconds=1))
         options[name] = str(value)

@@ -67,7 +67,9 @@ def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_e
         If it is not a streaming frame of one of our formats, as loaded.
     """
     if not df.isStreaming:
-        raise OptionError(f"{caller} needs a streaming frame: batch reads have no watermark")
+        raise OptionError(
+            f"{caller} needs a streaming frame, of readStream: batch reads have no watermark; leave it out"
+        )
     loaded, met = _from_classic_plan(df) if hasattr(df, "_jdf") else _from_connect_plan(df)
     is_exact = may_be_exact and met == _EXACT_FRAME
     if not is_exact:
@@ -76,7 +78,7 @@ def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_e
     if name not in FORMATS and not (is_exact and name.startswith(SOURCE_FORMAT)):
         raise OptionError(
             f"{caller} needs a frame of {', '.join(sorted(FORMATS))}; this one is of {loaded.format_name}, whose "
-            "watermark is withWatermark"
+            "watermark is withWatermark: call that instead"
         )
     return replace(loaded, is_exact=is_exact)
 

@@ -32,6 +32,8 @@ from streaming_source.monitoring.offsets import facts_of
 __all__ = ["Offset", "OffsetCodec"]
 
 _VERSION: Final = 1
+_SHOWN: Final = 200
+"""Characters of an offset in an error."""
 
 Offset: TypeAlias = dict[str, Any]
 SplitT = TypeVar("SplitT", bound=SourceSplit)
@@ -118,15 +120,17 @@ class OffsetCodec:
             routed = int(offset.get("routed", 0))
             return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint, routed)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, OffsetError):
+            if isinstance(error, OffsetError) and not str(error).startswith("damaged"):
                 raise
-            raise OffsetError(f"damaged offset of {self._source.name}: {error!r} in {json.dumps(offset)}") from error
+            is_said = isinstance(error, OffsetError)
+            what = error if is_said else f"damaged offset of {self._source.name}: {error!r} in {_shown(offset)}"
+            raise OffsetError(f"{what}; restore the checkpoint, or use a new checkpointLocation") from None
 
     def _check(self, offset: Offset) -> None:
         name = self._source.name
         if not isinstance(offset, dict) or "v" not in offset or "source" not in offset:
             raise OffsetError(
-                f"this is not an offset of {name}: {json.dumps(offset)}; the checkpoint belongs to another source: "
+                f"this is not an offset of {name}: {_shown(offset)}; the checkpoint belongs to another source: "
                 "use a new checkpointLocation"
             )
         if not isinstance(offset["v"], int) or offset["v"] > _VERSION:
@@ -160,3 +164,9 @@ def _or_null(watermark: int) -> int | None:
 
 def _or_minimum(watermark: int | None) -> int:
     return MIN_WATERMARK if watermark is None else int(watermark)
+
+
+def _shown(offset: Any) -> str:
+    """Enough of it to see what it is."""
+    text = json.dumps(offset)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -310,7 +310,7 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
     """
     most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
     if most is not None and least is not None and least > most:
-        raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}")
+        raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}; lower it")
     if (values["gatewayCertificate"] is None) != (values["gatewayKey"] is None):
         raise OptionError("options gatewayCertificate and gatewayKey: one is useless without the other; give both")
     if values["maxFutureSkew"] is not None:
@@ -347,9 +347,12 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
         assigner = FieldTimestampAssigner(values["eventTimeColumn"], values["timestampUnit"])
         strategy = strategy.with_timestamp_assigner(assigner)
     elif values["timestampUnit"] is not None:
-        raise OptionError("option timestampUnit needs eventTimeColumn: it is the unit of that column")
+        raise OptionError("option timestampUnit needs eventTimeColumn: it is the unit of that column; name it")
     if values["alignmentGroup"] is not None and values["maxDrift"] is None:
-        raise OptionError(f"option alignmentGroup = {values['alignmentGroup']!r} needs maxDrift")
+        raise OptionError(
+            f"option alignmentGroup = {values['alignmentGroup']!r} needs maxDrift: how far its sources may drift "
+            "apart; give it as well"
+        )
     drift_us = values["maxDrift"]
     if drift_us is None and not values["watermarkRows"]:
         drift_us = values["maxOutOfOrderness"]
@@ -370,7 +373,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
     """
     bound_us = strategy.out_of_orderness_us
     if options.lateness == "none" and bound_us is None:
-        raise OptionError("option lateness = 'none' needs a built-in watermark generator (maxOutOfOrderness)")
+        raise OptionError("option lateness = 'none' needs a built-in watermark generator (maxOutOfOrderness); use that")
     if options.reports:
         _check_reports(strategy, options)
     planning = PlanningRules(
@@ -397,18 +400,20 @@ def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:
     if not options.watermark_rows:
         raise OptionError(
             "option indexing = 'off' needs the exact watermark (read_stream, from_source or "
-            "with_exact_watermark): how far splits drift apart is then known only after reading, and with a plain "
-            "withWatermark drift costs records"
+            "with_exact_watermark): with a plain withWatermark drift, which is then known only after reading, "
+            "costs records; load with read_stream(spark)"
         )
     if options.lateness == "none":
-        raise OptionError("option lateness = 'none' needs event times ahead of reading: not with indexing = 'off'")
+        raise OptionError(
+            "option lateness = 'none' needs event times ahead of reading: not with indexing = 'off'; leave one out"
+        )
     if options.late == "route":
         raise OptionError(
             "option late = 'route' needs event times ahead of reading, so that each late record is counted: not with "
-            "indexing = 'off'"
+            "indexing = 'off'; leave one out"
         )
     if strategy.out_of_orderness_us is None:
         raise OptionError(
             "option indexing = 'off' needs a built-in watermark generator (maxOutOfOrderness): readers report the "
-            "extremes of event times, not each of them"
+            "extremes of event times, not each of them; leave the option out"
         )

@@ -56,7 +56,8 @@ def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
             make_known(spark, name)
     for kind in sources:
         if not (isinstance(kind, type) and issubclass(kind, Source)):
-            raise TypeError(f"register takes classes of sources, not {kind!r}: as in register(spark, MySource)")
+            found = type(kind).__name__
+            raise TypeError(f"register takes classes of sources, not a {found}: as in register(spark, MySource)")
         if not isinstance(kind.name, str):
             raise OptionError(
                 f"{kind.__name__}.name is a property, but a format's name must be known before there is a source: "
@@ -92,7 +93,7 @@ def make_known(spark: SparkSession, format_name: str) -> None:
 def check_session(spark: object, call: str) -> None:
     """Raise `TypeError` for what is no session; `call` is how it is written."""
     if not hasattr(spark, "readStream"):
-        raise TypeError(f"the first argument must be the SparkSession, and is {spark!r}: as in {call}")
+        raise TypeError(f"the first argument must be the SparkSession, and is a {type(spark).__name__}: as in {call}")
 
 
 def checked_name(name: str) -> str:

@@ -175,14 +175,26 @@ class RowShaper:
             if source_timestamps is None:
                 return pa.nulls(batch.num_rows, field.type)
             return pa.array(source_timestamps, mask=source_timestamps == NO_TIMESTAMP).cast(field.type)
-        raise SchemaError(f"the records have no column {field.name!r}; they have {', '.join(batch.schema.names)}")
+        raise SchemaError(
+            f"the records have no column {field.name!r}; they have {', '.join(batch.schema.names)}; let "
+            "Source.schema say what they have"
+        )
 
     def _value(self, batch: pa.RecordBatch, row: int) -> str:
         columns = self.assigner.columns
         if not columns:
             return "the source record timestamp" if columns is not None else "what the timestamp assigner returned"
         one = batch.slice(row, 1)
-        return ", ".join(f"{column} = {_printed(raw_field(one, column)[0])}" for column in columns)
+        values = {column: raw_field(one, column)[0] for column in columns}
+        shown = ", ".join(f"{column} = {_printed(value)}" for column, value in values.items())
+        texts = {column: value.as_py() for column, value in values.items() if pa.types.is_string(value.type)}
+        if any(text is not None and text.lower() == column.lower() for column, text in texts.items()):
+            return f"{shown}, which is a line of names: set option header = true"
+        return (
+            f"{shown}, which is not a time: name a column of times with eventTimeColumn"
+            if any(texts.values())
+            else shown
+        )
 
 
 class FrameOutput(ReaderOutput):
@@ -246,9 +258,11 @@ def _as_type(column: pa.Array, field: pa.Field, *, is_event_time: bool) -> pa.Ar
         first = int(np.argmin(fits | column.is_null().to_numpy(zero_copy_only=False)))
         raise SchemaError(
             f"column {field.name!r} of type {column.type} does not fit {field.type}: {column[first].value} lies beyond "
-            "the times that Spark has"
+            "the times that Spark has; leave the column out of the schema, or read it as a bigint"
         )
     try:
         return column.cast(field.type)
     except pa.ArrowInvalid as error:
-        raise SchemaError(f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}") from None
+        raise SchemaError(
+            f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}; give another schema"
+        ) from None

@@ -105,7 +105,9 @@ def frame_schema(data: pa.Schema, source: str | None, options: FrameOptions) -> 
     if options.include_metadata:
         clash = [column for column in frame.names if column.lower() in METADATA_COLUMNS]
         if clash:
-            raise SchemaError(f"there are columns {clash} already, which includeMetadata would add; read without it")
+            raise SchemaError(
+                f"there are columns {clash} already, which includeMetadata would add; leave includeMetadata out"
+            )
         for column, kind in METADATA_COLUMNS.items():
             frame.add(StructField(column, kind))
     return frame

@@ -27,3 +27,13 @@ def test_an_unknown_key_is_a_key_error_that_reads_as_a_sentence(kind: type[Align
 
 def test_a_duplicate_split_is_a_value_error() -> None:
     assert issubclass(DuplicateSplitError, ValueError)
+
+
+def test_a_long_message_is_broken_between_sentences_and_ends_with_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exceptions, "WIDTH", 40)
+    assert str(AlignmentError("option a = 'b': must be c; give c, or d")) == "option a = 'b': must be c; give c, or d"
+    message = "option a = '10:00: 5': must be one of c and d; leave it out, or give one"
+    assert str(AlignmentError(message)) == "option a = '10:00: 5':\nmust be one of c and d;\nleave it out, or give one"
+    long = str(AlignmentError(f"{'word ' * 20}; give it"))
+    assert max(map(len, long.splitlines())) <= 40
+    assert " ".join(long.split()) == f"{'word ' * 20}; give it"

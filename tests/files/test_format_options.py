@@ -190,7 +190,7 @@ def test_the_schema_of_a_source_in_python_is_that_of_all_columns_in_their_order(
     assert hash(made) == hash(
         FileSource(str(tmp_path), format=CsvFormat(sep=";"), data_schema=schema, columns=("n", "t"))
     )
-    with pytest.raises(SchemaError, match="columns: 'x' not in the data, which has s, n, t"):
+    with pytest.raises(SchemaError, match="columns: 'x' are not in the data; choose among s, n, t"):
         FileSource(str(tmp_path), data_schema=schema, columns=("x",)).schema()
 
 

@@ -122,7 +122,7 @@ def test_a_record_without_a_valid_event_time_fails_is_kept_or_is_dropped(tmp_pat
     options: dict[str, Any] = {"eventTimeColumn": "t"}
     if kind in UNITS:
         options["timestampUnit"] = UNITS[kind]
-    with pytest.raises(InvalidTimestampError, match=f"split 'a', position 1: no valid event time in {told};.*= null"):
+    with pytest.raises(InvalidTimestampError, match=f"split 'a', position 1: no valid event time in {told}.*= null"):
         read_all(tmp_path, **options)
     kept = read_all(tmp_path, invalidTimestamp="null", includeMetadata="true", **options)
     assert micros(kept) == [T0, None]

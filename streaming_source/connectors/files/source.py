@@ -214,7 +214,7 @@ def _chosen_columns(config: FilesConfig) -> pa.Schema:
     missing = [name for name in config.columns if schema.get_field_index(name) < 0]
     if missing:
         raise SchemaError(
-            f"columns: {', '.join(map(repr, missing))} not in the data, which has {', '.join(schema.names)}"
+            f"columns: {', '.join(map(repr, missing))} are not in the data; choose among {', '.join(schema.names)}"
         )
     return pa.schema([schema.field(name) for name in config.columns])
 

@@ -263,7 +263,8 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
         stream = file.filesystem.open_input_file(file.path)
     except FileNotFoundError:
         raise FileGoneError(
-            f"{file.path} is gone: it was deleted after it had been listed and before it was read"
+            f"{file.path} is gone: it was deleted after it had been listed and before it was read. "
+            "Restore it, or set ignoreMissingFiles = true"
         ) from None
     with stream:
         yield stream
@@ -277,7 +278,7 @@ def malformed_as(what: str, fix: str = "") -> Iterator[None]:
     except AlignmentError:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise MalformedDataError(f"{what}: {error}{fix}") from error
+        raise MalformedDataError(f"{what}: {str(error).rstrip('.')}{fix}") from None
 
 
 def readable(path: str, format_name: str) -> AbstractContextManager[None]:
@@ -300,7 +301,8 @@ def times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
 def replaced(planned: FileRows, found: int) -> DataLossError:
     """The error of a file that has fewer rows than were planned."""
     wanted = f"rows {planned.start} to {planned.stop}"
-    return DataLossError(f"{planned.file.path} has {found} rows, but {wanted} were planned: it was replaced")
+    path = planned.file.path
+    return DataLossError(f"{path} has {found} rows, but {wanted} were planned: it was replaced; restore it")
 
 
 def times_of(path: str, batches: Sequence[pa.RecordBatch], assigner: TimestampAssigner) -> Int64Array:
@@ -314,5 +316,5 @@ def times_of(path: str, batches: Sequence[pa.RecordBatch], assigner: TimestampAs
     try:
         parts = [assigner.extract(batch, None).values for batch in batches]
     except pa.ArrowException as error:
-        raise MalformedDataError(f"{path}: its event times cannot be read: {error}") from error
+        raise MalformedDataError(f"{path}: its event times cannot be read: {error}; write it again") from None
     return np.concatenate([np.empty(0, np.int64), *parts])

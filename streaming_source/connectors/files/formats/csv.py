@@ -130,6 +130,10 @@ class CsvFormat(RecordFormat):
     def _said_columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
         return names if self.header else ()
 
+    def _is_of_names(self, text: str, names: Sequence[str]) -> bool:
+        fields = {field.strip(self.quote or None).lower() for field in text.split(self.sep)}
+        return not self.header and not fields.isdisjoint(name.lower() for name in names)
+
     def _count(self, data: bytes) -> int:
         if self.multi_line:
             return len(self._split(data))

@@ -346,5 +346,7 @@ def _codec_of(path: str, compression: str) -> str | None:
     else:
         codec = None if compression == "none" else compression
     if codec is not None and not pa.Codec.is_available(codec):
-        raise MalformedDataError(f"{path} is compressed with {codec}, which this build of pyarrow cannot read")
+        raise MalformedDataError(
+            f"{path} is compressed with {codec}, which this build of pyarrow cannot read; compress it with gzip"
+        )
     return codec

@@ -221,7 +221,9 @@ class ParquetFormat(FileFormat):
                 with malformed_as(f"{path}: cannot be read as Parquet after row {row}"):
                     batch = next(batches, None)
                 if batch is None:
-                    raise MalformedDataError(f"{path}: ends after row {row}, but its footer tells of more rows")
+                    raise MalformedDataError(
+                        f"{path}: ends after row {row}, but its footer tells of more rows; write it again"
+                    )
                 begin, end = max(start - row, 0), min(stop - row, batch.num_rows)
                 if begin < end:
                     yield RecordBlock(conformed(path, batch.slice(begin, end - begin), schema), row + begin)

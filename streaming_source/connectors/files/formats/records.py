@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 _CORRUPT_RECORD: Final = "_corrupt_record"
 _SHOWN: Final = 200
+_KEEP_OR_LEAVE_OUT: Final = (
+    "Option mode = PERMISSIVE keeps such records, null where they cannot be read, DROPMALFORMED leaves them out"
+)
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -305,10 +308,14 @@ class RecordFormat(LineFormat, ABC):
             reason = str(error)
         text = _text(record)
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        return MalformedDataError(
-            f"{path}, record {run.row + number} is malformed: {reason}: {shown!r}. Option mode = PERMISSIVE keeps such "
-            "records, null where they cannot be read, DROPMALFORMED leaves them out"
-        )
+        fix = _KEEP_OR_LEAVE_OUT
+        if run.row + number == 0 and self._is_of_names(text, names):
+            fix = "It is a line of names: set option header = true"
+        return MalformedDataError(f"{path}, record {run.row + number} is malformed: {reason}: {shown!r}. {fix}")
+
+    def _is_of_names(self, text: str, names: Sequence[str]) -> bool:
+        """Whether the text of a first record names columns, and is not meant as one."""
+        return False
 
 
 def _text(record: bytes) -> str:

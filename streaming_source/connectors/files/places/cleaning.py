@@ -93,7 +93,8 @@ def _archive_path(archive: Root, filesystem: fs.FileSystem, root: str) -> str:
     target_system, target = archive.open()
     if not target_system.equals(filesystem):
         raise OptionError(
-            f"sourceArchiveDir {target!r} is on another file system than path {root!r}: files are moved, not copied"
+            f"sourceArchiveDir {target!r} is on another file system than path {root!r}: files are moved, not copied; "
+            "give a directory there"
         )
     below = target[len(root) :] if target == root or target.startswith(f"{root.rstrip('/')}/") else None
     if below is not None and not any(map(is_hidden, filter(None, below.split("/")))):

@@ -161,7 +161,7 @@ def _fixed_part(path: str) -> tuple[str, list[str]]:
     fixed = "/".join(kept[:wild])
     if separator:
         if not fixed:
-            raise OptionError(f"path {without_secrets(path)!r}: a bucket or host cannot be a pattern")
+            raise OptionError(f"path {without_secrets(path)!r}: a bucket or host cannot be a pattern; name it")
         return f"{scheme}://{fixed}", names
     return fixed or ("/" if path.startswith("/") else "."), names
 

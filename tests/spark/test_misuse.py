@@ -1,0 +1,254 @@
+"""What a user sees of a slip: the last line says what to do, no line is too long, and all of it fits a screen."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from streaming_source import (
+    FileSource,
+    WatermarkGenerator,
+    WatermarkStrategy,
+    from_source,
+    read_stream,
+    register,
+    required_delay,
+    with_exact_watermark,
+)
+from tests.spark.support import T0, UTC_US, write_table
+
+LONGEST, SCREEN = 160, 24
+
+NO_SPARK: Any = SimpleNamespace(readStream=None, conf={})
+"""What is wrong is raised before a session is needed."""
+
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
+GOOD = pa.table(
+    {
+        "ts": pa.array([T0], UTC_US),
+        "nothing": pa.array([None], UTC_US),
+        "n": [1],
+        "b": [True],
+        "s": ["somewhere"],
+    }
+)
+NAMED = {"name": "aligned_files"}
+GENERATOR = WatermarkStrategy.for_generator(WatermarkGenerator).with_timestamp_assigner("ts")
+
+
+def load(format_name: str, path: str | None = None, **options: Any) -> None:
+    read_stream(NO_SPARK).format(format_name).options(**options).load(path)
+
+
+def files(**options: Any) -> Callable[[], None]:
+    return lambda: load("aligned_files", "/data", **{"eventTimeColumn": "ts", **options})
+
+
+def kafka(**options: Any) -> Callable[[], None]:
+    return lambda: load("aligned_kafka", **{"kafka.bootstrap.servers": "broker:9092", "subscribe": "a", **options})
+
+
+def of_source(*arguments: Any, **keywords: Any) -> Callable[[], Any]:
+    return lambda: from_source(*arguments, **keywords)
+
+
+SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
+    # options: names
+    "a name is misspelled": (files(maxRowPerTrigger=5), "did you mean maxRowsPerTrigger?"),
+    "a name is near none": (files(zzz=1), "Take one of these, or leave it out"),
+    "CSV's delimiter": (files(fileFormat="csv", delimiter=";"), "it is called sep here"),
+    "CSV's comment": (files(fileFormat="csv", comment="#"), "read fileFormat = text and filter"),
+    "CSV's dateFormat": (files(dateFormat="d.M.y"), "parse them in the query"),
+    "CSV's nanValue": (files(nanValue="-"), "leave it out"),
+    "JSON's lineSep": (files(fileFormat="json", lineSep=";"), "leave it out"),
+    "Parquet's mergeSchema": (files(mergeSchema=True), "option dataSchema, or leave it out"),
+    "modifiedAfter": (files(modifiedAfter="2024-01-01T00:00:00"), "give a narrower path or pathGlobFilter"),
+    "rescuedDataColumn": (files(rescuedDataColumn="_rescued"), "columnNameOfCorruptRecord keeps malformed records"),
+    "Auto Loader's format": (files(**{"cloudFiles.format": "json"}), "it is called fileFormat here"),
+    "Auto Loader's others": (files(**{"cloudFiles.useNotifications": True}), "leave it out, and see docs/files.md"),
+    "Delta's": (files(ignoreChanges=True), "use spark.readStream.format('delta')"),
+    "the checkpoint": (files(checkpointLocation="/cp"), "it is one of writeStream; give it there"),
+    "the watermark": (files(watermark="5 seconds"), "it is called maxOutOfOrderness here"),
+    "an option of another format": (files(sep=";"), "leave it out, or set fileFormat"),
+    # options: values
+    "a duration without a unit": (files(maxOutOfOrderness=5), "such as '5 seconds'"),
+    "a duration of months": (files(idleTimeout="1 month"), "give it in days"),
+    "a duration of nothing": (files(idleTimeout="0 seconds"), "it must be at least 1 microsecond"),
+    "a number below the least": (files(maxRowsPerTrigger=0), "must be at least 1"),
+    "a number in words": (files(maxRowsPerTrigger="many"), "must be a whole number, like 10000"),
+    "yes": (files(bounded="yes"), "must be true or false"),
+    "a choice that there is not": (files(splitBy="hour"), "must be one of directory, file"),
+    "another one": (files(late="ignore"), "must be one of keep, drop, fail"),
+    "a unit that there is not": (files(timestampUnit="minutes"), "must be one of s, ms, us, ns"),
+    "a schema that is none": (files(dataSchema="ts"), "write columns as in t timestamp, n bigint"),
+    "columns twice": (files(columns="a,a"), "must be different names separated by commas, as in a,b"),
+    # options: what goes together
+    "a unit of no column": (files(eventTimeColumn=None, timestampUnit="ms"), "it is the unit of that column; name it"),
+    "a group without a drift": (files(alignmentGroup="a"), "give it as well"),
+    "more at least than at most": (files(maxRowsPerTrigger=1, minRowsPerTrigger=2), "lower it"),
+    "half of TLS": (files(gatewayKey="k.pem"), "give both"),
+    "the future": (files(maxFutureSkew="1 hour"), "filter records from the future in the producer"),
+    "the latest first": (files(latestFirst=True), "give a narrower path or pathGlobFilter"),
+    "files without an index": (files(indexing="off"), "use auto, which takes them from statistics"),
+    "an archive nowhere": (files(cleanSource="archive"), "a directory needs cleanSource = archive"),
+    "a limit of files on logs": (files(maxFilesPerTrigger=1), "limited by maxRowsPerTrigger"),
+    "no event time": (files(eventTimeColumn=None), "with option eventTimeColumn, or give the strategy a timestamp"),
+    "no path": (lambda: load("aligned_files", eventTimeColumn="ts"), "as in .load('/data/flights')"),
+    "no brokers": (lambda: load("aligned_kafka", subscribe="a"), "give the brokers, as in 'host1:9092,host2:9092'"),
+    "no topic": (kafka(subscribe=None), "give exactly one of subscribe, subscribePattern, assign"),
+    "two choices of topics": (kafka(assign='{"a": [0]}'), "give exactly one of subscribe, subscribePattern, assign"),
+    "offsets that are none": (kafka(startingOffsets="begin"), "must be JSON of topics, partitions and numbers, like"),
+    "a setting that is ours": (kafka(**{"kafka.key.deserializer": "x"}), "see option valueFormat"),
+    "no end": (lambda: load("aligned_datagen", bounded=True), "give rowsPerSplit"),
+    # the reader
+    "another format": (lambda: load("parquet", "/data"), "needs register(spark, MySource) first, or from_source"),
+    "no format": (lambda: read_stream(NO_SPARK).load("/data"), "one of aligned_datagen, aligned_files, aligned_kafka"),
+    "watermark rows": (lambda: read_stream(NO_SPARK).option("watermarkRows", True), "leave it out"),
+    "a schema of another type": (lambda: read_stream(NO_SPARK).schema(3), "must be a StructType or text such as"),  # type: ignore[arg-type]
+    "a schema where none is": (lambda: load("aligned_datagen", dataSchema="a int"), "and select columns afterwards"),
+    "a name with a space": (lambda: read_stream(NO_SPARK).name("my logs"), "of letters, digits and underscores"),
+    "no session": (lambda: read_stream("local[2]"), "as in read_stream(spark)"),  # type: ignore[arg-type]
+    # from_source and register
+    "source and strategy swapped": (of_source(NO_SPARK, STRATEGY, FileSource("/data"), "a"), "as in from_source(spark"),
+    "strategy and name swapped": (of_source(NO_SPARK, FileSource("/data"), "a", STRATEGY), "as in from_source(spark"),
+    "the session last": (of_source(FileSource("/data"), STRATEGY, "a", NO_SPARK), "as in from_source(spark"),
+    "a keyword misspelled": (
+        of_source(NO_SPARK, FileSource("/data"), STRATEGY, "a", max_row_per_trigger=5),
+        "did you mean max_rows_per_trigger?",
+    ),
+    "a keyword of the strategy": (
+        of_source(NO_SPARK, FileSource("/data"), STRATEGY, "a", maxDrift="1 minute"),
+        "is part of the watermark_strategy here; set it there",
+    ),
+    "no assigner": (
+        of_source(NO_SPARK, FileSource("/data"), WatermarkStrategy.for_monotonous_timestamps(), "a"),
+        "with option eventTimeColumn, or give the strategy a timestamp assigner",
+    ),
+    "nothing late by a rule of one's own": (
+        of_source(NO_SPARK, FileSource("/data"), GENERATOR, "a", lateness="none"),
+        "needs a built-in watermark generator (maxOutOfOrderness); use that",
+    ),
+    "an object in place of a class": (lambda: register(NO_SPARK, FileSource("/data")), "as in register(spark, "),  # type: ignore[arg-type]
+    "a class without a name": (lambda: register(NO_SPARK, type("Own", (FileSource,), {})), 'write name = "..."'),
+    "the name of another": (lambda: register(NO_SPARK, type("Own", (FileSource,), NAMED)), "choose another name"),
+    # the strategy
+    "an assigner of another type": (lambda: STRATEGY.with_timestamp_assigner(3), "or a function of a batch"),  # type: ignore[arg-type]
+    "a unit of a function": (
+        lambda: STRATEGY.with_timestamp_assigner(lambda batch, _: batch["ts"], unit="ms"),
+        "give its name as well, or no unit",
+    ),
+    "a number of seconds": (lambda: STRATEGY.with_idleness(5), "or as a datetime.timedelta"),  # type: ignore[arg-type]
+    "no group": (lambda: STRATEGY.with_watermark_alignment("", "1 hour"), "must be a name that is not empty"),
+    "a generator of all splits": (lambda: STRATEGY.for_generator(object()), "each split needs one of its own"),  # type: ignore[arg-type]
+    "a delay that is not known": (lambda: required_delay(GENERATOR), "use the exact watermark"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_users_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alignment.exceptions.WIDTH", 110)
+    monkeypatch.setattr("streaming_source.spark.registration.make_known", lambda *_: None)
+
+
+def seen(slip: Callable[[], Any]) -> tuple[list[str], list[str]]:
+    """What stands below the user's own lines; and what of that the library says, to its last line."""
+    try:
+        slip()
+    except Exception as error:
+        lines = "".join(traceback.format_exception_only(error)).splitlines()
+        if isinstance(error, PySparkException):
+            # What Spark adds below: a number, and the plan of the query.
+            end = next((n for n, line in enumerate(lines) if line.startswith(" SQLSTATE: ")), len(lines))
+            lines = lines[:end]
+        ours = ("streaming_source.", "alignment.", "TypeError")
+        return lines, lines[max(n for n, line in enumerate(lines) if line.startswith(ours)) :]
+    raise AssertionError("it was taken without a word")
+
+
+def unclear(slips: Mapping[str, tuple[Callable[[], Any], str]]) -> str:
+    """Those whose message is not as it should be, with the message; for a user to read it as well."""
+    found = []
+    for what, (slip, fix) in slips.items():
+        lines, said = seen(slip)
+        longest = max(map(len, said))
+        if fix not in said[-1] or longest > LONGEST or len(lines) > SCREEN:
+            why = f"{fix!r} must be in the last line; at most {longest} characters a line, {len(lines)} lines"
+            found.append("\n".join([f"--- {what}: {why}", *lines]))
+    return "\n".join(found)
+
+
+def test_the_last_line_of_each_slip_says_what_to_do() -> None:
+    assert len(SLIPS) >= 60
+    assert not unclear(SLIPS)
+
+
+@pytest.mark.spark
+def test_so_does_that_of_a_slip_which_spark_finds(spark: SparkSession, tmp_path: Path) -> None:
+    def folder(name: str, file_name: str, content: str | bytes = b"") -> str:
+        file = tmp_path / name / "a" / file_name
+        file.parent.mkdir(parents=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(tmp_path / name)
+
+    def plain(path: str, **options: Any) -> DataFrame:
+        return spark.readStream.format("aligned_files").options(**{"eventTimeColumn": "ts", **options}).load(path)
+
+    def exact(path: str, **options: Any) -> DataFrame:
+        return read_stream(spark).format("aligned_files").options(**{"eventTimeColumn": "ts", **options}).load(path)
+
+    def run(frame: DataFrame) -> None:
+        checkpoint = str(tmp_path / f"checkpoint-{uuid4().hex}")
+        query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        query.start().awaitTermination()
+
+    write_table(tmp_path / "good" / "a" / "1.parquet", GOOD)
+    good, csv = str(tmp_path / "good"), "ts,n\n2024-01-01T00:00:00Z,1\n"
+    names = {"fileFormat": "csv", "dataSchema": "ts timestamp, n bigint"}
+    broken = folder("broken", "1.parquet", (tmp_path / "good" / "a" / "1.parquet").read_bytes())
+    corrupt = plain(broken)
+    (tmp_path / "broken" / "a" / "1.parquet").write_bytes(b"no Parquet")
+    kept = from_source(spark, FileSource(good), STRATEGY, "one_name")
+    slips: dict[str, tuple[Callable[[], Any], str]] = {
+        "a misspelled option": (lambda: plain(good, eventTimeColum="ts"), "did you mean eventTimeColumn?"),
+        "a path that there is not": (lambda: plain(f"{good}s"), "give an existing directory in option path"),
+        "the same, exactly": (lambda: exact(f"{good}s"), "give an existing directory in option path"),
+        "an empty directory": (lambda: exact(folder("empty", "_unfinished")), "add one, or give readStream a schema"),
+        "another column": (lambda: exact(good, eventTimeColumn="tss"), "did you mean 'ts'?"),
+        "a number without a unit": (lambda: exact(good, eventTimeColumn="n"), "one of s, ms, us, ns"),
+        "a truth as a time": (lambda: exact(good, eventTimeColumn="b"), "ISO-8601 text, or numbers since the epoch"),
+        "text that is no time": (lambda: run(exact(good, eventTimeColumn="s")), "drop leaves them out"),
+        "no time at all": (lambda: run(plain(good, eventTimeColumn="nothing")), "drop leaves them out"),
+        "a header": (lambda: run(exact(folder("csv", "1.csv", csv), **names)), "set option header = true"),
+        "a header as text": (
+            lambda: run(exact(folder("text", "1.csv", csv), fileFormat="csv", dataSchema="ts string, n string")),
+            "set option header = true",
+        ),
+        "a malformed record": (
+            lambda: run(exact(folder("malformed", "1.csv", f"{csv}x,y\n"), header=True, **names)),
+            "DROPMALFORMED leaves them out",
+        ),
+        "a corrupt file": (lambda: run(corrupt), "rename it when it is complete"),
+        "a batch of it": (lambda: spark.read.format("aligned_files").load(good), "option eventTimeColumn"),
+        "a filter before the watermark": (
+            lambda: with_exact_watermark(plain(good).where("n > 0")),
+            "and filter, select and join afterwards",
+        ),
+        "a watermark for a batch": (lambda: with_exact_watermark(spark.range(1)), "leave it out"),
+        "watermark rows alone": (lambda: run(plain(good, watermarkRows=True)), "or leave watermarkRows out"),
+        "two sources of one name": (
+            lambda: kept.join(from_source(spark, FileSource(broken), STRATEGY, "one_name"), "ts"),
+            "give this source another name",
+        ),
+    }
+    found = unclear(slips)
+    print(found)
+    assert not found
