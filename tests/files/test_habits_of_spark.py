@@ -367,6 +367,7 @@ def test_a_zone_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_column_of_text_may_be_named_and_every_column_may_be_null(tmp_path: Path) -> None:
+    assert "value" in data_source(tmp_path, fileFormat="text", eventTimeColumn="value").schema().names
     text(tmp_path / "f", "2024-01-01\n")
     more = {"fileFormat": "text", "eventTimeColumn": "line"}
     assert read_all(tmp_path, **more, dataSchema="line string")["line"].to_pylist() == ["2024-01-01"]

@@ -215,7 +215,7 @@ def _chosen_columns(config: FilesConfig) -> pa.Schema:
 
 def _all_columns(config: FilesConfig) -> pa.Schema:
     """Those that are given, or those of the first file; and those in the names of directories."""
-    given = config.data_schema
+    given = config.format.fixed_schema if config.data_schema is None else config.data_schema
     if given is not None and config.recursive_file_lookup:
         return given
     first: ListedFile | None = None

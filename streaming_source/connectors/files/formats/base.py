@@ -154,6 +154,9 @@ class FileFormat(ABC):
     has_statistics: ClassVar[bool] = False
     """Whether files have bounds of their event times without the time column being read."""
 
+    fixed_schema: ClassVar[pa.Schema | None] = None
+    """Of files that all have the same columns, whatever is in them."""
+
     @property
     def identity(self) -> str:
         """Decides which rows a file has: offsets of one identity mean nothing under another."""
