@@ -72,23 +72,19 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 
     @property
     def name(self) -> str:
-        """See `Source`."""
         return "aligned_files"
 
     @property
     def identity(self) -> str:
-        """See `Source`."""
         place = ",".join(self.root.patterns())
         file_format = self.format.in_zone(self.time_zone or UTC)
         return place if file_format == ParquetFormat() else f"{place}:{file_format.identity}"
 
     @property
     def boundedness(self) -> Boundedness:
-        """See `Source`."""
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
     def in_zone(self, zone: str) -> FileSource:
-        """See `Source`."""
         return self if self.time_zone is not None else replace(self, time_zone=zone)
 
     def for_batch(self) -> FileSource:
@@ -120,7 +116,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return _with_added(self, _chosen_columns(self))
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
-        """See `Source`."""
         return self._enumerator(context, FilesCheckpoint(split_by=self._layout()))
 
     def restore_enumerator(
@@ -171,17 +166,14 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return "file" if by_file else "directory"
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
-        """See `Source`."""
         return FileSplitReader(self.root.open()[0], self.reading, context.schema, self.tolerance)
 
     @property
     def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:
-        """See `Source`."""
         return FileSplitSerializer()
 
     @property
     def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[FilesCheckpoint]:
-        """See `Source`."""
         return FilesCheckpointSerializer()
 
 

@@ -93,7 +93,6 @@ class FileSplit(SourceSplit):
         return (info.mtime_ns or 0) // 1_000_000 != self.modified_ms or self.size not in (None, info.size)
 
     def origin(self) -> FileSplit:
-        """See `SourceSplit`."""
         return FileSplit(self.split_id, modified_ms=self.modified_ms, size=self.size)
 
 
@@ -102,17 +101,14 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
 
     @property
     def version(self) -> int:
-        """See `SimpleVersionedSerializer`."""
         return 1
 
     def serialize(self, value: FileSplit) -> bytes:
-        """See `SimpleVersionedSerializer`."""
         is_directory = value.modified_ms is None
         place = [value.file, value.row, value.files] if is_directory else [value.modified_ms, value.size]
         return json.dumps([value.split_id, value.position, *place], separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> FileSplit:
-        """See `SimpleVersionedSerializer`."""
         _check_version(version, self.version, "splits")
         try:
             split_id, position, *place = json.loads(data)
@@ -144,7 +140,7 @@ class Segment:
     upto
         The last key that belongs here.
     marks
-        Of each file 12 bytes, as `marks.MARK`, in no order.
+        Of each file 12 bytes, as `finished.MARK`, in no order.
     """
 
     upto: OrderKey
@@ -204,11 +200,9 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
 
     @property
     def version(self) -> int:
-        """See `SimpleVersionedSerializer`."""
         return 1
 
     def serialize(self, value: FilesCheckpoint) -> bytes:
-        """See `SimpleVersionedSerializer`."""
         state = {
             "finished": value.finished,
             "forgotten": value.remembered.forgotten,
@@ -222,7 +216,6 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
         return json.dumps(known, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> FilesCheckpoint:
-        """See `SimpleVersionedSerializer`."""
         _check_version(version, self.version, "enumerator")
         try:
             state = json.loads(data)

@@ -11,8 +11,7 @@ import numpy as np
 
 from streaming_source.connectors.files.config import FileOrder
 from streaming_source.connectors.files.finite.backlog import WaitingFile
-from streaming_source.connectors.files.finite.finished import FinishedFiles
-from streaming_source.connectors.files.finite.marks import Known, Marks, MarkSet, marks_of
+from streaming_source.connectors.files.finite.finished import FinishedFiles, Known, Marks, MarkSet, marks_of
 from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, name_ten
 from streaming_source.connectors.files.split import OrderKey

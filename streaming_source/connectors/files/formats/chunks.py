@@ -1,4 +1,4 @@
-"""Formats whose files are a sequence of chunks that can be read one by one: stripes of ORC, batches of Arrow."""
+"""Formats whose files are chunks that can be read one by one: stripes of ORC, batches of Arrow, groups of Parquet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import ipc, orc
+from pyarrow import ipc
 
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
@@ -60,6 +60,10 @@ class ChunkedFile(ABC):
     def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
         """The chunks from number `first` on (from 0 where the file does not seek), with at least these columns."""
 
+    def place_of(self, row: int) -> Place:
+        """A place at or before a row, where no other is known."""
+        return Place(0, 0)
+
 
 class ChunkedFormat(FileFormat):
     """Blocks are chunks; without statistics, so that their time column is read to describe them."""
@@ -70,14 +74,12 @@ class ChunkedFormat(FileFormat):
     def _opened(self, file: StoredFile) -> AbstractContextManager[ChunkedFile]: ...
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
-        """See `FileFormat`."""
         with self._opened(file) as chunked:
             schema = chunked.schema.remove_metadata()
         check_distinct(file.path, schema.names)
         return schema
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
-        """See `FileFormat`."""
         found = BlockList()
         with self._opened(file) as chunked:
             check_columns(file.path, chunked.schema, schema)
@@ -89,11 +91,9 @@ class ChunkedFormat(FileFormat):
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         """See `FileFormat`. Reads only the columns that the assigner needs, of the chunks in question."""
         with self._opened(rows.file) as chunked:
-            batches = [batch for _, batch in self._rows(rows, chunked, times_alone(schema, assigner))]
-        return times_of(rows.file.path, batches, assigner)
+            return self._times(rows, chunked, schema, assigner)
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
-        """See `FileFormat`."""
         with self._opened(rows.file) as chunked:
             check_columns(rows.file.path, chunked.schema, schema)
             for row, batch in self._rows(rows, chunked, schema):
@@ -102,10 +102,16 @@ class ChunkedFormat(FileFormat):
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
+    def _times(
+        self, rows: FileRows, chunked: ChunkedFile, schema: pa.Schema, assigner: TimestampAssigner
+    ) -> npt.NDArray[np.int64]:
+        batches = [batch for _, batch in self._rows(rows, chunked, times_alone(schema, assigner))]
+        return times_of(rows.file.path, batches, assigner)
+
     def _rows(self, rows: FileRows, chunked: ChunkedFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
         """`(row, batch)` of the rows that are wanted."""
         after = 0
-        for row, batch in self._numbered(rows.file.path, chunked, schema, rows.place or Place(0, 0)):
+        for row, batch in self._numbered(rows.file.path, chunked, schema, rows.place or chunked.place_of(rows.start)):
             after = row + batch.num_rows
             begin, end = max(rows.start - row, 0), min(rows.stop - row, batch.num_rows)
             if begin < end:
@@ -150,6 +156,8 @@ class OrcFormat(ChunkedFormat):
 
 class _OrcFile(ChunkedFile):
     def __init__(self, stream: pa.NativeFile) -> None:
+        from pyarrow import orc
+
         self._file = orc.ORCFile(stream)
         self.schema = pa.schema([field.with_type(_in_micros(field.type)) for field in self._file.schema])
 

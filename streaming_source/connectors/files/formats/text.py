@@ -28,7 +28,6 @@ class TextFormat(LineFormat):
     fixed_schema: ClassVar[pa.Schema | None] = _SCHEMA
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
-        """See `FileFormat`."""
         return _SCHEMA
 
     def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:

@@ -20,18 +20,7 @@ from streaming_source.exceptions import OptionError
 __all__ = ["TimePattern", "are_times", "inferred", "may_be_time", "raw_field", "time_pattern", "typed"]
 
 _MONTHS: Final = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
+    "January February March April May June July August September October November December".split()  # noqa: SIM905
 )
 _ONE_OR_TWO: Final = r"\d{1,2}"
 _TWO: Final = r"\d{2}"

@@ -25,17 +25,6 @@ class Cleaner:
     Doing it twice is as good as once: a file that is gone is done. One that cannot be moved or deleted is
     logged, and left to the next start.
 
-    Parameters
-    ----------
-    what
-        `archive` or `delete`.
-    archive
-        Where files are moved, under their paths below the root.
-    filesystem, root
-        Where the files are.
-    map_on_workers
-        Does several at once.
-
     Raises
     ------
     OptionError

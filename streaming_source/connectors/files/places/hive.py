@@ -106,15 +106,12 @@ class PartitionedFormat(FileFormat):
         return self.of_files.schema_of(file)
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
-        """See `FileFormat`."""
         return self.of_files.describe(file, *self._of_file(file, schema, assigner), indexing)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
-        """See `FileFormat`."""
         return self.of_files.event_times(rows, *self._of_file(rows.file, schema, assigner))
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
-        """See `FileFormat`."""
         named = self._named(rows.file, schema)
         if not named:
             yield from self.of_files.read_rows(rows, schema)

@@ -17,26 +17,12 @@ from streaming_source.exceptions import OptionError, PathNotFoundError
 
 __all__ = ["NO_STORAGE_OPTIONS", "Root", "StorageOptions", "repr_without_secrets", "without_secrets"]
 
-_BOOLEANS: Final = frozenset(
-    [
-        "allow_bucket_creation",
-        "allow_bucket_deletion",
-        "allow_delayed_open",
-        "anonymous",
-        "background_writes",
-        "check_directory_existence_before_creation",
-        "force_virtual_addressing",
-    ]
+_BOOLEANS: Final = re.compile(
+    "allow_bucket_(creation|deletion)|allow_delayed_open|anonymous|background_writes|force_virtual_addressing|"
+    "check_directory_existence_before_creation"
 )
-_NUMBERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "buffer_size": int,
-    "connect_timeout": float,
-    "default_block_size": int,
-    "load_frequency": int,
-    "port": int,
-    "replication": int,
-    "request_timeout": float,
-}
+_WHOLE_NUMBERS: Final = re.compile("buffer_size|default_block_size|load_frequency|port|replication")
+_NUMBERS: Final = re.compile("(connect|request)_timeout")
 _EXAMPLES: Final = {
     "S3FileSystem": "access_key",
     "GcsFileSystem": "access_token",
@@ -204,13 +190,13 @@ def _made(scheme: str, kind: Callable[..., fs.FileSystem], arguments: dict[str, 
 
 
 def _value(name: str, text: str) -> Any:
-    if name in _BOOLEANS:
+    if _BOOLEANS.fullmatch(name):
         if text.lower() not in ("true", "false"):
             raise OptionError(f"option storage.{name}: must be true or false")
         return text.lower() == "true"
-    if name in _NUMBERS:
+    if _WHOLE_NUMBERS.fullmatch(name) or _NUMBERS.fullmatch(name):
         try:
-            return _NUMBERS[name](text)
+            return float(text) if _NUMBERS.fullmatch(name) else int(text)
         except ValueError:
             raise OptionError(f"option storage.{name}: must be a number") from None
     return text
