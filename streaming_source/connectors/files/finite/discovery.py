@@ -99,7 +99,8 @@ class FileDiscovery:
         for files in self._portions(directories, found):
             of_files = marks_of(files, by_name=self.by_name)
             known_as = known.match(of_files)
-            if is_first and len(finished):
+            # A name alone does not say that this very file was read: it is not cleaned.
+            if is_first and len(finished) and not self.by_name:
                 there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
                 found.finished += [files[i].relative_path for i in there.tolist()]
             interesting = np.flatnonzero(known_as != Known.SAME)
