@@ -36,18 +36,9 @@ class Found:
 class DirectoryDiscovery:
     """Each directory is a split, its files in order of their names.
 
-    Attributes
-    ----------
-    describe
-        The blocks of files; None in place of one that the source goes on without.
-    reached
-        Of each split at a restart the name of the file that was reached; files before it are read.
-    read
-        How many files of each split were read then.
-    fully_read
-        Splits of which the file that was reached is among them.
-    finished
-        Splits that are read to their end.
+    At a restart a split has `reached` a file: those before it are read, so many as `read` says, and it too where the
+    split is `fully_read`. `finished` ones are read to their end. Of a file that the source goes on without `describe`
+    gives None.
     """
 
     describe: Callable[[list[ListedFile]], list[FileBlocks | None]]

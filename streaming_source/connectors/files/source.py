@@ -61,13 +61,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> FileSource:
-        """From parsed values of `options`.
-
-        Raises
-        ------
-        OptionError
-            If there is no path, or options contradict each other.
-        """
+        """From parsed values of `options`."""
         return cls(**files_arguments(values))
 
     @property

@@ -133,15 +133,7 @@ def _check_types(split: FileSplit) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Finished files whose keys are at or before `upto`, and after that of the segment before.
-
-    Attributes
-    ----------
-    upto
-        The last key that belongs here.
-    marks
-        Of each file 12 bytes, as `finished.MARK`, in no order.
-    """
+    """Finished files, 12 bytes each (see `finished.MARK`), with keys after the segment before and at most `upto`."""
 
     upto: OrderKey
     marks: bytes
@@ -151,14 +143,8 @@ class Segment:
 class Remembered:
     """The finished files of an offset.
 
-    Attributes
-    ----------
-    forgotten
-        Files up to this key are ignored, unless they are in work; None while nothing was forgotten.
-    segments
-        The finished files after that, in order of keys.
-    log
-        Where they are written down instead: the log's id, and the last state that it has an entry of.
+    Files up to the key `forgotten` are ignored, unless they are in work. Those after it are in `segments`, in order of
+    keys; or they are written down in a `log`, of which this is the id, and the last state that it has an entry of.
     """
 
     forgotten: OrderKey | None = None
@@ -172,15 +158,12 @@ class FilesCheckpoint:
 
     Attributes
     ----------
-    finished
-        Ids of finished splits, sorted, where splits are directories.
-    remembered
-        The finished ones, where splits are files.
+    finished, remembered
+        Ids of finished splits, sorted, where splits are directories; the finished ones, where they are files.
     until_ms
         Of a bounded source: files modified after this were not there at its start; None before that.
     latest_us
-        Where files are read in the order of their names or modification times: latest event time in those that were
-        begun; None before any.
+        By name or modification time: latest event time in the files that were begun; None before any.
     split_by
         What a split is.
     """

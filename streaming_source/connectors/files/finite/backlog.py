@@ -39,15 +39,7 @@ def order_key(file: ListedFile, order: FileOrder) -> OrderKey:
 
 @dataclass(frozen=True, slots=True)
 class WaitingFile:
-    """A file that is known, and the event times in it, where its turn depends on them.
-
-    Attributes
-    ----------
-    file
-        As it was listed.
-    blocks
-        None where it is not described yet.
-    """
+    """A file as it was listed, and its blocks where its turn depends on them; None if it is not described yet."""
 
     file: ListedFile
     blocks: FileBlocks | None = None
@@ -85,18 +77,9 @@ class WaitingFile:
 class Backlog:
     """Waiting files in the order of their turns, packed: about 100 bytes a file beside its path.
 
-    Files whose order is by event time and that have no valid one come first: they hold nothing back, and are not held.
+    By event time the earliest in each counts; those that have no valid one come first: they hold nothing back, and are
+    not held. There `lowest` may be `width_ms` below the oldest file: the wider, the less is kept.
 
-    Parameters
-    ----------
-    order
-        `eventTime`: by the earliest event time in each; `name`: by path below the root; `modificationTime`: by that,
-        and then by path.
-    width_ms
-        Of files by event time, how far below the oldest one `lowest` may be: the wider, the less is kept.
-
-    Notes
-    -----
     With n files waiting, adding one, taking the next one and `lowest` cost O(log n).
     """
 
@@ -177,16 +160,8 @@ class Backlog:
 class FilesInWork:
     """Files by their splits, as long as they are in work.
 
-    Parameters
-    ----------
-    max_files
-        How many there are room for.
-    max_bytes
-        What they may add to an offset: where paths are long there is room for fewer.
-
-    Notes
-    -----
-    Room is advice: where nothing could be read otherwise, files are taken in beyond it, which is logged once.
+    There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset. Room is
+    advice: where nothing could be read otherwise, files are taken in beyond it, which is logged once.
     """
 
     def __init__(self, max_files: int, max_bytes: int) -> None:

@@ -149,14 +149,7 @@ class FinishedFiles(ABC):
     def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
         """The part of a state's offset, after all that was added is in it or written down.
 
-        Parameters
-        ----------
-        checkpoint_id
-            Number of the state.
-        lowest_waiting
-            No file that waits has a lower key; None if none waits. It is not forgotten, or a restart would miss it.
-        newest_ms
-            When the newest file was modified.
+        No file that waits has a key below `lowest_waiting`: that is not forgotten, or a restart would miss it.
         """
 
 

@@ -226,15 +226,7 @@ class FileFormat(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What a source goes on without.
-
-    Attributes
-    ----------
-    missing
-        Files that are gone.
-    corrupt
-        Files that cannot be read, or from where they cannot be read on.
-    """
+    """What a source goes on without: `missing` files, and `corrupt` ones, or the rest of one that breaks."""
 
     missing: bool = False
     corrupt: bool = False

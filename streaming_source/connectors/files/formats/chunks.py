@@ -43,15 +43,7 @@ __all__ = ["ArrowFormat", "ChunkedFile", "ChunkedFormat", "OrcFormat"]
 
 
 class ChunkedFile(ABC):
-    """An open file.
-
-    Attributes
-    ----------
-    schema
-        Its columns.
-    seeks
-        Whether a chunk can be read without those before it.
-    """
+    """An open file with its columns. Where it seeks, a chunk can be read without those before it."""
 
     schema: pa.Schema
     seeks: bool = True

@@ -65,14 +65,8 @@ def line_ends(data: bytes) -> npt.NDArray[np.int64]:
 class LineFile:
     """An open file, run of records by run of records.
 
-    Parameters
-    ----------
-    stream
-        Its bytes, in UTF-8 and not compressed.
-    end_of_records
-        `bytes -> where the last whole record in them ends`, 0 for no whole one.
-    block_bytes
-        Bytes of a run, unless a single record is longer.
+    Its bytes are in UTF-8 and not compressed. `end_of_records` says where the last whole record in some bytes ends, 0
+    for no whole one. A run has `block_bytes`, unless a single record is longer.
     """
 
     def __init__(

@@ -55,17 +55,9 @@ _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
 class TimePattern:
     """How times are written.
 
-    Attributes
-    ----------
-    text
-        In Java's letters: `yyyy-MM-dd HH:mm:ss.SSS`; `'...'` is as it stands, `[...]` may be missing.
-    grammar
-        The same as a regular expression with a group for each field.
-    two_digit_year
-        Whether years are those from 2000 to 2099, written as two digits.
+    `text` is in Java's letters: `yyyy-MM-dd HH:mm:ss.SSS`; `'...'` is as it stands, `[...]` may be missing. `grammar`
+    is the same as a regular expression with a group for each field. Years of two digits are those from 2000 to 2099.
 
-    Notes
-    -----
     Fields that are not written are those of 1970-01-01T00:00:00. Names are English. Upper and lower case are the same.
     """
 

@@ -34,13 +34,7 @@ _KNOWN_TO_ARROW: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hd
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Arguments of a file system: keys, endpoints, regions. They show nowhere.
-
-    Attributes
-    ----------
-    values
-        Names and values, as text.
-    """
+    """Arguments of a file system as text: keys, endpoints, regions. They show nowhere."""
 
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -65,15 +59,7 @@ NO_STORAGE_OPTIONS: Final = StorageOptions()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Root:
-    """A place: a local path, or a URI of any file system that pyarrow opens, by itself or through `fsspec`.
-
-    Attributes
-    ----------
-    uri
-        The path or URI.
-    storage
-        Arguments of the file system.
-    """
+    """A place: a local path, or a URI of any file system that pyarrow opens, by itself or through `fsspec`."""
 
     uri: str
     storage: StorageOptions = NO_STORAGE_OPTIONS
