@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -49,8 +50,11 @@ class ChunkedFile(ABC):
     seeks: bool = True
 
     @abstractmethod
-    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
-        """The chunks from number `first` on (from 0 where the file does not seek), with at least these columns."""
+    def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
+        """The chunks from number `first` on (from 0 where the file does not seek), with at least these columns.
+
+        What comes after the row `stop_row` of the file may be left out.
+        """
 
     def place_of(self, row: int) -> Place:
         """A place at or before a row, where no other is known."""
@@ -76,7 +80,7 @@ class ChunkedFormat(FileFormat):
         with self._opened(file) as chunked:
             check_columns(file.path, chunked.schema, schema)
             times = times_alone(schema, assigner)
-            for number, (_, batch) in enumerate(self._numbered(file.path, chunked, times, Place(0, 0))):
+            for number, (_, batch) in enumerate(self._numbered(file.path, chunked, times, Place(0, 0), sys.maxsize)):
                 found.add(times_of(file.path, [batch], assigner), number)
             return found.blocks(chunked.schema.names, with_places=chunked.seeks, one_range=not chunked.seeks)
 
@@ -103,7 +107,8 @@ class ChunkedFormat(FileFormat):
     def _rows(self, rows: FileRows, chunked: ChunkedFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
         """`(row, batch)` of the rows that are wanted."""
         after = 0
-        for row, batch in self._numbered(rows.file.path, chunked, schema, rows.place or chunked.place_of(rows.start)):
+        place = rows.place or chunked.place_of(rows.start)
+        for row, batch in self._numbered(rows.file.path, chunked, schema, place, rows.stop):
             after = row + batch.num_rows
             begin, end = max(rows.start - row, 0), min(rows.stop - row, batch.num_rows)
             if begin < end:
@@ -114,13 +119,13 @@ class ChunkedFormat(FileFormat):
             raise replaced(rows, after)
 
     def _numbered(
-        self, path: str, chunked: ChunkedFile, schema: pa.Schema, place: Place
+        self, path: str, chunked: ChunkedFile, schema: pa.Schema, place: Place, stop_row: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """`(row, chunk)` from a place on, with exactly these columns."""
         # One at least, from which the rows are counted.
         columns = own_columns(chunked.schema.names, schema.names) or chunked.schema.names[:1]
         row, first = place if chunked.seeks else Place(0, 0)
-        chunks = chunked.chunks(columns, first)
+        chunks = chunked.chunks(columns, first, stop_row)
         while True:
             with malformed_as(f"{path}: cannot be read as {self.name} after row {row}"):
                 chunk = next(chunks, None)
@@ -153,7 +158,7 @@ class _OrcFile(ChunkedFile):
         self._file = orc.ORCFile(stream)
         self.schema = pa.schema([field.with_type(_in_micros(field.type)) for field in self._file.schema])
 
-    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
+    def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         for stripe in range(first, self._file.nstripes):
             chunk = self._file.read_stripe(stripe, columns=list(columns))
             arrays = [array.cast(_in_micros(array.type), safe=False) for array in chunk.columns]
@@ -196,7 +201,7 @@ class _ArrowFile(ChunkedFile):
         self._stream = stream
         self.schema = ipc.open_file(stream).schema
 
-    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
+    def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         file = ipc.open_file(self._stream, options=_only(columns, self.schema))
         for number in range(first, file.num_record_batches):
             yield _checked(file.get_batch(number))
@@ -209,7 +214,7 @@ class _ArrowStream(ChunkedFile):
         self._stream = stream
         self.schema = ipc.open_stream(stream).schema
 
-    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
+    def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         self._stream.seek(0)
         for batch in ipc.open_stream(self._stream, options=_only(columns, self.schema)):
             yield _checked(batch)

@@ -60,10 +60,19 @@ class ParquetFooter(ChunkedFile):
             raise self._contradiction(f"{self._footer.num_rows} rows in all, and in its row groups {shown}")
         self._counts: list[int] = counts
 
-    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
-        """See `ChunkedFile`. The rows from that row group on, a batch at a time."""
-        for group in range(first, self._footer.num_row_groups):
-            yield from self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns)
+    def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
+        """See `ChunkedFile`. From that row group on, small ones together."""
+        groups: list[int] = []
+        unread = 0
+        for group, begin, rows in self.groups():
+            if group >= first and begin < stop_row:
+                groups.append(group)
+                unread += rows
+            if unread >= BATCH_ROWS:
+                yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
+                groups, unread = [], 0
+        if groups:
+            yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
 
     def place_of(self, row: int) -> Place:
         return next((Place(first, group) for group, first, rows in self.groups() if first + rows > row), Place(0, 0))
