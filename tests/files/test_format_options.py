@@ -257,11 +257,11 @@ def test_a_schema_may_be_given_as_an_option_and_is_that_of_all_columns(tmp_path:
     assert table.column("_corrupt_record").to_pylist() == [None, "broken"]
 
 
-def test_a_query_of_parquet_loads_no_other_format() -> None:
+def test_a_query_of_parquet_loads_no_format_of_lines_and_no_orc() -> None:
     code = (
         "import sys; from streaming_source.connectors.files import FileSource, formats; FileSource('/data/in');"
         "modules = {kind: formats.__name__ + '.' + name for kind, name in formats.FORMAT_MODULES.items()};"
-        "print(*[kind for kind, module in modules.items() if module in sys.modules])"
+        "print(*[kind for kind, module in modules.items() if module in sys.modules], 'pyarrow.orc' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["ParquetFormat"]
+    assert done.stdout.split() == ["ParquetFormat", "ArrowFormat", "OrcFormat", "False"]

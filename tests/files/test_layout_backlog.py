@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files.config import FileOrder
-from streaming_source.connectors.files.finite.backlog import Backlog, WaitingFile, order_key
-from streaming_source.connectors.files.finite.in_work import FilesInWork
-from streaming_source.connectors.files.finite.marks import Known, MarkSet, marks_of
+from streaming_source.connectors.files.finite.backlog import Backlog, FilesInWork, WaitingFile, order_key
+from streaming_source.connectors.files.finite.finished import Known, MarkSet, marks_of
 from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.places.listing import ListedFile
 

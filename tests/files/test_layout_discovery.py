@@ -278,8 +278,8 @@ def test_columns_in_names_are_read_beside_those_of_the_files(tmp_path: Path, spl
             {"t": stamps(day, day + 1), "n": [day, day], "region": ["?", "?"]},
         )
     options = {"eventTimeColumn": "t", "splitBy": split_by, "indexing": indexing}
-    for read in (read_all, read_batch):
-        table = read(tmp_path, **options)
+    for read, path in ((read_all, tmp_path), (read_batch, tmp_path), (read_all, tmp_path / "day=*" / "*")):
+        table = read(path, **options)
         assert table.schema.field("day").type == pa.date32()
         found = [(str(row["day"]), row["region"], row["n"]) for row in table.to_pylist()]
         assert sorted(found) == [("2024-01-01", "eu", 1)] * 2 + [("2024-01-02", "us", 2)] * 2

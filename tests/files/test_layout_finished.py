@@ -16,8 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from streaming_source.connectors.files.config import FileOrder
 from streaming_source.connectors.files.finite import state_log
 from streaming_source.connectors.files.finite.backlog import order_key
-from streaming_source.connectors.files.finite.finished import FinishedFiles, RecentFiles
-from streaming_source.connectors.files.finite.marks import Known, MarkSet, marks_of
+from streaming_source.connectors.files.finite.finished import FinishedFiles, Known, MarkSet, RecentFiles, marks_of
 from streaming_source.connectors.files.finite.state_log import LoggedFiles
 from streaming_source.connectors.files.places.listing import ListedFile
 from streaming_source.connectors.files.places.storage import Root

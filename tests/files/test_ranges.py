@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming_source.connectors.files.formats import Place
+from streaming_source.connectors.files.formats import FileBlocks, Place
 from streaming_source.connectors.files.log import LoggedFile, cut_ranges
 
 blocks_of_a_file = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -16,7 +17,9 @@ def logged(files: list[list[int]], *, one_range: bool) -> list[LoggedFile]:
     for number, blocks in enumerate(files):
         places = None if one_range else tuple(100 * (i + 1) for i in range(len(blocks)))
         position = log[-1].end if log else 0
-        log.append(LoggedFile(f"f{number}", f"/f{number}", position, tuple(blocks), number, places, one_range))
+        rows = np.array(blocks, np.int64)
+        described = FileBlocks(rows, rows, rows, places, one_range)
+        log.append(LoggedFile(f"f{number}", f"/f{number}", position, described, number))
     return log
 
 
@@ -39,7 +42,7 @@ def test_a_range_begins_at_the_block_of_its_first_row(
     by_path = {file.path: file for file in log}
     for ranges, _ in cut_ranges(log, start, stop, rows_per_range):
         for part in ranges:
-            expected = place_by_counting(by_path[part.path].group_rows, part.start)
+            expected = place_by_counting(tuple(by_path[part.path].blocks.rows.tolist()), part.start)
             assert part.place == by_path[part.path].place_of(part.start) == expected
 
 

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 
 
 def test_the_page_of_options_is_the_one_that_the_code_gives() -> None:
     written = runpy.run_path(str(DOCS / "make_options.py"))["page"]()
     assert (DOCS / "options.md").read_text(encoding="utf-8") == written, "run: python docs/make_options.py"
+
+
+def test_each_row_of_parity_is_shown_by_a_test_and_says_why_or_by_how_much() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in (DOCS / "parity.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ") and not line.startswith("| scenario")
+    ]
+    assert rows
+    for row in rows:
+        scenario, verdict, shown = row[0], row[3], row[-1]
+        assert re.match(r"same$|(better|other|worse): .", verdict), scenario
+        assert not verdict.startswith("better") or re.search(r"\d|figure", verdict), scenario
+        for file, test in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", shown):
+            source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert not test or f"def {test}(" in source, f"{scenario}: {file} has no {test}"

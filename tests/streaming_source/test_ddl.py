@@ -38,6 +38,7 @@ def test_types_are_written_as_in_spark() -> None:
         ("t int; n int", "a name or a type is expected where '; n int' stands"),
         ("t int, t string", "more than one column of the name t"),
         ("t array int", "'<' is expected where 'int' stands"),
+        ("t map<int, string>", "a type is expected where 'map<int, string>' stands"),
         ("t struct<x int", "'>' is expected where 'its end' stands"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Directories and files as splits, in any of several formats. Formats other than Parquet load when they are used."""
+"""Directories and files as splits, in any of several formats. Those of lines load when they are used."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import pyarrow as pa
 
 from alignment.durations import parse_duration_us
-from alignment.iso8601 import parse_iso8601
 from alignment.zones import UTC
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import (
@@ -27,7 +26,7 @@ from streaming_source.api.options import (
 from streaming_source.connectors.files.foreign_options import FOREIGN_OPTIONS
 from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, Tolerance, format_of
 from streaming_source.connectors.files.places.hive import PartitionedFormat
-from streaming_source.connectors.files.places.selection import Selection, split_paths
+from streaming_source.connectors.files.places.selection import Selection, modified_ms, split_paths
 from streaming_source.connectors.files.places.storage import (
     NO_STORAGE_OPTIONS,
     Root,
@@ -72,15 +71,8 @@ def _any_text(name: str, value: str) -> str:
 
 def _time(name: str, value: str) -> str:
     """ISO-8601 text, whose zone is not known yet."""
-    _milliseconds(name, value, UTC)
+    modified_ms(name, value, UTC)
     return value
-
-
-def _milliseconds(name: str, value: str, zone: str) -> int:
-    micros, valid = parse_iso8601(pa.array([value]), zone)
-    if not valid[0]:
-        raise OptionError(f"option {name} = {value!r}: must be a time such as 2024-01-31T00:00:00")
-    return int(micros[0]) // 1000
 
 
 def _names(name: str, value: str) -> tuple[str, ...]:
@@ -368,10 +360,9 @@ class FilesConfig:
     @property
     def root(self) -> Selection:
         """Which files there are."""
-        after, before = (
-            None if text is None else _milliseconds(name, text, self.time_zone or UTC)
-            for name, text in (("modifiedAfter", self.modified_after), ("modifiedBefore", self.modified_before))
-        )
+        zone = self.time_zone or UTC
+        after = modified_ms("modifiedAfter", self.modified_after, zone)
+        before = modified_ms("modifiedBefore", self.modified_before, zone)
         return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter, after, before)
 
     @property

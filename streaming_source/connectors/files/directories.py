@@ -36,18 +36,9 @@ class Found:
 class DirectoryDiscovery:
     """Each directory is a split, its files in order of their names.
 
-    Attributes
-    ----------
-    describe
-        The blocks of files; None in place of one that the source goes on without.
-    reached
-        Of each split at a restart the name of the file that was reached; files before it are read.
-    read
-        How many files of each split were read then.
-    fully_read
-        Splits of which the file that was reached is among them.
-    finished
-        Splits that are read to their end.
+    At a restart a split has `reached` a file: those before it are read, so many as `read` says, and it too where the
+    split is `fully_read`. `finished` ones are read to their end. Of a file that the source goes on without `describe`
+    gives None.
     """
 
     describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
@@ -111,13 +102,7 @@ def _split_of(file: ListedFile) -> str:
 
 
 class DirectoryEnumerator(FileSplitEnumerator):
-    """Assigns each directory as soon as it is found, and indexes its files as they come.
-
-    Parameters
-    ----------
-    config, context, checkpoint
-        See `FileSplitEnumerator`.
-    """
+    """Assigns each directory as soon as it is found, and indexes its files as they come."""
 
     def __init__(
         self, config: FilesConfig, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
@@ -133,7 +118,6 @@ class DirectoryEnumerator(FileSplitEnumerator):
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """See `SplitEnumerator`."""
         restored = self._restored.items()
         discovery = DirectoryDiscovery(
             self._describe_all,
@@ -176,8 +160,8 @@ class DirectoryEnumerator(FileSplitEnumerator):
         read = (restored.row or 0) if file.name == restored.file else 0
         position = log.files[-1].end if log.files else restored.position - read
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
-        logged = LoggedFile.of(file.name, self._path(file.relative_path), position, blocks, number)
-        self._add_log(split_id, logged, blocks, read)
+        logged = LoggedFile(file.name, self._path(file.relative_path), position, blocks, number)
+        self._add_log(split_id, logged, read)
         if self._cleaner is not None:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
 
@@ -192,7 +176,6 @@ class DirectoryEnumerator(FileSplitEnumerator):
     # ---- SplitEnumerator ---------------------------------------------------------------------------------------------
 
     def split_at(self, split_id: str, position: int) -> FileSplit:
-        """See `SplitEnumerator`."""
         self._positions[split_id] = position
         log = self._logs.get(split_id)
         file = log.locate(position) if log else None
@@ -202,12 +185,10 @@ class DirectoryEnumerator(FileSplitEnumerator):
         return FileSplit(split_id, position, file.name, row, file.number)
 
     def finish_split(self, split_id: str) -> None:
-        """See `SplitEnumerator`."""
         super().finish_split(split_id)
         self._finished.add(split_id)
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
-        """See `SplitEnumerator`."""
         self._left.clear()
         for split_id, latest in self._latest_in.items():
             begins, position = list(latest), self._positions.get(split_id, 0)
@@ -221,7 +202,6 @@ class DirectoryEnumerator(FileSplitEnumerator):
         return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms)
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
-        """The files between two states of a split, from the file system."""
         log = FileLog()
         position = start.position - (start.row or 0)
         for name in names_in(self._config.root, end.split_id):
@@ -229,7 +209,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
             if name < start.file or (name == start.file and start.row is None) or name > end.file:
                 continue
             path = self._path(end.split_id, name)
-            log.append(LoggedFile.of(name, path, position, self._describe_or_nothing(path)))
+            log.append(LoggedFile(name, path, position, self._describe_or_nothing(path)))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None
         as_planned = (

@@ -33,17 +33,7 @@ T = TypeVar("T")
 
 
 class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[FileSplit, FilesCheckpoint]):
-    """Finds the files of a source and indexes their event times.
-
-    Parameters
-    ----------
-    config
-        Of the source.
-    context
-        The planner that hosts this.
-    checkpoint
-        Of the offset at a restart.
-    """
+    """Finds the files of a source and indexes their event times."""
 
     def __init__(
         self, config: FilesConfig, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
@@ -74,14 +64,12 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._beside: set[str] = set()
 
     def restore_splits(self, splits: Sequence[FileSplit]) -> None:
-        """See `SplitEnumerator`."""
         self._restored = {split.split_id: split for split in splits}
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         """See `SplitEnumerator`. Splits are assigned when it is their turn, and not on request."""
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `SplitEnumerator`."""
         file = self._logs[split_id].locate(start)
         assert file is not None, "only records of indexed blocks are queried"
         first = start - file.position
@@ -93,7 +81,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         return np.full(stop - start, self._latest_in[split_id][start])
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
-        """See `SplitEnumerator`."""
         log = self._logs.get(end.split_id) or self._left.get(end.split_id)
         if log is None or not log.covers(start.position, end.position):
             log = self._rebuild(start, end)
@@ -103,7 +90,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         return [SplitRange(replace(start, ranges=ranges), rows) for ranges, rows in parts]
 
     def finish_split(self, split_id: str) -> None:
-        """See `SplitEnumerator`."""
         log = self._logs.pop(split_id, None)
         if log is not None:
             self._left[split_id] = log
@@ -111,7 +97,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._latest_in.pop(split_id, None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """See `SplitEnumerator`."""
         if self._cleaner is not None:
             self._cleaner.commit(checkpoint_id)
 
@@ -192,10 +177,10 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         readers = sorted(self._context.registered_readers())
         return readers[zlib.crc32(split_id.encode()) % len(readers)]
 
-    def _add_log(self, split_id: str, file: LoggedFile, blocks: FileBlocks, read: int) -> None:
+    def _add_log(self, split_id: str, file: LoggedFile, read: int) -> None:
         """Let a file follow in its split, of which some rows were read before a restart."""
         self._logs.setdefault(split_id, FileLog()).append(file)
-        rows, low, high = blocks.rows, blocks.min_us, blocks.max_us
+        rows, low, high = file.blocks.rows, file.blocks.min_us, file.blocks.max_us
         if read:
             unread = np.cumsum(rows) - read
             rest = unread > 0

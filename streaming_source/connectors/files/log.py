@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+import numpy as np
+
 from streaming_source.connectors.files.formats import FileBlocks, Place
 from streaming_source.connectors.files.split import FileRange
 
@@ -15,54 +17,26 @@ __all__ = ["FileLog", "LoggedFile", "cut_ranges"]
 
 @dataclass(frozen=True, slots=True)
 class LoggedFile:
-    """One file of a split.
-
-    Attributes
-    ----------
-    name
-        Of the file, within its split.
-    path
-        To open it.
-    position
-        Of its first row in the split.
-    group_rows
-        Rows of each of its blocks.
-    number
-        Of the file in its split, from 1.
-    places
-        Where each of its blocks begins, as the format has it; None where a row is enough to find it.
-    one_range
-        Whether only a reader that begins at the beginning can read it: it is not shared by several.
-    """
+    """One file of a split: its name there, how to open it, the position of its first row, its number from 1."""
 
     name: str
     path: str
     position: int
-    group_rows: tuple[int, ...]
+    blocks: FileBlocks
     number: int = 0
-    places: tuple[int, ...] | None = None
-    one_range: bool = False
-
-    @classmethod
-    def of(cls, name: str, path: str, position: int, blocks: FileBlocks, number: int = 0) -> LoggedFile:
-        """A file by its description."""
-        return cls(name, path, position, tuple(blocks.rows.tolist()), number, blocks.places, blocks.one_range)
 
     @property
     def end(self) -> int:
         """Position after its last row."""
-        return self.position + sum(self.group_rows)
+        return self.position + int(self.blocks.rows.sum())
 
     def place_of(self, row: int) -> Place | None:
-        """Where to begin to read a row. O(blocks)."""
-        if self.places is None:
+        """Where to begin to read a row; None where its number is enough. O(blocks)."""
+        if self.blocks.places is None:
             return None
-        first = 0
-        for rows, place in zip(self.group_rows, self.places, strict=True):
-            if first + rows > row:
-                return Place(first, place)
-            first += rows
-        return None
+        ends = np.cumsum(self.blocks.rows)
+        block = int(np.searchsorted(ends, row, side="right"))
+        return Place(int(ends[block - 1]) if block else 0, self.blocks.places[block])
 
 
 @dataclass(slots=True)
@@ -112,22 +86,18 @@ def cut_ranges(
             rows = 0
 
     for file in files:
-        begun = first = max(start - file.position, 0)
-        end_of_group = 0
-        place = None
-        last = min(stop - file.position, sum(file.group_rows))
-        for number, group_rows in enumerate(file.group_rows):
-            end_of_group += group_rows
-            if end_of_group <= first or begun >= last:
+        begun = max(start - file.position, 0)
+        last = min(stop, file.end) - file.position
+        for end_of_block in np.cumsum(file.blocks.rows).tolist():
+            upto = min(end_of_block, last)
+            if upto <= begun or not (upto == last or rows + upto - begun >= rows_per_range):
                 continue
-            upto = min(end_of_group, last)
-            if file.places is not None and end_of_group - group_rows <= begun:
-                place = Place(end_of_group - group_rows, file.places[number])
-            if upto == last or (rows + upto - begun >= rows_per_range and not file.one_range):
-                current.append(FileRange(file.path, begun, upto, file.position + begun, place))
-                rows += upto - begun
-                begun = upto
-                if rows >= rows_per_range:
-                    close()
+            if upto < last and file.blocks.one_range:
+                continue
+            current.append(FileRange(file.path, begun, upto, file.position + begun, file.place_of(begun)))
+            rows += upto - begun
+            begun = upto
+            if rows >= rows_per_range:
+                close()
     close()
     return groups

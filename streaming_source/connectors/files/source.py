@@ -61,30 +61,21 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> FileSource:
-        """From parsed values of `options`.
-
-        Raises
-        ------
-        OptionError
-            If there is no path, or options contradict each other.
-        """
+        """From parsed values of `options`."""
         return cls(**files_arguments(values))
 
     @property
     def name(self) -> str:
-        """See `Source`."""
         return "aligned_files"
 
     @property
     def identity(self) -> str:
-        """See `Source`."""
         place = ",".join(self.root.patterns())
         file_format = self.format.in_zone(self.time_zone or UTC)
         return place if file_format == ParquetFormat() else f"{place}:{file_format.identity}"
 
     @property
     def boundedness(self) -> Boundedness:
-        """See `Source`."""
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
     @property
@@ -126,7 +117,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return _with_added(self, _chosen_columns(self))
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
-        """See `Source`."""
         return self._enumerator(context, FilesCheckpoint(split_by=self._layout()))
 
     def restore_enumerator(
@@ -177,17 +167,14 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return "file" if by_file else "directory"
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
-        """See `Source`."""
         return FileSplitReader(self.root.open()[0], self.reading, context.schema, self.tolerance)
 
     @property
     def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:
-        """See `Source`."""
         return FileSplitSerializer()
 
     @property
     def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[FilesCheckpoint]:
-        """See `Source`."""
         return FilesCheckpointSerializer()
 
 
@@ -221,7 +208,7 @@ def _chosen_columns(config: FilesConfig) -> pa.Schema:
 
 def _all_columns(config: FilesConfig) -> pa.Schema:
     """Those that are given, or those of the first file; and those in the names of directories."""
-    given = config.data_schema
+    given = config.format.fixed_schema if config.data_schema is None else config.data_schema
     if given is not None and config.recursive_file_lookup:
         return given
     first: ListedFile | None = None

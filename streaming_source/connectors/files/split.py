@@ -99,7 +99,6 @@ class FileSplit(SourceSplit):
         return f"row {row} of {self.path}{name}"
 
     def origin(self) -> FileSplit:
-        """See `SourceSplit`."""
         return FileSplit(self.split_id, modified_ms=self.modified_ms, size=self.size)
 
 
@@ -108,17 +107,14 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
 
     @property
     def version(self) -> int:
-        """See `SimpleVersionedSerializer`."""
         return 1
 
     def serialize(self, value: FileSplit) -> bytes:
-        """See `SimpleVersionedSerializer`."""
         is_directory = value.modified_ms is None
         place = [value.file, value.row, value.files] if is_directory else [value.modified_ms, value.size]
         return json.dumps([value.split_id, value.position, *place], separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> FileSplit:
-        """See `SimpleVersionedSerializer`."""
         _check_version(version, self.version, "splits")
         try:
             split_id, position, *place = json.loads(data)
@@ -143,15 +139,7 @@ def _check_types(split: FileSplit) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Finished files whose keys are at or before `upto`, and after that of the segment before.
-
-    Attributes
-    ----------
-    upto
-        The last key that belongs here.
-    marks
-        Of each file 12 bytes, as `marks.MARK`, in no order.
-    """
+    """Finished files, 12 bytes each (see `finished.MARK`), with keys after the segment before and at most `upto`."""
 
     upto: OrderKey
     marks: bytes
@@ -161,14 +149,8 @@ class Segment:
 class Remembered:
     """The finished files of an offset.
 
-    Attributes
-    ----------
-    forgotten
-        Files up to this key are ignored, unless they are in work; None while nothing was forgotten.
-    segments
-        The finished files after that, in order of keys.
-    log
-        Where they are written down instead: the log's id, and the last state that it has an entry of.
+    Files up to the key `forgotten` are ignored, unless they are in work. Those after it are in `segments`, in order of
+    keys; or they are written down in a `log`, of which this is the id, and the last state that it has an entry of.
     """
 
     forgotten: OrderKey | None = None
@@ -182,15 +164,12 @@ class FilesCheckpoint:
 
     Attributes
     ----------
-    finished
-        Ids of finished splits, sorted, where splits are directories.
-    remembered
-        The finished ones, where splits are files.
+    finished, remembered
+        Ids of finished splits, sorted, where splits are directories; the finished ones, where they are files.
     until_ms
         Of a bounded source: files modified after this were not there at its start; None before that.
     latest_us
-        Where files are read in the order of their names or modification times: latest event time in those that were
-        begun; None before any.
+        By name or modification time: latest event time in the files that were begun; None before any.
     split_by
         What a split is.
     """
@@ -210,11 +189,9 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
 
     @property
     def version(self) -> int:
-        """See `SimpleVersionedSerializer`."""
         return 1
 
     def serialize(self, value: FilesCheckpoint) -> bytes:
-        """See `SimpleVersionedSerializer`."""
         state = {
             "finished": value.finished,
             "forgotten": value.remembered.forgotten,
@@ -228,7 +205,6 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
         return json.dumps(known, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> FilesCheckpoint:
-        """See `SimpleVersionedSerializer`."""
         _check_version(version, self.version, "enumerator")
         try:
             state = json.loads(data)

@@ -15,19 +15,7 @@ __all__ = ["FileSplitReader"]
 
 
 class FileSplitReader(SplitReader[FileSplit]):
-    """Reads the ranges of its splits one after another, a batch a fetch.
-
-    Parameters
-    ----------
-    filesystem
-        Where the files lie.
-    file_format
-        How they are read.
-    schema
-        Columns to read.
-    tolerance
-        Which files it goes on without.
-    """
+    """Reads the columns `schema` of the ranges of its splits one after another, a batch a fetch."""
 
     def __init__(
         self,
@@ -45,7 +33,6 @@ class FileSplitReader(SplitReader[FileSplit]):
         self._paused: set[str] = set()
 
     def handle_splits_changes(self, change: SplitsChange[FileSplit]) -> None:
-        """See `SplitReader`."""
         for split in change.splits:
             if isinstance(change, SplitsAddition):
                 self._unread[split.split_id] = self._blocks(split)
@@ -53,7 +40,6 @@ class FileSplitReader(SplitReader[FileSplit]):
                 self._end(split.split_id)
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
-        """See `SplitReader`."""
         split_id = next((split_id for split_id in self._unread if split_id not in self._paused), None)
         if split_id is None:
             return RecordsBySplits()
@@ -64,12 +50,10 @@ class FileSplitReader(SplitReader[FileSplit]):
         return RecordsBySplits({split_id: [block]})
 
     def pause_or_resume_splits(self, to_pause: Sequence[FileSplit], to_resume: Sequence[FileSplit]) -> None:
-        """See `SplitReader`."""
         self._paused.update(split.split_id for split in to_pause)
         self._paused.difference_update(split.split_id for split in to_resume)
 
     def close(self) -> None:
-        """See `SplitReader`."""
         for split_id in list(self._unread):
             self._end(split_id)
 

@@ -1,11 +1,12 @@
-"""Files that are known and wait for their turn."""
+"""Files that are known and wait for their turn, and those that were begun and are not read to their ends."""
 
 from __future__ import annotations
 
+import logging
 import struct
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,12 @@ from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.places.listing import ListedFile
 from streaming_source.connectors.files.split import OrderKey
 
-__all__ = ["Backlog", "WaitingFile", "order_key"]
+__all__ = ["Backlog", "FilesInWork", "WaitingFile", "order_key"]
+
+_log = logging.getLogger(__name__)
+
+_BYTES_BESIDE_PATH: Final = 72
+_LARGE_BYTES: Final = 56 * 1024
 
 _KEY: Final = struct.Struct(">Q")
 _REST: Final = struct.Struct("<qqi")
@@ -33,15 +39,7 @@ def order_key(file: ListedFile, order: FileOrder) -> OrderKey:
 
 @dataclass(frozen=True, slots=True)
 class WaitingFile:
-    """A file that is known, and the event times in it, where its turn depends on them.
-
-    Attributes
-    ----------
-    file
-        As it was listed.
-    blocks
-        None where it is not described yet.
-    """
+    """A file as it was listed, and its blocks where its turn depends on them; None if it is not described yet."""
 
     file: ListedFile
     blocks: FileBlocks | None = None
@@ -79,18 +77,9 @@ class WaitingFile:
 class Backlog:
     """Waiting files in the order of their turns, packed: about 100 bytes a file beside its path.
 
-    Files whose order is by event time and that have no valid one come first: they hold nothing back, and are not held.
+    By event time the earliest in each counts; those that have no valid one come first: they hold nothing back, and are
+    not held. There `lowest` may be `width_ms` below the oldest file: the wider, the less is kept.
 
-    Parameters
-    ----------
-    order
-        `eventTime`: by the earliest event time in each; `name`: by path below the root; `modificationTime`: by that,
-        and then by path.
-    width_ms
-        Of files by event time, how far below the oldest one `lowest` may be: the wider, the less is kept.
-
-    Notes
-    -----
     With n files waiting, adding one, taking the next one and `lowest` cost O(log n).
     """
 
@@ -166,6 +155,65 @@ class Backlog:
             count = self._modified[span] = self._modified.get(span, 0) + change
             if not count:
                 del self._modified[span]
+
+
+class FilesInWork:
+    """Files by their splits, as long as they are in work.
+
+    There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset. Room is
+    advice: where nothing could be read otherwise, files are taken in beyond it, which is logged once.
+    """
+
+    def __init__(self, max_files: int, max_bytes: int) -> None:
+        self._max_files = max_files
+        self._max_bytes = max_bytes
+        self._files: dict[str, ListedFile] = {}
+        self._bytes = 0
+        self._warned = False
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, split_id: str) -> ListedFile:
+        """The file of a split in work."""
+        return self._files[split_id]
+
+    @property
+    def files(self) -> Collection[ListedFile]:
+        """All of them."""
+        return self._files.values()
+
+    def has_path(self, path: str) -> bool:
+        """Whether a file of this path is in work. O(files)."""
+        return any(file.relative_path == path for file in self._files.values())
+
+    def has_room(self, taken: int) -> bool:
+        """Whether there is room for one more when so many others were taken in."""
+        n_bytes = self._bytes + taken * _BYTES_BESIDE_PATH
+        return len(self._files) + taken < self._max_files and n_bytes < self._max_bytes
+
+    def add(self, split_id: str, file: ListedFile) -> None:
+        """Take a file in. O(1)."""
+        self._files[split_id] = file
+        self._bytes += _bytes_of(split_id)
+        if self._bytes > _LARGE_BYTES and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%d files are in work at once, some %d KiB of the offset: their event times overlap, so that none can "
+                "be read to its end before the others begin. Larger files, or fewer that span the same time, make it "
+                "small again",
+                len(self._files),
+                self._bytes >> 10,
+            )
+
+    def pop(self, split_id: str) -> ListedFile:
+        """Let go of the file of a split that is read to its end. O(1)."""
+        self._bytes -= _bytes_of(split_id)
+        return self._files.pop(split_id)
+
+
+def _bytes_of(split_id: str) -> int:
+    return len(split_id.encode()) + _BYTES_BESIDE_PATH
 
 
 def _pack_blocks(blocks: FileBlocks) -> bytes:

@@ -11,8 +11,7 @@ import numpy as np
 
 from streaming_source.connectors.files.config import FileOrder
 from streaming_source.connectors.files.finite.backlog import WaitingFile
-from streaming_source.connectors.files.finite.finished import FinishedFiles
-from streaming_source.connectors.files.finite.marks import Known, Marks, MarkSet, marks_of
+from streaming_source.connectors.files.finite.finished import FinishedFiles, Known, Marks, MarkSet, marks_of
 from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, name_ten
 from streaming_source.connectors.files.split import OrderKey
@@ -34,20 +33,9 @@ _TOO_LATE: Final[dict[FileOrder, str]] = {
 class FoundFiles:
     """What was found at once.
 
-    Attributes
-    ----------
-    waiting
-        New files, packed: see `backlog.WaitingFile`.
-    rewritten
-        Files that were known, and are others now.
-    left_out
-        Paths of new files that the source goes on without.
-    finished
-        The first time, paths of files that are finished and still there.
-    newest_ms
-        When the newest of all files there was modified, new or not; 0 if there is none.
-    forgotten
-        Files up to this key were left out.
+    New files wait, packed (see `backlog.WaitingFile`); others were known, and are rewritten now; the source goes on
+    without those `left_out`. The first time, `finished` are paths of finished files that are still there. `newest_ms`
+    is of all files there, 0 for none. Files up to the key `forgotten` were left out.
     """
 
     waiting: list[bytes] = field(default_factory=list)
@@ -62,20 +50,9 @@ class FoundFiles:
 class FileDiscovery:
     """Each file is a split.
 
-    Attributes
-    ----------
-    order
-        In which files are begun. By event time each is described as soon as it is found.
-    describe
-        The blocks of files; None in place of one that the source goes on without.
-    load
-        The files that are finished at the start.
-    in_work
-        Those that are in work then.
-    finished
-        Knows which files are forgotten.
-    by_name
-        A file is any that has its name: see `marks_of`.
+    Files are begun in an `order`; by event time each is described as soon as it is found, None in place of one that the
+    source goes on without. `load` gives the files that are finished at the start, `in_work` are those in work then, and
+    `finished` knows which are forgotten. With `by_name` a file is any that has its name: see `marks_of`.
     """
 
     order: FileOrder
@@ -100,7 +77,8 @@ class FileDiscovery:
         for files in self._portions(directories, found):
             of_files = marks_of(files, by_name=self.by_name)
             known_as = known.match(of_files)
-            if is_first and len(finished):
+            # A name alone does not say that this very file was read: it is not cleaned.
+            if is_first and len(finished) and not self.by_name:
                 there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
                 found.finished += [files[i].relative_path for i in there.tolist()]
             interesting = np.flatnonzero(known_as != Known.SAME)

@@ -15,11 +15,9 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finite.backlog import Backlog, WaitingFile
+from streaming_source.connectors.files.finite.backlog import Backlog, FilesInWork, WaitingFile
 from streaming_source.connectors.files.finite.discovery import FileDiscovery, FoundFiles, warn_ignored
-from streaming_source.connectors.files.finite.finished import FinishedFiles, RecentFiles
-from streaming_source.connectors.files.finite.in_work import FilesInWork
-from streaming_source.connectors.files.finite.marks import marks_of
+from streaming_source.connectors.files.finite.finished import FinishedFiles, RecentFiles, marks_of
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.log import FileLog, LoggedFile
 from streaming_source.connectors.files.places.listing import ListedFile
@@ -42,11 +40,6 @@ _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 
 class FiniteFileEnumerator(FileSplitEnumerator):
     """Begins file after file in the order of the source; the others wait behind the horizon.
-
-    Parameters
-    ----------
-    config, context, checkpoint
-        See `FileSplitEnumerator`.
 
     Raises
     ------
@@ -95,14 +88,12 @@ class FiniteFileEnumerator(FileSplitEnumerator):
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
     def restore_splits(self, splits: Sequence[FileSplit]) -> None:
-        """See `SplitEnumerator`."""
         super().restore_splits(splits)
         for split in splits:
             size = -1 if split.size is None else split.size
             self._files.add(split.split_id, ListedFile.of(split.path, split.modified_ms or 0, size))
 
     def start(self) -> None:
-        """See `SplitEnumerator`."""
         begun = list(self._restored.values())
         by_name = self._config.file_name_only
         finished = marks_of(self._just_finished, by_name=by_name)
@@ -172,7 +163,6 @@ class FiniteFileEnumerator(FileSplitEnumerator):
     # ---- turns -------------------------------------------------------------------------------------------------------
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
-        """See `SupportsEventTimeIndex`."""
         begun = 0
         # Files that are left out are none that can be read.
         while not begun and (next_ones := list(self._next(is_blocked=nearest_us > self._horizon_us()))):
@@ -219,8 +209,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _index(self, split_id: str, blocks: FileBlocks, *, read: int) -> None:
         file = self._files[split_id]
-        logged = LoggedFile.of(file.name, self._path(file.relative_path), 0, blocks)
-        self._add_log(split_id, logged, blocks, read)
+        self._add_log(split_id, LoggedFile(file.name, self._path(file.relative_path), 0, blocks), read)
         self._context.complete_split(split_id)
         # Times beyond the limit may not be valid.
         limit_us = self._context.event_time_limit_us
@@ -245,12 +234,10 @@ class FiniteFileEnumerator(FileSplitEnumerator):
     # ---- SplitEnumerator ---------------------------------------------------------------------------------------------
 
     def split_at(self, split_id: str, position: int) -> FileSplit:
-        """See `SplitEnumerator`."""
         file = self._files[split_id]
         return FileSplit(split_id, position, modified_ms=file.modified_ms, size=file.size)
 
     def finish_split(self, split_id: str) -> None:
-        """See `SplitEnumerator`."""
         super().finish_split(split_id)
         file = self._files.pop(split_id)
         self._finished.add(file)
@@ -260,7 +247,6 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._cleaner.add(self._state, file.relative_path)
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
-        """See `SplitEnumerator`."""
         self._left.clear()
         self._state = checkpoint_id
         self._begun_files = self._begun_bytes = 0
@@ -296,7 +282,6 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         )
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
-        """The file of a split, from the file system."""
         path = self._path(end.path)
         log = FileLog()
         if end.is_rewritten(self._filesystem.get_file_info(path)):
@@ -304,7 +289,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         blocks = self._describe(path)
         if blocks is None:
             return log
-        log.append(LoggedFile.of("", path, 0, blocks))
+        log.append(LoggedFile("", path, 0, blocks))
         if not log.covers(start.position, end.position):
             raise self._changed(start, end)
         return log

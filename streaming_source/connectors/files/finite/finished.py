@@ -1,22 +1,26 @@
-"""Which files are finished: what an offset, or a log beside it, remembers of them."""
+"""Which files are finished: what an offset, or a log beside it, remembers of them: twelve bytes a file."""
 
 from __future__ import annotations
 
 import logging
+import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left
+from collections.abc import Iterable
+from enum import IntEnum
+from hashlib import blake2b
 from operator import attrgetter
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from streaming_source.connectors.files.config import FileOrder
 from streaming_source.connectors.files.finite.backlog import order_key
-from streaming_source.connectors.files.finite.marks import MARK, Marks, marks_of
 from streaming_source.connectors.files.places.listing import ListedFile
 from streaming_source.connectors.files.split import OrderKey, Remembered, Segment
 
-__all__ = ["FinishedFiles", "RecentFiles"]
+__all__ = ["ANY_VERSION", "MARK", "FinishedFiles", "Known", "MarkSet", "Marks", "RecentFiles", "marks_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -25,18 +29,93 @@ _SEGMENTS: Final = 8
 _AGE_SEGMENTS: Final = 64
 _LARGE_BYTES: Final = 48 * 1024
 
+MARK: Final = np.dtype([("path", "<u8"), ("version", "<u4")])
+"""A digest of the path below the root, and one of size and modification time."""
+
+ANY_VERSION: Final = 0
+"""The version of a file of which only the path is known."""
+
+Marks = npt.NDArray[np.void]
+"""Array of `MARK`."""
+
+
+def marks_of(files: Iterable[ListedFile], *, by_name: bool = False) -> Marks:
+    """The marks of files, in their order; of one of unknown size (below 0) that of all its versions.
+
+    With `by_name` a file is any that has its name, in whatever directory and version.
+
+    Two paths have one digest by chance only: among `n` files that are remembered and `m` that are new, one is taken for
+    another with a probability of `n * m / 2**64` (a million of each: 1 in 18 million).
+    """
+    if by_name:
+        return np.array([(_digest(file.name), ANY_VERSION) for file in files], MARK)
+    return np.array([(_digest(file.relative_path), _version(file)) for file in files], MARK)
+
+
+def _digest(path: str) -> int:
+    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little")
+
+
+def _version(file: ListedFile) -> int:
+    if file.size < 0:
+        return ANY_VERSION
+    return zlib.crc32(b"%d:%d" % (file.size, file.modified_ms)) or 1
+
+
+class Known(IntEnum):
+    """What is known of a file."""
+
+    NEW = 0
+    SAME = 1
+    REWRITTEN = 2
+
+
+class MarkSet:
+    """Files that are known, by their marks. A file may be known in several versions.
+
+    Kept in sorted arrays of which each is at least twice as long as the next: 12 bytes a file.
+    """
+
+    def __init__(self) -> None:
+        self._levels: list[Marks] = []
+
+    def __len__(self) -> int:
+        """How many marks were added."""
+        return sum(level.size for level in self._levels)
+
+    def add(self, marks: Marks) -> None:
+        """Make files known. O(log n) amortised a file, in numpy steps."""
+        new = marks
+        while self._levels and self._levels[-1].size < 2 * new.size:
+            new = np.concatenate([self._levels.pop(), new])
+        if new.size:
+            self._levels.append(new[np.argsort(new["path"], kind="stable")])
+
+    def match(self, marks: Marks) -> npt.NDArray[np.int8]:
+        """Of each file what is known of it, `int8[n]` of `Known`. O(n log m log m) for m known ones."""
+        found = np.full(marks.size, Known.NEW, np.int8)
+        for level in self._levels:
+            place = np.searchsorted(level["path"], marks["path"], side="left")
+            undecided = np.arange(marks.size)
+            # Versions of one path stand next to each other; there is hardly ever more than one.
+            while undecided.size:
+                inside = place < level.size
+                undecided, place = undecided[inside], place[inside]
+                hit = level["path"][place] == marks["path"][undecided]
+                undecided, place = undecided[hit], place[hit]
+                known, wanted = level["version"][place], marks["version"][undecided]
+                same = (known == wanted) | (known == ANY_VERSION) | (wanted == ANY_VERSION)
+                found[undecided[same]] = Known.SAME
+                rest = ~same & (found[undecided] != Known.SAME)
+                found[undecided[rest]] = Known.REWRITTEN
+                undecided, place = undecided[rest], place[rest] + 1
+        return found
+
 
 class FinishedFiles(ABC):
     """The files that were read to their ends and are in no offset as splits any more.
 
     Its methods run on the coordinator's thread; `load`, `forgotten` and `is_forgotten` on any.
-
-    Parameters
-    ----------
-    order
-        In which files are begun.
-    by_name
-        See `marks_of`.
     """
 
     def __init__(self, order: FileOrder, *, by_name: bool) -> None:
@@ -70,14 +149,7 @@ class FinishedFiles(ABC):
     def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
         """The part of a state's offset, after all that was added is in it or written down.
 
-        Parameters
-        ----------
-        checkpoint_id
-            Number of the state.
-        lowest_waiting
-            No file that waits has a lower key; None if none waits. It is not forgotten, or a restart would miss it.
-        newest_ms
-            When the newest file was modified.
+        No file that waits has a key below `lowest_waiting`: that is not forgotten, or a restart would miss it.
         """
 
 
@@ -87,18 +159,8 @@ class RecentFiles(FinishedFiles):
     What is forgotten is a mark in that order: files up to it are ignored. So each file is read once; what
     is missed is a file that appears later and stands before the mark.
 
-    Parameters
-    ----------
-    order
-        Of the files. By event time they are forgotten by age alone; else so many are remembered at most.
-    max_age_ms
-        How much older than the newest file one is that can be forgotten.
-    state
-        Of an offset.
-    max_files
-        How many are remembered, where the order is not by event time; about.
-    by_name
-        See `marks_of`.
+    By event time they are forgotten when they are older than the newest by `max_age_ms`, whatever their number; in any
+    other order some `max_files` are remembered.
     """
 
     def __init__(
@@ -115,12 +177,10 @@ class RecentFiles(FinishedFiles):
         self._warned = False
 
     def load(self) -> Marks:
-        """See `FinishedFiles`."""
         return np.frombuffer(b"".join(segment.marks for segment in self._segments), MARK)
 
     @property
     def forgotten(self) -> OrderKey | None:
-        """See `FinishedFiles`."""
         return self._forgotten
 
     def add(self, file: ListedFile) -> None:
@@ -146,7 +206,6 @@ class RecentFiles(FinishedFiles):
             self._segments.insert(place, Segment(key, mark))
 
     def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
-        """See `FinishedFiles`."""
         if self._by_age:
             self._forget_old(lowest_waiting, newest_ms - self._max_age_ms)
         else:

@@ -14,8 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from streaming_source.connectors.files.config import FileOrder
-from streaming_source.connectors.files.finite.finished import FinishedFiles
-from streaming_source.connectors.files.finite.marks import MARK, Marks, marks_of
+from streaming_source.connectors.files.finite.finished import MARK, FinishedFiles, Marks, marks_of
 from streaming_source.connectors.files.places.listing import ListedFile
 from streaming_source.connectors.files.places.storage import Root
 from streaming_source.connectors.files.split import OrderKey, Remembered
@@ -63,18 +62,7 @@ class LoggedFiles(FinishedFiles):
     reads the entries up to that; those after it, of a life that was given up, are removed before the next is written.
     So an entry that is written again replaces the one before it.
 
-    Parameters
-    ----------
-    root
-        Directory in which the logs are, one a query.
-    order
-        In which files are begun.
-    state
-        Of an offset.
-
-    Notes
-    -----
-    An entry is an Arrow file with columns `state`, `path` and `version` (see `marks.MARK`). When there are many they
+    An entry is an Arrow file with columns `state`, `path` and `version` (see `finished.MARK`). When there are many they
     are merged, so that n entries are O(log n) files, and each mark is written O(log n) times.
     """
 
@@ -88,7 +76,6 @@ class LoggedFiles(FinishedFiles):
     # ---- FinishedFiles -----------------------------------------------------------------------------------------------
 
     def load(self) -> Marks:
-        """See `FinishedFiles`."""
         if not self._last:
             return np.empty(0, MARK)
         parts = _without_held(self._listed())
@@ -106,11 +93,9 @@ class LoggedFiles(FinishedFiles):
         return None
 
     def add(self, file: ListedFile) -> None:
-        """See `FinishedFiles`."""
         self._added.append(file)
 
     def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
-        """See `FinishedFiles`."""
         if self._added:
             if self._parts is None:
                 self._parts = self._cut()

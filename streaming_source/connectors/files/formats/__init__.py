@@ -1,4 +1,4 @@
-"""Formats of files: what each knows ahead of reading, and how its rows are read. All but Parquet load when used."""
+"""Formats of files: what each knows ahead of reading, and how its rows are read. Those of lines load when used."""
 
 from streaming_source.connectors.files.formats.base import (
     NO_BLOCKS,

@@ -154,6 +154,9 @@ class FileFormat(ABC):
     has_statistics: ClassVar[bool] = False
     """Whether files have bounds of their event times without the time column being read."""
 
+    fixed_schema: ClassVar[pa.Schema | None] = None
+    """Of files that all have the same columns, whatever is in them."""
+
     @property
     def identity(self) -> str:
         """Decides which rows a file has: offsets of one identity mean nothing under another."""
@@ -223,15 +226,7 @@ class FileFormat(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What a source goes on without.
-
-    Attributes
-    ----------
-    missing
-        Files that are gone.
-    corrupt
-        Files that cannot be read, or from where they cannot be read on.
-    """
+    """What a source goes on without: `missing` files, and `corrupt` ones, or the rest of one that breaks."""
 
     missing: bool = False
     corrupt: bool = False

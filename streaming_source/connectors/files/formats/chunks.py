@@ -1,7 +1,8 @@
-"""Formats whose files are a sequence of chunks that can be read one by one: stripes of ORC, batches of Arrow."""
+"""Formats whose files are chunks that can be read one by one: stripes of ORC, batches of Arrow, groups of Parquet."""
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,7 +12,7 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import ipc, orc
+from pyarrow import ipc
 
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
@@ -43,22 +44,21 @@ __all__ = ["ArrowFormat", "ChunkedFile", "ChunkedFormat", "OrcFormat"]
 
 
 class ChunkedFile(ABC):
-    """An open file.
-
-    Attributes
-    ----------
-    schema
-        Its columns.
-    seeks
-        Whether a chunk can be read without those before it.
-    """
+    """An open file with its columns. Where it seeks, a chunk can be read without those before it."""
 
     schema: pa.Schema
     seeks: bool = True
 
     @abstractmethod
-    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
-        """The chunks from number `first` on (from 0 where the file does not seek), with at least these columns."""
+    def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
+        """The chunks from number `first` on (from 0 where the file does not seek), with at least these columns.
+
+        What comes after the row `stop_row` of the file may be left out.
+        """
+
+    def place_of(self, row: int) -> Place:
+        """A place at or before a row, where no other is known."""
+        return Place(0, 0)
 
 
 class ChunkedFormat(FileFormat):
@@ -70,30 +70,26 @@ class ChunkedFormat(FileFormat):
     def _opened(self, file: StoredFile) -> AbstractContextManager[ChunkedFile]: ...
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
-        """See `FileFormat`."""
         with self._opened(file) as chunked:
             schema = chunked.schema.remove_metadata()
         check_distinct(file.path, schema.names)
         return schema
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
-        """See `FileFormat`."""
         found = BlockList()
         with self._opened(file) as chunked:
             check_columns(file.path, chunked.schema, schema)
             times = times_alone(schema, assigner)
-            for number, (_, batch) in enumerate(self._numbered(file.path, chunked, times, Place(0, 0))):
+            for number, (_, batch) in enumerate(self._numbered(file.path, chunked, times, Place(0, 0), sys.maxsize)):
                 found.add(times_of(file.path, [batch], assigner), number)
             return found.blocks(chunked.schema.names, with_places=chunked.seeks, one_range=not chunked.seeks)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         """See `FileFormat`. Reads only the columns that the assigner needs, of the chunks in question."""
         with self._opened(rows.file) as chunked:
-            batches = [batch for _, batch in self._rows(rows, chunked, times_alone(schema, assigner))]
-        return times_of(rows.file.path, batches, assigner)
+            return self._times(rows, chunked, schema, assigner)
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
-        """See `FileFormat`."""
         with self._opened(rows.file) as chunked:
             check_columns(rows.file.path, chunked.schema, schema)
             for row, batch in self._rows(rows, chunked, schema):
@@ -102,10 +98,17 @@ class ChunkedFormat(FileFormat):
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
+    def _times(
+        self, rows: FileRows, chunked: ChunkedFile, schema: pa.Schema, assigner: TimestampAssigner
+    ) -> npt.NDArray[np.int64]:
+        batches = [batch for _, batch in self._rows(rows, chunked, times_alone(schema, assigner))]
+        return times_of(rows.file.path, batches, assigner)
+
     def _rows(self, rows: FileRows, chunked: ChunkedFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
         """`(row, batch)` of the rows that are wanted."""
         after = 0
-        for row, batch in self._numbered(rows.file.path, chunked, schema, rows.place or Place(0, 0)):
+        place = rows.place or chunked.place_of(rows.start)
+        for row, batch in self._numbered(rows.file.path, chunked, schema, place, rows.stop):
             after = row + batch.num_rows
             begin, end = max(rows.start - row, 0), min(rows.stop - row, batch.num_rows)
             if begin < end:
@@ -116,13 +119,13 @@ class ChunkedFormat(FileFormat):
             raise replaced(rows, after)
 
     def _numbered(
-        self, path: str, chunked: ChunkedFile, schema: pa.Schema, place: Place
+        self, path: str, chunked: ChunkedFile, schema: pa.Schema, place: Place, stop_row: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """`(row, chunk)` from a place on, with exactly these columns."""
         # One at least, from which the rows are counted.
         columns = own_columns(chunked.schema.names, schema.names) or chunked.schema.names[:1]
         row, first = place if chunked.seeks else Place(0, 0)
-        chunks = chunked.chunks(columns, first)
+        chunks = chunked.chunks(columns, first, stop_row)
         while True:
             with malformed_as(f"{path}: cannot be read as {self.name} after row {row}"):
                 chunk = next(chunks, None)
@@ -150,10 +153,12 @@ class OrcFormat(ChunkedFormat):
 
 class _OrcFile(ChunkedFile):
     def __init__(self, stream: pa.NativeFile) -> None:
+        from pyarrow import orc
+
         self._file = orc.ORCFile(stream)
         self.schema = pa.schema([field.with_type(_in_micros(field.type)) for field in self._file.schema])
 
-    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
+    def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         for stripe in range(first, self._file.nstripes):
             chunk = self._file.read_stripe(stripe, columns=list(columns))
             arrays = [array.cast(_in_micros(array.type), safe=False) for array in chunk.columns]
@@ -196,7 +201,7 @@ class _ArrowFile(ChunkedFile):
         self._stream = stream
         self.schema = ipc.open_file(stream).schema
 
-    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
+    def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         file = ipc.open_file(self._stream, options=_only(columns, self.schema))
         for number in range(first, file.num_record_batches):
             yield _checked(file.get_batch(number))
@@ -209,7 +214,7 @@ class _ArrowStream(ChunkedFile):
         self._stream = stream
         self.schema = ipc.open_stream(stream).schema
 
-    def chunks(self, columns: Sequence[str], first: int = 0) -> Iterator[pa.RecordBatch]:
+    def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         self._stream.seek(0)
         for batch in ipc.open_stream(self._stream, options=_only(columns, self.schema)):
             yield _checked(batch)

@@ -76,7 +76,7 @@ def conformed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordB
             columns.append(
                 pa.nulls(batch.num_rows, field.type) if place < 0 else _as_type(batch.column(place), field.type)
             )
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise MalformedDataError(f"{path}: column {field.name!r} does not fit {field.type}: {error}") from None
     if not columns:
         return batch.select([])

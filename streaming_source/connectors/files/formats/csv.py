@@ -68,20 +68,17 @@ class CsvFormat(RecordFormat):
 
     @property
     def identity(self) -> str:
-        """See `FileFormat`."""
         # Only where a record may go on does it depend on more than line ends where it does.
         whole = f":multiLine{[self.sep, self.quote, self.escape]}" if self.multi_line else ""
         comment = f":comment {self.comment}" if self.comment else ""
         return f"{self.name}{whole}{':header' if self.header else ''}{comment}{self._zone_in_identity}"
 
     def told(self, schema: pa.Schema) -> CsvFormat:
-        """See `FileFormat`."""
         if self.header or self.names is not None:
             return self
         return replace(self, names=tuple(field.name for field in self._in_files(schema)))
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
-        """See `FileFormat`."""
         if not self.infer_schema:
             raise self._needs_schema()
         with self._opened(file) as lines:

@@ -38,7 +38,6 @@ class JsonFormat(RecordFormat):
     name: ClassVar[str] = "json"
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
-        """See `FileFormat`."""
         if not self.infer_schema:
             raise self._needs_schema()
         with self._opened(file) as lines:

@@ -36,15 +36,7 @@ _PEEK_BYTES: Final = 64 * 1024
 _LONGEST_RECORD: Final = 64 * 1024 * 1024
 _BYTE_ORDER_MARK: Final = codecs.BOM_UTF8
 _NEWLINE: Final = ord("\n")
-_BY_ENDING: Final = {
-    ".gz": "gzip",
-    ".gzip": "gzip",
-    ".bz2": "bz2",
-    ".lz4": "lz4",
-    ".zst": "zstd",
-    ".zstd": "zstd",
-    ".br": "brotli",
-}
+_BY_ENDING: Final = dict(gz="gzip", gzip="gzip", bz2="bz2", lz4="lz4", zst="zstd", zstd="zstd", br="brotli")  # noqa: C408
 _NOT_STREAMED: Final = (".snappy", ".sz", ".deflate")
 
 
@@ -73,18 +65,8 @@ def line_ends(data: bytes) -> npt.NDArray[np.int64]:
 class LineFile:
     """An open file, run of records by run of records.
 
-    Parameters
-    ----------
-    path
-        For errors.
-    stream
-        Its bytes, in UTF-8 and not compressed.
-    end_of_records
-        `bytes -> where the last whole record in them ends`, 0 for no whole one.
-    block_bytes
-        Bytes of a run, unless a single record is longer.
-    seeks
-        Whether the stream can go to a byte.
+    Its bytes are in UTF-8 and not compressed. `end_of_records` says where the last whole record in some bytes ends, 0
+    for no whole one. A run has `block_bytes`, unless a single record is longer.
     """
 
     def __init__(
@@ -245,7 +227,6 @@ class LineFormat(FileFormat, ABC):
     # ---- FileFormat --------------------------------------------------------------------------------------------------
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
-        """See `FileFormat`."""
         found = BlockList()
         row = 0
         with self._opened(file) as lines:
@@ -270,7 +251,6 @@ class LineFormat(FileFormat, ABC):
         return np.concatenate(parts)
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
-        """See `FileFormat`."""
         with self._opened(rows.file) as lines:
             names = self._begun(lines, schema)
             for run in self._runs(lines, rows):
@@ -342,7 +322,7 @@ def _codec_of(path: str, compression: str) -> str | None:
                 "write Parquet, ORC or Arrow, which compress with snappy inside. If it is not compressed, set option "
                 "compression = none"
             )
-        codec = next((codec for ending, codec in _BY_ENDING.items() if name.endswith(ending)), None)
+        codec = _BY_ENDING.get(name.rpartition(".")[2]) if "." in name else None
     else:
         codec = None if compression == "none" else compression
     if codec is not None and not pa.Codec.is_available(codec):

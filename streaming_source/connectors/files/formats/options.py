@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -32,31 +32,19 @@ FORMAT_MODULES: Final = {
 
 _FORMATS: Final = {kind.removesuffix("Format").lower(): kind for kind in FORMAT_MODULES}
 
-_LINES: Final = {"compression": "compression", "encoding": "encoding"}
-_RECORDS: Final = {
-    **_LINES,
-    "inferSchema": "infer_schema",
-    "mode": "mode",
-    "columnNameOfCorruptRecord": "corrupt_column",
-    "rescuedDataColumn": "rescued_column",
-    "multiLine": "multi_line",
-    "timestampFormat": "timestamp_format",
-    "dateFormat": "date_format",
-}
-_TAKEN: Final[Mapping[str, Mapping[str, str]]] = {
+_LINES: Final = ("compression", "encoding")
+_RECORDS: Final = (
+    *(*_LINES, "inferSchema", "mode", "columnNameOfCorruptRecord", "rescuedDataColumn", "multiLine"),
+    *("timestampFormat", "dateFormat"),
+)
+_TAKEN: Final[Mapping[str, Sequence[str]]] = {
     "text": _LINES,
     "json": _RECORDS,
-    "csv": {
-        **_RECORDS,
-        "header": "header",
-        "sep": "sep",
-        "quote": "quote",
-        "escape": "escape",
-        "nullValue": "null_value",
-        "comment": "comment",
-    },
+    "csv": (*_RECORDS, "header", "sep", "quote", "escape", "nullValue", "comment"),
 }
-"""Which options a format takes, and as which of its attributes."""
+"""Which options a format takes: each sets the attribute of its name, but for these."""
+
+_ATTRIBUTES: Final = {"columnNameOfCorruptRecord": "corrupt_column", "rescuedDataColumn": "rescued_column"}
 
 
 def _mode(name: str, value: str) -> str:
@@ -162,17 +150,21 @@ def format_of(values: Mapping[str, Any]) -> FileFormat:
         If an option is not one of that format, or a value is wrong.
     """
     name = values["fileFormat"]
-    taken = _TAKEN.get(name, {})
+    taken = _TAKEN.get(name, ())
     of_any = ("fileFormat", "dataSchema")
     named = [option.name for option in FORMAT_OPTIONS if option.name not in of_any and option.same_as is None]
     given = {option: values[option] for option in named if values[option] is not None}
-    for option in sorted(given.keys() - taken.keys()):
+    for option in sorted(given.keys() - {*taken}):
         takers = [kind for kind, options in _TAKEN.items() if option in options]
         raise OptionError(
             f"option {option} is not one of fileFormat = {name}, but of {', '.join(takers)}; leave it out, or set "
             "fileFormat"
         )
     try:
-        return format_class(_FORMATS[name])(**{taken[option]: value for option, value in given.items()})
+        return format_class(_FORMATS[name])(**{_attribute(option): value for option, value in given.items()})
     except OptionError as error:
         raise OptionError(re.sub(r"^(?=\w)", "option ", str(error))) from None
+
+
+def _attribute(option: str) -> str:
+    return _ATTRIBUTES.get(option) or re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", option)

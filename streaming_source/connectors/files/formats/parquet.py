@@ -1,42 +1,30 @@
-"""Parquet files, a row group at a time, and their footers."""
+"""Parquet files, and what their footers say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from alignment.columns import top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.api import RecordBlock
 from streaming_source.connectors.files.formats.base import (
     BATCH_ROWS,
     BlockList,
     FileBlocks,
-    FileFormat,
     FileRows,
+    Place,
     StoredFile,
-    malformed_as,
     opened,
     readable,
-    replaced,
-    times_alone,
-    times_of,
 )
-from streaming_source.connectors.files.formats.columns import (
-    check_columns,
-    check_distinct,
-    check_names,
-    conformed,
-    own_columns,
-)
+from streaming_source.connectors.files.formats.chunks import ChunkedFile, ChunkedFormat
+from streaming_source.connectors.files.formats.columns import check_columns, check_names
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["ParquetFooter", "ParquetFormat", "RowGroup"]
@@ -50,17 +38,8 @@ class RowGroup(NamedTuple):
     rows: int
 
 
-class ParquetFooter:
-    """A footer whose row groups make up its rows.
-
-    Parameters
-    ----------
-    path
-        For errors.
-    file
-        The open file.
-    size
-        Bytes of the file.
+class ParquetFooter(ChunkedFile):
+    """An open file, in whose footer the row groups make up its rows.
 
     Raises
     ------
@@ -68,21 +47,35 @@ class ParquetFooter:
         If they do not: positions are counted by row groups. O(row groups).
     """
 
-    def __init__(self, path: str, file: pq.ParquetFile, size: int) -> None:
+    def __init__(self, path: str, stream: pa.NativeFile) -> None:
         self._path = path
-        self._file = file
-        self._size = size
-        self._footer = file.metadata
+        self._file = pq.ParquetFile(stream, pre_buffer=True)
+        self._size = stream.size()
+        self._footer = self._file.metadata
+        self.schema = self._file.schema_arrow
+        check_names(self.schema)
         counts = [self._footer.row_group(group).num_rows for group in range(self._footer.num_row_groups)]
         if min(counts, default=0) < 0 or sum(counts) != self._footer.num_rows:
             shown = ", ".join(map(str, counts[:10])) + (", ..." if len(counts) > 10 else "")
             raise self._contradiction(f"{self._footer.num_rows} rows in all, and in its row groups {shown}")
         self._counts: list[int] = counts
 
-    @property
-    def rows(self) -> int:
-        """Of the file."""
-        return sum(self._counts)
+    def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
+        """See `ChunkedFile`. From that row group on, small ones together."""
+        groups: list[int] = []
+        unread = 0
+        for group, begin, rows in self.groups():
+            if group >= first and begin < stop_row:
+                groups.append(group)
+                unread += rows
+            if unread >= BATCH_ROWS:
+                yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
+                groups, unread = [], 0
+        if groups:
+            yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
+
+    def place_of(self, row: int) -> Place:
+        return next((Place(first, group) for group, first, rows in self.groups() if first + rows > row), Place(0, 0))
 
     def groups(self) -> Iterator[RowGroup]:
         """Those that have rows."""
@@ -117,7 +110,7 @@ class ParquetFooter:
             return NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK
         if not statistics.has_min_max:
             return None
-        data_type = _leaf_type(self._file.schema_arrow, assigner.statistics_column or "")
+        data_type = _leaf_type(self.schema, assigner.statistics_column or "")
         try:
             low = assigner.from_statistics(data_type, statistics.min)
             high = assigner.from_statistics(data_type, statistics.max)
@@ -163,27 +156,20 @@ def _leaf_type(schema: pa.Schema, dotted: str) -> pa.DataType:
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetFormat(FileFormat):
+class ParquetFormat(ChunkedFormat):
     """Parquet: blocks are row groups, and their statistics bound the event times."""
 
     name: ClassVar[str] = "parquet"
     has_statistics: ClassVar[bool] = True
 
-    def schema_of(self, file: StoredFile) -> pa.Schema:
-        """See `FileFormat`."""
-        with _opened(file) as (parquet, _):
-            schema = parquet.schema_arrow.remove_metadata()
-        check_distinct(file.path, schema.names)
-        return schema
-
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
-        """See `FileFormat`."""
         found = BlockList()
-        with _opened(file) as (parquet, footer):
-            check_columns(file.path, parquet.schema_arrow, schema)
-            column = footer.statistics_column(assigner) if indexing != "scan" else None
-            for group, _, count in footer.groups():
-                bounds = footer.bounds(group, column, assigner)
+        with self._opened(file) as parquet:
+            assert isinstance(parquet, ParquetFooter)
+            check_columns(file.path, parquet.schema, schema)
+            column = parquet.statistics_column(assigner) if indexing != "scan" else None
+            for group, first, count in parquet.groups():
+                bounds = parquet.bounds(group, column, assigner)
                 if bounds is not None:
                     found.add_bounds(count, *bounds)
                 elif indexing == "statistics":
@@ -192,65 +178,12 @@ class ParquetFormat(FileFormat):
                         "option indexing = auto reads the column where they are missing"
                     )
                 else:
-                    found.add(_times_of_group(file.path, parquet, group, schema, assigner))
-            return found.blocks(parquet.schema_arrow.names)
+                    found.add(self._times(FileRows(file, first, first + count), parquet, schema, assigner))
+            return found.blocks(parquet.schema.names)
 
-    def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
-        """See `FileFormat`. Reads only the columns that the assigner needs, of the row groups in question."""
-        parts = [np.empty(0, np.int64)]
-        with _opened(rows.file) as (parquet, footer):
-            for group, first, count in footer.groups():
-                if first < rows.stop and first + count > rows.start:
-                    times = _times_of_group(rows.file.path, parquet, group, schema, assigner)
-                    parts.append(times[max(rows.start - first, 0) : rows.stop - first])
-        return np.concatenate(parts)
-
-    def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
-        """See `FileFormat`."""
-        path, start, stop = rows.file.path, rows.start, rows.stop
-        with _opened(rows.file) as (parquet, footer):
-            check_columns(path, parquet.schema_arrow, schema)
-            if footer.rows < stop:
-                raise replaced(rows, footer.rows)
-            groups = [(n, first) for n, first, count in footer.groups() if first < stop and first + count > start]
-            row = groups[0][1] if groups else start
-            numbers = [group for group, _ in groups]
-            own = own_columns(parquet.schema_arrow.names, schema.names) or parquet.schema_arrow.names[:1]
-            batches = parquet.iter_batches(BATCH_ROWS, row_groups=numbers, columns=own)
-            while row < stop:
-                with malformed_as(f"{path}: cannot be read as Parquet after row {row}"):
-                    batch = next(batches, None)
-                if batch is None:
-                    raise MalformedDataError(
-                        f"{path}: ends after row {row}, but its footer tells of more rows; write it again"
-                    )
-                begin, end = max(start - row, 0), min(stop - row, batch.num_rows)
-                if begin < end:
-                    yield RecordBlock(conformed(path, batch.slice(begin, end - begin), schema), row + begin)
-                row += batch.num_rows
-
-
-@contextmanager
-def _opened(file: StoredFile) -> Iterator[tuple[pq.ParquetFile, ParquetFooter]]:
-    with opened(file) as stream:
-        with readable(file.path, "Parquet"):
-            parquet = pq.ParquetFile(stream, pre_buffer=True)
-            check_names(parquet.schema_arrow)
-            footer = ParquetFooter(file.path, parquet, stream.size())
-        yield parquet, footer
-
-
-def _times_of_group(
-    path: str, file: pq.ParquetFile, group: int, schema: pa.Schema, assigner: TimestampAssigner
-) -> npt.NDArray[np.int64]:
-    times, found = times_alone(schema, assigner), file.schema_arrow
-    own = own_columns(found.names, times.names)
-    if own == times.names and all(found.field(name).type == times.field(name).type for name in own):
-        # Of a struct the field alone.
-        names, times = (own if assigner.columns is None else list(assigner.columns)), None
-    else:
-        # Where it lacks the column, any from which the rows are counted.
-        names = own or found.names[:1]
-    with malformed_as(f"{path}: row group {group} cannot be read as Parquet"):
-        batches = file.read_row_group(group, columns=names).to_batches()
-    return times_of(path, batches if times is None else [conformed(path, b, times) for b in batches], assigner)
+    @contextmanager
+    def _opened(self, file: StoredFile) -> Iterator[ChunkedFile]:
+        with opened(file) as stream:
+            with readable(file.path, "Parquet"):
+                parquet = ParquetFooter(file.path, stream)
+            yield parquet

@@ -89,16 +89,13 @@ class RecordFormat(LineFormat, ABC):
 
     @property
     def identity(self) -> str:
-        """See `FileFormat`."""
         return f"{self.name}{':multiLine' if self.multi_line else ''}{self._zone_in_identity}"
 
     def in_zone(self, zone: str) -> RecordFormat:
-        """See `FileFormat`."""
         return self if self.time_zone is not None else replace(self, time_zone=zone)
 
     @property
     def added_columns(self) -> tuple[pa.Field, ...]:
-        """See `FileFormat`."""
         return () if self.rescued_column is None else (pa.field(self.rescued_column, pa.string()),)
 
     # ---- for formats to implement ------------------------------------------------------------------------------------

@@ -20,18 +20,7 @@ from streaming_source.exceptions import OptionError
 __all__ = ["TimePattern", "are_times", "inferred", "may_be_time", "raw_field", "time_pattern", "typed"]
 
 _MONTHS: Final = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
+    "January February March April May June July August September October November December".split()  # noqa: SIM905
 )
 _ONE_OR_TWO: Final = r"\d{1,2}"
 _TWO: Final = r"\d{2}"
@@ -66,17 +55,9 @@ _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
 class TimePattern:
     """How times are written.
 
-    Attributes
-    ----------
-    text
-        In Java's letters: `yyyy-MM-dd HH:mm:ss.SSS`; `'...'` is as it stands, `[...]` may be missing.
-    grammar
-        The same as a regular expression with a group for each field.
-    two_digit_year
-        Whether years are those from 2000 to 2099, written as two digits.
+    `text` is in Java's letters: `yyyy-MM-dd HH:mm:ss.SSS`; `'...'` is as it stands, `[...]` may be missing. `grammar`
+    is the same as a regular expression with a group for each field. Years of two digits are those from 2000 to 2099.
 
-    Notes
-    -----
     Fields that are not written are those of 1970-01-01T00:00:00. Names are English. Upper and lower case are the same.
     """
 

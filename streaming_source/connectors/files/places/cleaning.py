@@ -23,23 +23,8 @@ class Cleaner:
     """Archives or deletes files, each as soon as what was read of it is committed.
 
     Doing it twice is as good as once: a file that is gone is done. One that cannot be moved or deleted is
-    logged, and left to the next start.
-
-    Parameters
-    ----------
-    what
-        `archive` or `delete`.
-    archive
-        Where files are moved, under their paths below the root.
-    filesystem, root
-        Where the files are.
-    map_on_workers
-        Does several at once.
-
-    Raises
-    ------
-    OptionError
-        If the archive is on another file system, or below the root where its files would be read again.
+    logged, and left to the next start. An archive on another file system, or where its files would be read again, is
+    an `OptionError`.
     """
 
     def __init__(

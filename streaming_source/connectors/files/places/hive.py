@@ -48,14 +48,7 @@ def values_in(directory: str) -> dict[str, str | None]:
 
 
 def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The columns that directories have in their names, in the narrowest type that holds all their values.
-
-    Parameters
-    ----------
-    directories
-        Of files, below the root.
-    types
-        Of columns that the user gave.
+    """The columns that directories have in their names, in the user's type, or the narrowest that holds all values.
 
     Raises
     ------
@@ -82,16 +75,8 @@ def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType
 class PartitionedFormat(FileFormat):
     """A format whose records have, beside their own, the columns that the places of their files give.
 
-    Attributes
-    ----------
-    of_files
-        The format of the files.
-    root
-        Only names of directories below this count.
-    by_names
-        Whether these give columns.
-    scheme
-        Of the file system's URIs, where files have a column `METADATA`; None where they have not.
+    They are in names of directories below the `root`, unless `by_names` is false; and there is `METADATA`, where the
+    `scheme` of the file system's URIs is given.
     """
 
     name: ClassVar[str] = "partitioned"
@@ -106,15 +91,12 @@ class PartitionedFormat(FileFormat):
         return self.of_files.schema_of(file)
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
-        """See `FileFormat`."""
         return self.of_files.describe(file, *self._of_file(file, schema, assigner), indexing)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
-        """See `FileFormat`."""
         return self.of_files.event_times(rows, *self._of_file(rows.file, schema, assigner))
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
-        """See `FileFormat`."""
         named = self._named(rows.file, schema)
         if not named:
             yield from self.of_files.read_rows(rows, schema)

@@ -53,16 +53,9 @@ class ListedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedDirectory:
-    """What a directory holds that is not hidden.
+    """What a directory holds that is not hidden: `files` directly in it, in no order, by its path below the root.
 
-    Attributes
-    ----------
-    path
-        Below the root; empty for the root itself.
-    files
-        Directly in it, in no order.
-    is_empty
-        Whether it has neither files nor directories.
+    It `is_empty` if it has neither files nor directories.
     """
 
     path: str

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
+import pyarrow as pa
 from pyarrow import fs
 
+from alignment.iso8601 import parse_iso8601
 from streaming_source.connectors.files.places.storage import (
     NO_STORAGE_OPTIONS,
     Root,
@@ -21,7 +23,7 @@ from streaming_source.connectors.files.places.storage import (
 )
 from streaming_source.exceptions import OptionError, PathNotFoundError
 
-__all__ = ["Selection", "split_paths"]
+__all__ = ["Selection", "modified_ms", "split_paths"]
 
 _WILD: Final = re.compile(r"[*?\[{]")
 
@@ -148,6 +150,22 @@ def split_paths(name: str, value: str) -> tuple[str, ...]:
     if not value.strip():
         raise OptionError(f"option {name} is empty; give it a value or leave it out")
     return tuple(paths) if isinstance(paths, list) else (value,)
+
+
+def modified_ms(option: str, text: str | None, zone: str) -> int | None:
+    """The value of an option that says when files were modified.
+
+    Raises
+    ------
+    OptionError
+        If it is no time.
+    """
+    if text is None:
+        return None
+    micros, valid = parse_iso8601(pa.array([text]), zone)
+    if not valid[0]:
+        raise OptionError(f"option {option} = {text!r}: must be a time such as 2024-01-31T00:00:00")
+    return int(micros[0]) // 1000
 
 
 def _fixed_part(path: str) -> tuple[str, list[str]]:

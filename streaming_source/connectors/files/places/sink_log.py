@@ -36,15 +36,7 @@ _FIX: Final = (
 class SinkLog:
     """Reads the log of one directory, each time what is new in it.
 
-    Parameters
-    ----------
-    filesystem, root
-        The directory.
-
-    Attributes
-    ----------
-    paths
-        Of the files that there are, below the root; as of the last `refresh`.
+    `paths` are those of the files that there are, below the root, as of the last `refresh`.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:

@@ -17,26 +17,12 @@ from streaming_source.exceptions import OptionError, PathNotFoundError
 
 __all__ = ["NO_STORAGE_OPTIONS", "Root", "StorageOptions", "repr_without_secrets", "without_secrets"]
 
-_BOOLEANS: Final = frozenset(
-    [
-        "allow_bucket_creation",
-        "allow_bucket_deletion",
-        "allow_delayed_open",
-        "anonymous",
-        "background_writes",
-        "check_directory_existence_before_creation",
-        "force_virtual_addressing",
-    ]
+_BOOLEANS: Final = re.compile(
+    "allow_bucket_(creation|deletion)|allow_delayed_open|anonymous|background_writes|force_virtual_addressing|"
+    "check_directory_existence_before_creation"
 )
-_NUMBERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "buffer_size": int,
-    "connect_timeout": float,
-    "default_block_size": int,
-    "load_frequency": int,
-    "port": int,
-    "replication": int,
-    "request_timeout": float,
-}
+_WHOLE_NUMBERS: Final = re.compile("buffer_size|default_block_size|load_frequency|port|replication")
+_NUMBERS: Final = re.compile("(connect|request)_timeout")
 _EXAMPLES: Final = {
     "S3FileSystem": "access_key",
     "GcsFileSystem": "access_token",
@@ -48,13 +34,7 @@ _KNOWN_TO_ARROW: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hd
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Arguments of a file system: keys, endpoints, regions. They show nowhere.
-
-    Attributes
-    ----------
-    values
-        Names and values, as text.
-    """
+    """Arguments of a file system as text: keys, endpoints, regions. They show nowhere."""
 
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -79,15 +59,7 @@ NO_STORAGE_OPTIONS: Final = StorageOptions()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Root:
-    """A place: a local path, or a URI of any file system that pyarrow opens, by itself or through `fsspec`.
-
-    Attributes
-    ----------
-    uri
-        The path or URI.
-    storage
-        Arguments of the file system.
-    """
+    """A place: a local path, or a URI of any file system that pyarrow opens, by itself or through `fsspec`."""
 
     uri: str
     storage: StorageOptions = NO_STORAGE_OPTIONS
@@ -204,13 +176,13 @@ def _made(scheme: str, kind: Callable[..., fs.FileSystem], arguments: dict[str, 
 
 
 def _value(name: str, text: str) -> Any:
-    if name in _BOOLEANS:
+    if _BOOLEANS.fullmatch(name):
         if text.lower() not in ("true", "false"):
             raise OptionError(f"option storage.{name}: must be true or false")
         return text.lower() == "true"
-    if name in _NUMBERS:
+    if _WHOLE_NUMBERS.fullmatch(name) or _NUMBERS.fullmatch(name):
         try:
-            return _NUMBERS[name](text)
+            return float(text) if _NUMBERS.fullmatch(name) else int(text)
         except ValueError:
             raise OptionError(f"option storage.{name}: must be a number") from None
     return text
