@@ -72,8 +72,11 @@ class LogReader(SplitReader[RecordSplit]):
         self._paused: frozenset[str] = frozenset()
 
     def handle_splits_changes(self, change: SplitsChange[RecordSplit]) -> None:
-        assert isinstance(change, SplitsAddition)
-        self._next.update((split.split_id, split.position) for split in change.splits)
+        for split in change.splits:
+            if isinstance(change, SplitsAddition):
+                self._next[split.split_id] = split.position
+            else:
+                del self._next[split.split_id]
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
         for split_id, position in self._next.items():
@@ -89,6 +92,8 @@ class LogReader(SplitReader[RecordSplit]):
         self._paused = self._paused.difference(split.split_id for split in to_resume)
 
     def caught_up(self, split_id: str) -> CaughtUp | None:
+        if self._next[split_id] < len(self._logs.times[split_id]):
+            return CaughtUp.NO
         return self._logs.says[split_id]
 
 
