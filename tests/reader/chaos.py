@@ -1,6 +1,6 @@
 """One random run of a reader over split readers that are slow, block, fail and finish, while splits come and go.
 
-The driver is the reader's thread. Between polls it pauses, resumes, adds, removes and wakes at random. When there is
+The driver is the reader's thread. Between polls it adds, removes and wakes at random. When there is
 nothing to poll it waits for the reader's future, and lets whoever blocks go on: if neither happens, that is a deadlock.
 """
 
