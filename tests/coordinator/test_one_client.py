@@ -240,4 +240,3 @@ class OneClientMachine(RuleBasedStateMachine):
 
 TestOneClient = OneClientMachine.TestCase
 TestOneClient.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
-
