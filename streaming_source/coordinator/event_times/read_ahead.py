@@ -162,7 +162,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         """See `EventTimeProvider`. Fetches that block are woken, and not waited for."""
         self._let_go(list(self._scans))
 
-    def look_again(self, ends: Mapping[str, int]) -> None:
+    def find_expected(self, ends: Mapping[str, int]) -> None:
         """See `EventTimeProvider`. Fetch at once where it would be waited for."""
         self._scans_again_from_us = self._now_us()
         scans = [scan for split_id, scan in self._scans.items() if ends.get(split_id, 0) > scan.seen_to]
@@ -172,7 +172,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 self._fetch_soon(fetcher)
             self._begin_ready()
 
-    def has_looked_again(self) -> bool:
+    def has_found_expected(self) -> bool:
         """See `EventTimeProvider`: of each something unread was found, or a fetch that began since found nothing."""
         since_us = self._scans_again_from_us
         return all(scan.seen.unread or scan.scanned_us >= since_us or scan.is_gone for scan in self._scanned_again)
