@@ -335,10 +335,11 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         brought = any(part.blocks or part.finished for part in fetched.values())
         nothing = fetcher.judge(brought)
         drains = self._drains_from_us is not None and began_us >= self._drains_from_us
+        limit_us = self._context.event_time_limit_us
         for scan, part in fetched.items():
             if scan.is_gone:
                 continue
-            scan.judge(part, others=brought, nothing=nothing)
+            scan.judge(part, MAX_WATERMARK if limit_us is None else limit_us, others=brought, nothing=nothing)
             scan.is_last = part.finished or (drains and scan.found_nothing)
             if part.blocks or scan.is_last or scan.found_nothing or not brought:
                 self._pass_on(Arrival(scan, began_us, part, scan.found_nothing, scan.is_last))
