@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
@@ -58,6 +59,12 @@ class Fetching:
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads = {self.threads}: a reader fetches with at least 1 thread")
+
+    def key_of(self, split_id: str) -> str | int:
+        """Splits of one key share a `SplitReader` where their number of threads is fixed: the same in every process."""
+        if self.kind == "per_split":
+            return split_id
+        return 0 if self.kind == "single_thread" else zlib.crc32(split_id.encode()) % (self.threads or 1)
 
     @classmethod
     def single_thread(cls) -> Fetching:
@@ -178,7 +185,11 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     @property
     def fetching(self) -> Fetching:
-        """How many threads of a reader fetch its splits, each with a `SplitReader` of its own; by default one."""
+        """How many threads of a reader fetch its splits, each with a `SplitReader` of its own; by default one.
+
+        So it is where the planner reads ahead, too: for want of a `SupportsEventTimeIndex`. There a split is far ahead
+        of others now and then: unless each split has a `SplitReader` to itself, that must be able to pause splits.
+        """
         return Fetching.single_thread()
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT]:

@@ -39,6 +39,8 @@ class ReadRules:
     read_ahead_rows
         Of a source without an index: records that the planner may have read ahead of the readers, over all splits; at
         least 1. Each costs 8 bytes, 16 where positions have gaps.
+    allow_unaligned
+        A source without an index may be read ahead with a `SplitReader` of several splits that cannot pause any.
     """
 
     strategy: WatermarkStrategy
@@ -50,6 +52,7 @@ class ReadRules:
     routes_late: bool = False
     reports: bool = False
     read_ahead_rows: int = 4_000_000
+    allow_unaligned: bool = False
 
     @property
     def supports_opaque_blocks(self) -> bool:

@@ -20,6 +20,7 @@ from alignment.plan.by_index import PlanningRules, SplitTable
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.api import (
     Boundedness,
+    Fetching,
     RecordBlock,
     RecordsBySplits,
     RecordSplit,
@@ -216,7 +217,7 @@ class FetchSource(TestingSource):
     """Splits whose fetches bring what a test says; nothing when it has said no more."""
 
     def __init__(self, steps: dict[str, list[int | Callable[[], int]]]) -> None:
-        super().__init__({split_id: [] for split_id in steps})
+        super().__init__({split_id: [] for split_id in steps}, fetching=Fetching.per_split())
         self.steps = steps
         self.fetches: dict[str, int] = {}
         self.readers: list[ScriptedFetches] = []
@@ -233,7 +234,7 @@ class FetchSource(TestingSource):
 class Looking:
     """A `ReadAheadTimes` alone."""
 
-    def __init__(self, source: TestingSource, workers: Workers | None = None, max_rows: int = 100) -> None:
+    def __init__(self, source: Any, workers: Workers | None = None, max_rows: int = 100, **options: Any) -> None:
         self.planner = Planner(workers=workers)
         if workers is None:
             self.planner.clock = source.clock
@@ -243,7 +244,7 @@ class Looking:
         self.calls, self.context = self.planner.calls, self.planner.context
         self.index = self.planner.index
         self.read_ahead = ReadAheadTimes(
-            source, self.context, self.calls, self.planner.workers, self.planner.clock.now_us, max_rows
+            source, self.context, self.calls, self.planner.workers, self.planner.clock.now_us, max_rows, **options
         )
 
     def add(self, *split_ids: str) -> None:

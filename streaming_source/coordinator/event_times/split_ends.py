@@ -13,27 +13,27 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from streaming_source.api import Source, SourceReaderContext, SourceSplit
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, columns_for_times
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
 from streaming_source.coordinator.workers import WORKERS, Workers
 
-__all__ = ["EndLookedFor", "SplitEnds"]
+__all__ = ["EndProbed", "SplitEnds"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
-EndLookedFor: TypeAlias = Callable[[SplitT, int, int | None], None]
-"""`(split, processing time in microseconds at which the look began, position at which it has ended or None)`."""
+EndProbed: TypeAlias = Callable[[SplitT, int, int | None], None]
+"""`(split, processing time in microseconds at which the probe began, position at which it has ended or None)`."""
 
 _log = logging.getLogger(__name__)
 
 _FIRST_WAIT_US: Final = 200_000
 _LAST_WAIT_US: Final = 10_000_000
-"""How long after a look that found no end the next may be: twice as long each time."""
+"""How long after a probe that found no end the next may be: twice as long each time."""
 
 _PATIENCE_S: Final = 0.5
-"""How long a look may block."""
+"""How long a probe may block."""
 
 _FETCHES: Final = 3
-"""Of one look: a reader may bring nothing before it finishes its split."""
+"""Of one probe: a reader may bring nothing before it finishes its split."""
 
 _AT_ONCE: Final = WORKERS // 2
 
@@ -42,7 +42,7 @@ class SplitEnds(Generic[SplitT]):
     """Fetches, in the planner, behind the last known record of splits without a stop: what finishes there has ended.
 
     A task cannot report it: it reads a range that has a stop, where a `SplitReader` may finish any split. And what it
-    reported would be lost with a planner that dies before its next offset is written; a look is made again.
+    reported would be lost with a planner that dies before its next offset is written; a probe is made again.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ class SplitEnds(Generic[SplitT]):
         Says what they read.
     calls, workers, now_us
         Where and when work is done.
-    on_looked
-        Called on the coordinator's thread after each look.
+    on_probed
+        Called on the coordinator's thread after each probe.
 
     Notes
     -----
@@ -68,7 +68,7 @@ class SplitEnds(Generic[SplitT]):
         calls: AsyncCalls,
         workers: Workers,
         now_us: Callable[[], int],
-        on_looked: EndLookedFor[SplitT],
+        on_probed: EndProbed[SplitT],
     ) -> None:
         self._source = source
         self._assigner = context.timestamp_assigner
@@ -77,15 +77,15 @@ class SplitEnds(Generic[SplitT]):
         self._calls = calls
         self._workers = workers
         self._now_us = now_us
-        self._on_looked = on_looked
-        # By split: from when on it may be looked at again, and how long the wait after that look will be.
+        self._on_probed = on_probed
+        # By split: from when on it may be probed again, and how long the wait after that probe will be.
         self._due: dict[str, tuple[int, int]] = {}
         self._waiting: deque[SplitT] = deque()
         self._under_way: set[str] = set()
         self._closed = False
 
-    def look(self, split: SplitT, *, at_once: bool = False) -> None:
-        """Look whether a split ends at its position: if the wait since the last look is over, or at once."""
+    def probe(self, split: SplitT, *, at_once: bool = False) -> None:
+        """Find out whether a split ends at its position: if the wait since the last probe is over, or at once."""
         now_us, (due_us, wait_us) = self._now_us(), self._due.get(split.split_id, (0, _FIRST_WAIT_US))
         if not at_once and (now_us < due_us or split.split_id in self._under_way):
             return
@@ -98,7 +98,7 @@ class SplitEnds(Generic[SplitT]):
         self._due.pop(split_id, None)
 
     def close(self) -> None:
-        """Begin no further look."""
+        """Begin no further probe."""
         self._closed = True
         self._waiting.clear()
 
@@ -111,11 +111,12 @@ class SplitEnds(Generic[SplitT]):
     def _fetch(self, split: SplitT) -> None:
         """On a worker."""
         began_us, woken, ended_at = self._now_us(), threading.Event(), None
-        reader = AheadReader(self._source, split, self._reader_context, self._assigner)
+        reader: AheadReader[SplitT] = AheadReader(self._source, self._reader_context)
+        ahead = AheadSplit(split, self._assigner, self._source.end_of_stream)
         self._workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
         try:
             with closing(reader):
-                ended_at = _end_of(reader, split.position, woken)
+                ended_at = _end_of(reader, ahead, woken)
         except Exception:
             _log.warning("whether split %r has ended could not be found out", split.split_id, exc_info=True)
         woken.set()
@@ -128,20 +129,20 @@ class SplitEnds(Generic[SplitT]):
         try:
             reader.wake_up()
         except Exception:  # its fetch goes on, on a thread of its own
-            _log.warning("a reader could not be woken that looks for the end of its split", exc_info=True)
+            _log.warning("a reader could not be woken that probes the end of its split", exc_info=True)
 
     def _take(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
         self._under_way.discard(split.split_id)
-        self._on_looked(split, began_us, ended_at)
+        self._on_probed(split, began_us, ended_at)
         self._begin()
 
 
-def _end_of(reader: AheadReader[Any], position: int, woken: threading.Event) -> int | None:
-    """Position at which the split ends that is read from `position` on; None if it goes on."""
+def _end_of(reader: AheadReader[SplitT], ahead: AheadSplit[SplitT], woken: threading.Event) -> int | None:
+    """Position at which a split ends; None if it goes on."""
     for _ in range(_FETCHES):
-        fetched = reader.fetch()
+        fetched = reader.fetch({ahead.split.split_id: ahead})[ahead.split.split_id]
         if fetched.finished:
-            return fetched.blocks[-1].end if fetched.blocks else position
+            return fetched.blocks[-1].end if fetched.blocks else ahead.split.position
         if fetched.blocks or woken.is_set():
             break
     return None
