@@ -33,12 +33,12 @@ from alignment.events import (
     SplitCompleted,
     SplitsAssigned,
     SplitsBlocked,
+    TimeLimitMoved,
 )
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan.by_index import plan_micro_batch
 from alignment.plan.model import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
-from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, WatermarkGenerator
 
 if TYPE_CHECKING:
@@ -69,8 +69,6 @@ class Engine:
         Plans by what readers report instead of by the index, which then knows only where splits end.
     create_generator
         Makes the watermark generator of the user's own for one split; None if there is none.
-    time_limit_us
-        Event times from here on are invalid: they bound nothing. None for no limit.
     record
         Called with each event, plan and commit, for a log that can be replayed; see `alignment.recording`.
 
@@ -100,7 +98,6 @@ class Engine:
         idle_timeout_us: int | None = None,
         reactive: ReactivePlanner | None = None,
         create_generator: Callable[[], WatermarkGenerator] | None = None,
-        time_limit_us: int | None = None,
         record: Callable[[object], None] | None = None,
     ) -> None:
         self.rules = rules
@@ -117,7 +114,6 @@ class Engine:
             from alignment.split_generators import SplitGenerators
 
             self._generators = SplitGenerators(create_generator)
-        self._time_limit_us = time_limit_us
         self.idle_clock = IdleClock(idle_timeout_us)
         # Of the last committed plan; what a plan is compared with to see whether Spark must hear of it.
         self._announced = SplitTable.empty()
@@ -145,6 +141,7 @@ class Engine:
             SplitsBlocked: lambda event: self.idle_clock.blocked.update(event.split_ids),
             RangesReported: self._take_reports,
             GroupLimitMoved: self._move_group_limit,
+            TimeLimitMoved: self._move_time_limit,
             DrainStarted: self._start_drain,
             EmitPeriodElapsed: self._emit,
         }
@@ -193,16 +190,7 @@ class Engine:
     def _index_blocks(self, event: BlocksIndexed) -> None:
         if event.split_id in self._abandoned:
             return
-        low, high, limit_us = event.min_us, event.max_us, self._time_limit_us
-        exact: bool | BoolArray = True
-        if limit_us is not None:
-            valid = high < limit_us
-            if not valid.all():
-                # Such a block may hold records without a valid event time, and the latest that has one is anywhere
-                # below the limit.
-                exact = valid
-                low, high = np.where(valid, low, NO_TIMESTAMP), np.minimum(high, limit_us - 1)
-        self.index.append(event.split_id, event.rows, low, high, exact=exact)
+        self.index.append(event.split_id, event.rows, event.min_us, event.max_us)
         self._found(event.split_id)
 
     def _index_opaque_block(self, event: OpaqueBlockIndexed) -> None:
@@ -242,6 +230,10 @@ class Engine:
     def _move_group_limit(self, event: GroupLimitMoved) -> None:
         self._changed |= event.limit_us != self._group_limit_us
         self._group_limit_us = event.limit_us
+
+    def _move_time_limit(self, event: TimeLimitMoved) -> None:
+        self._settle()
+        self.index.limit_times(event.limit_us, self.table.positions)
 
     def _start_drain(self, event: DrainStarted) -> None:
         self._drains_from_us, self._changed = event.at_us, True

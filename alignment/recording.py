@@ -37,7 +37,7 @@ class EngineStarted:
 
     Attributes
     ----------
-    rules, idle_timeout_us, time_limit_us
+    rules, idle_timeout_us
         As given to it.
     by_reports
         Whether it plans by what readers report.
@@ -45,7 +45,6 @@ class EngineStarted:
 
     rules: PlanningRules
     idle_timeout_us: int | None
-    time_limit_us: int | None
     by_reports: bool
 
 
@@ -108,12 +107,10 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def start(
-        self, rules: PlanningRules, idle_timeout_us: int | None, time_limit_us: int | None, *, by_reports: bool
-    ) -> None:
+    def start(self, rules: PlanningRules, idle_timeout_us: int | None, *, by_reports: bool) -> None:
         """Write down what an engine is made with; see `EngineStarted`."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self.write(EngineStarted(rules, idle_timeout_us, time_limit_us, by_reports))
+        self.write(EngineStarted(rules, idle_timeout_us, by_reports))
 
     def write(self, entry: object) -> None:
         """Write one entry: an event, a plan, or what an engine was made with."""
@@ -180,7 +177,6 @@ def _replay_engine(entries: Sequence[Any]) -> Iterator[ReplayedPlan]:
         EventTimeIndex(_loader(entries), locate=_locator(entries)),
         idle_timeout_us=started.idle_timeout_us,
         reactive=ReactivePlanner(started.rules) if started.by_reports else None,
-        time_limit_us=started.time_limit_us,
     )
     plan: MicroBatchPlan | None = None
     for entry in entries[1:]:

@@ -8,14 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.engine import Engine
 from alignment.events import RangesReported, Restored
 from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.reports import RangeReport
-from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source, SourceEvent, SourceSplit, SplitEnumerator, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.assignment import even_ranges
@@ -73,6 +71,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         readers: int,
         workers: Workers,
         now_us: Callable[[], int],
+        time_limit_us: Callable[[], int | None],
         recorder: Recorder | None = None,
     ) -> SourceRuntime[SplitT, CheckpointT]:
         """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
@@ -87,6 +86,8 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             How many read one micro-batch.
         workers, now_us
             Where and when work is done.
+        time_limit_us
+            Says from when on event times are invalid now; None for no limit.
         recorder
             Writes down what drives the engine; None for nobody.
 
@@ -112,7 +113,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             enumerator = source.restore_enumerator(context, checkpoint)
         event_times = _event_times_of(source, enumerator, context, calls, workers, now_us, rules)
         engine = _engine_of(event_times, rules, recorder)
-        context.take_engine(engine, rules.time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
+        context.take_engine(engine, time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
         return cls(calls, context, EnumeratorHost(enumerator, context, calls), event_times, engine)
 
     def ranges(
@@ -232,16 +233,11 @@ def _event_times_of(
 
 def _engine_of(event_times: EventTimeProvider[Any], rules: ReadRules, recorder: Recorder | None) -> Engine:
     """An engine that loads event times where they come from."""
-    strategy, limit_us = rules.strategy, rules.time_limit_us
-
-    def valid_times(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        times = event_times.event_times(split_id, start, stop)
-        return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
-
-    load: EventTimeLoader = valid_times
+    strategy = rules.strategy
+    load: EventTimeLoader = event_times.event_times
     locate = event_times.locate
     if recorder is not None:
-        recorder.start(rules.planning, strategy.idle_timeout_us, limit_us, by_reports=rules.reports)
+        recorder.start(rules.planning, strategy.idle_timeout_us, by_reports=rules.reports)
         load, locate = recorder.loading(load), locate and recorder.locating(locate)
     reactive: ReactivePlanner | None = None
     if rules.reports:
@@ -255,7 +251,6 @@ def _engine_of(event_times: EventTimeProvider[Any], rules: ReadRules, recorder: 
         idle_timeout_us=strategy.idle_timeout_us,
         reactive=reactive,
         create_generator=None if strategy.generator_supplier is None else strategy.create_watermark_generator,
-        time_limit_us=limit_us,
         record=None if recorder is None else recorder.write,
     )
 

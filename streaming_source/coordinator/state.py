@@ -37,6 +37,9 @@ class SourceState(Generic[SplitT, CheckpointT]):
         something, or that is not known. It decides alone when a split is idle after a restart.
     checkpoint
         What the enumerator remembers beside; None before it has started.
+    time_limit_us
+        Event times from here on are invalid in the micro-batch that leads to this state: by the wall clock when it was
+        planned, and `maxFutureSkew`. None without that option.
     """
 
     sequence: int
@@ -45,6 +48,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
     late: npt.NDArray[np.int64]
     silent_since_us: npt.NDArray[np.int64]
     checkpoint: CheckpointT | None
+    time_limit_us: int | None = None
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from streaming_source.api import Source
-from streaming_source.coordinator import ReadRules, SourceCoordinator, assign_ranges, monotonic_us
+from streaming_source.coordinator import ReadRules, SourceCoordinator, assign_ranges, monotonic_us, wall_clock_us
 from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.rows import RowShaper
 
@@ -49,9 +49,11 @@ class AlignedBatchReader(DataSourceReader):
             ranges = coordinator.everything(self._shaper.options.min_rows_per_reader)
         finally:
             coordinator.close()
+        limit_us = self._rules.time_limit_at(wall_clock_us())
         # At least one: Spark takes an empty list for one partition of its own.
         return [
-            AlignedInputPartition(tuple(s), before.table.combined) for s in assign_ranges(ranges, self._readers) or [[]]
+            AlignedInputPartition(tuple(s), before.table.combined, time_limit_us=limit_us)
+            for s in assign_ranges(ranges, self._readers) or [[]]
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -60,4 +62,5 @@ class AlignedBatchReader(DataSourceReader):
         from streaming_source.spark.task import read_splits
 
         assert isinstance(partition, AlignedInputPartition)
-        yield from read_splits(self._source, self._schema, self._shaper, partition)
+        shaper = self._shaper.at(partition.announced, partition.time_limit_us)
+        yield from read_splits(self._source, self._schema, shaper, partition)

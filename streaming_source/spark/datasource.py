@@ -184,7 +184,8 @@ class AlignedDataSource:
         from streaming_source.spark.batch_reader import AlignedBatchReader
 
         strategy, needed, shaper = self._for_frame(schema, self._options.without_watermarks())
-        rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=None))
+        skew_us = self._options.max_future_skew_us
+        rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=None), max_future_skew_us=skew_us)
         return AlignedBatchReader(self._source.for_batch(), rules, needed, shaper, self._readers)
 
     @property

@@ -5,7 +5,8 @@
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before any), and its status. Behind these follow, where they say something, the number of late records, and since when
-the split has had nothing to read, in microseconds since the epoch. Equal states give equal texts.
+the split has had nothing to read, in microseconds since the epoch. With `maxFutureSkew` there is `time_limit`: event
+times from there on are invalid in the micro-batch that the offset ends. Equal states give equal texts.
 """
 
 from __future__ import annotations
@@ -58,12 +59,14 @@ class OffsetCodec:
             elif late[i]:
                 entry.append(late[i])
             splits.append(entry)
+        limit = {} if state.time_limit_us is None else {"time_limit": state.time_limit_us}
         return {
             "v": _VERSION,
             "source": self._source.name,
             "id": self._id,
             "n": state.sequence,
             "watermark": _or_null(state.table.combined),
+            **limit,
             "enumerator": self._checkpoint_to_json(state.checkpoint),
             "splits_v": write.version,
             "splits": splits,
@@ -92,7 +95,8 @@ class OffsetCodec:
             late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
             silent_since_us = np.array([entry[4] if len(entry) > 4 else NO_TIMESTAMP for entry in entries], np.int64)
             checkpoint = self._checkpoint_from_json(offset["enumerator"])
-            return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint)
+            limit_us = offset.get("time_limit")
+            return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint, limit_us)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, OffsetError):
                 raise

@@ -114,8 +114,18 @@ class FrameOptions:
         metadata=option(
             "invalidTimestamp",
             choice("fail", "null", "drop"),
-            "What to do with a record whose event time is null or unreadable, or, with the exact watermark, before "
-            "1970 or after 3999.",
+            "What to do with a record whose event time is null or unreadable, later than `maxFutureSkew` allows, or, "
+            "with the exact watermark, before 1970 or after 3999.",
+        ),
+    )
+    max_future_skew_us: int | None = field(
+        default=None,
+        metadata=option(
+            "maxFutureSkew",
+            optional_duration(),
+            "A record later than the wall clock of the planner by more than this has no valid event time: it moves no "
+            "watermark, and `invalidTimestamp` decides what becomes of it.",
+            "none",
         ),
     )
     watermark_rows: bool = field(
@@ -224,9 +234,7 @@ class FrameOptions:
         return replace(without, late="keep", max_rows=None, min_rows=None)
 
 
-FRAME_OPTIONS: Final = OptionSet.of(FrameOptions) | OptionSet(
-    [Option("maxFutureSkew", optional_duration(1), "Reserved; see `frame_options`.")]
-)
+FRAME_OPTIONS: Final = OptionSet.of(FrameOptions)
 """What both doors take: `readStream.format(...)` and `from_source`."""
 
 SOURCE_OPTIONS: Final = OptionSet(
@@ -250,20 +258,13 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
     Raises
     ------
     OptionError
-        If `minRowsPerTrigger` is more than `maxRowsPerTrigger`.
-        For `maxFutureSkew`: to give the same batch when it is read again, the time that the clock showed would have
-        to be part of the offset, and it is not yet.
+        If `minRowsPerTrigger` is more than `maxRowsPerTrigger`, or of two options that need each other one is missing.
     """
     most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}")
     if (values["gatewayCertificate"] is None) != (values["gatewayKey"] is None):
         raise OptionError("options gatewayCertificate and gatewayKey: one is useless without the other; give both")
-    if values["maxFutureSkew"] is not None:
-        raise OptionError(
-            "option maxFutureSkew is not supported yet; leave it out or set it to none, "
-            "and filter records from the future in the producer"
-        )
     own = {
         "watermark_rows": values["watermarkRows"] == EMITTED,
         "is_half_exact": values["watermarkRows"] is True,
@@ -330,6 +331,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         strategy,
         planning,
         options.time_limit_us,
+        options.max_future_skew_us,
         announces=options.watermark_rows,
         group=group,
         reports=options.reports,

@@ -33,6 +33,8 @@ class AlignedInputPartition(InputPartition):
         Number of the micro-batch.
     events
         From the enumerator, for this reader.
+    time_limit_us
+        Event times from here on are invalid; None where `maxFutureSkew` says nothing of it.
     gateway
         Where the reader reports; None if it has nothing to report.
     """
@@ -43,6 +45,7 @@ class AlignedInputPartition(InputPartition):
     subtask_id: int = 0
     batch: int = 0
     events: tuple[SourceEvent, ...] = ()
+    time_limit_us: int | None = None
     gateway: GatewayAddress | None = None
     # PySpark's own field, which its `__repr__` shows.
     value: Any = None

@@ -21,6 +21,7 @@ from streaming_source.coordinator import (
     assign_ranges,
     monotonic_us,
     processing_time_us,
+    wall_clock_us,
 )
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.offsets import Offset, OffsetCodec
@@ -68,6 +69,7 @@ class StreamPlanning:
             readers=readers,
             meeting=_meeting(rules),
             recorder=_recorder(options.event_log, source),
+            clock_us=wall_clock_us,
         )
         self._has_events = source.source_event_serializer is not None
         self._channel: PlannerChannel | None = None
@@ -130,6 +132,7 @@ class StreamPlanning:
                     batch=ended.sequence,
                     # Without something to read no reader is made: its events wait.
                     events=tuple(coordinator.runtime.take_events(subtask_id)) if splits else (),
+                    time_limit_us=ended.time_limit_us,
                     gateway=gateway,
                 )
                 for subtask_id, splits in enumerate(shares)

@@ -12,8 +12,9 @@ import pyarrow as pa
 from alignment.columns import raw_field
 from alignment.epoch import to_microseconds
 from alignment.exceptions import InvalidTimestampError
+from alignment.iso8601 import format_timestamp
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, TimestampAssigner
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.exceptions import LateRecordError, SchemaError
 from streaming_source.spark.options import FrameOptions
@@ -26,8 +27,8 @@ __all__ = ["FrameOutput", "RowShaper"]
 Int64Array = npt.NDArray[np.int64]
 
 _LIMITS = (
-    " (with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "
-    "and before the year 4000)"
+    "with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "
+    "and before the year 4000"
 )
 
 
@@ -45,6 +46,8 @@ class RowShaper:
         How event times are found, and what becomes of records.
     announced
         The watermark that holds while these rows are processed: what is at or below it is late.
+    time_limit_us
+        Event times from here on are invalid, by `maxFutureSkew`; None without.
     observed
         Told the event times of all records; None if nobody wants to know.
     """
@@ -54,11 +57,12 @@ class RowShaper:
     assigner: TimestampAssigner
     options: FrameOptions
     announced: int = MIN_WATERMARK
+    time_limit_us: int | None = None
     observed: ObservedTimes | None = None
 
-    def at(self, announced: int) -> RowShaper:
-        """The same under another announced watermark."""
-        return replace(self, announced=announced)
+    def at(self, announced: int, time_limit_us: int | None = None) -> RowShaper:
+        """The same in another micro-batch."""
+        return replace(self, announced=announced, time_limit_us=time_limit_us)
 
     def observed_by(self, observed: ObservedTimes | None) -> RowShaper:
         """The same, with event times summed up there."""
@@ -100,11 +104,15 @@ class RowShaper:
 
     def _event_times(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         times = self.assigner.extract(batch, source_timestamps)
-        limit_us = self.options.time_limit_us
-        # Those without a time hold the smallest integer: where there are some, it takes the longer way.
-        if limit_us is None or not len(times) or (times.max() < limit_us and times.values.min() >= 0):
+        if not len(times):
             return times
-        valid = times.valid & (times.values >= 0) & (times.values < limit_us)
+        limits = [limit for limit in (self.options.time_limit_us, self.time_limit_us) if limit is not None]
+        latest = min(limits, default=MAX_WATERMARK + 1) - 1
+        earliest = 0 if self.options.watermark_rows else NO_TIMESTAMP
+        # Those without a time hold the smallest integer: where there are some, it takes the longer way.
+        if times.max() <= latest and times.values.min() >= earliest:
+            return times
+        valid = times.valid & (times.values >= earliest) & (times.values <= latest)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
 
     def _kept(
@@ -119,7 +127,11 @@ class RowShaper:
         options = self.options
         if options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
-            limit = "" if options.time_limit_us is None else _LIMITS
+            rules = [_LIMITS] * options.watermark_rows
+            if self.time_limit_us is not None:
+                latest = format_timestamp(self.time_limit_us - 1)
+                rules.append(f"with maxFutureSkew it must not be later than {latest} in this micro-batch")
+            limit = f" ({'; '.join(rules)})" if rules else ""
             raise InvalidTimestampError(
                 f"split {split_id!r}, position {positions[first]}: no valid event time in "
                 f"{self._value(batch, first)}{limit}; option invalidTimestamp = null keeps such records without one, "

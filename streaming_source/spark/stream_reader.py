@@ -108,7 +108,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from streaming_source.spark.task import read_splits
 
         assert isinstance(partition, AlignedInputPartition)
-        shaper = self._shaper.at(partition.announced)
+        shaper = self._shaper.at(partition.announced, partition.time_limit_us)
         if partition.watermark_row_us is not None:
             yield shaper.watermark_row(partition.watermark_row_us)
         yield from read_splits(self._source, self._schema, shaper, partition, reports=self._rules.reports)

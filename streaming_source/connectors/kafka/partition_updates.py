@@ -11,7 +11,7 @@ Of the news of a partition there are three kinds:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -75,13 +75,13 @@ class NewsFinder:
     scanner
         Reads what it cannot say.
     time_limit_us
-        Event times from here on are invalid; None for no limit.
+        Says from when on event times are invalid now; None for no limit.
     fail_on_data_loss
         Whether it is an error that records which nobody has read are not there any more.
     """
 
     def __init__(
-        self, admin: KafkaAdmin, scanner: Scanner, *, time_limit_us: int | None, fail_on_data_loss: bool
+        self, admin: KafkaAdmin, scanner: Scanner, *, time_limit_us: Callable[[], int | None], fail_on_data_loss: bool
     ) -> None:
         self._admin = admin
         self._scanner = scanner
@@ -163,7 +163,7 @@ class NewsFinder:
     def _confirmed(
         self, parts: Mapping[Partition, UntoldPart], answers: Mapping[Partition, FoundRecord | None]
     ) -> dict[str, tuple[int, int]]:
-        limit_us = self._time_limit_us
+        limit_us = self._time_limit_us()
         wanted = {}
         for where, answer in answers.items():
             part = parts[where]

@@ -296,7 +296,6 @@ class KafkaSource(Source[KafkaSplit, KafkaCheckpoint]):
             self.config,
             fail_on_data_loss=self.fail_on_data_loss,
             patience_s=_seconds(self.broker_timeout),
-            time_limit_us=context.event_time_limit_us,
         )
         # Two connections: plans do not wait for looks.
         looks, plans = KafkaAdmin(self.config, patience), KafkaAdmin(self.config, patience)

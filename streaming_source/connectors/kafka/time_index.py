@@ -108,7 +108,7 @@ class TimeIndex:
             NewsFinder(
                 admin,
                 scanner,
-                time_limit_us=context.event_time_limit_us,
+                time_limit_us=lambda: context.event_time_limit_us,
                 fail_on_data_loss=fail_on_data_loss,
             )
             for admin in (for_looks, for_plans)
