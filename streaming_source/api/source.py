@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
@@ -56,6 +57,12 @@ class Fetching:
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads = {self.threads}: a reader fetches with at least 1 thread")
+
+    def key_of(self, split_id: str) -> str | int:
+        """Splits of one key share a `SplitReader` where their number of threads is fixed: the same in every process."""
+        if self.kind == "per_split":
+            return split_id
+        return 0 if self.kind == "single_thread" else zlib.crc32(split_id.encode()) % (self.threads or 1)
 
     @classmethod
     def single_thread(cls) -> Fetching:

@@ -185,6 +185,8 @@ class SplitReader(ABC, Generic[SplitT]):
     def fetch(self) -> RecordsWithSplitIds[Any]:
         """The next records, `RecordBlock` by `RecordBlock` unless the source has an emitter of its own.
 
+        It brings nothing only if there is nothing of any split that is not paused.
+
         May block; after `wake_up` it must return soon, with or without records, and a later call go on where it was
         left. Called only while a split that is not paused is there to read, until each was reported as finished. A
         split that has nothing to read is reported as well.
@@ -202,8 +204,10 @@ class SplitReader(ABC, Generic[SplitT]):
         """
 
     def pause_or_resume_splits(self, to_pause: Sequence[SplitT], to_resume: Sequence[SplitT]) -> None:
-        """Fetch nothing of some splits until they are resumed; override it where one fetch reads several splits."""
-        raise UnsupportedOperationError(
+        """Fetch nothing of some splits until they are resumed; override it where one fetch reads several splits.
+
+        Called between two fetches, where the planner reads ahead: see `Source.fetching`.
+        """        raise UnsupportedOperationError(
             f"{type(self).__name__} cannot pause splits: override pause_or_resume_splits, "
             "or read each split with a fetcher of its own (Fetching.per_split())"
         )
@@ -214,10 +218,11 @@ class SplitReader(ABC, Generic[SplitT]):
         return type(self).pause_or_resume_splits is not SplitReader.pause_or_resume_splits
 
     def caught_up(self, split_id: str) -> CaughtUp | None:
-        """After a fetch that brought nothing: whether there was nothing of this split. It must know, not guess.
+        """After a fetch that brought nothing of this split: whether there was nothing. It must know, not guess.
 
-        A split is idle only if it has caught up. None: that a fetch brings nothing says so, by itself or after a long
-        wait from which it was woken.
+        Called for each split that is not paused, also when the fetch brought something of another one. A split is idle
+        only if it has caught up. None: a fetch that brings nothing of any split says so, by itself or after a long wait
+        from which it was woken. To get such an answer of one split while others are busy, those are paused for a fetch.
         """
         return None
 

@@ -37,6 +37,8 @@ class ReadRules:
     read_ahead_rows
         Of a source without an index: records that the planner may have read ahead of the readers, over all splits; at
         least 1. Each costs 8 bytes, 16 where positions have gaps.
+    allow_unaligned
+        A source without an index may be read ahead with a `SplitReader` of several splits that cannot pause any.
     """
 
     strategy: WatermarkStrategy
@@ -47,6 +49,7 @@ class ReadRules:
     group: str | None = None
     reports: bool = False
     read_ahead_rows: int = 4_000_000
+    allow_unaligned: bool = False
 
     def time_limit_at(self, clock_us: int) -> int | None:
         """Event times from here on are invalid while the wall clock shows `clock_us`; None for no limit."""

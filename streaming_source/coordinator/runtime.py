@@ -220,7 +220,16 @@ def _event_times_of(
     if not rules.reports:
         from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
 
-        return ReadAheadTimes(source, context, calls, workers, now_us, rules.read_ahead_rows)
+        return ReadAheadTimes(
+            source,
+            context,
+            calls,
+            workers,
+            now_us,
+            rules.read_ahead_rows,
+            max_drift_us=rules.planning.max_drift_us,
+            allow_unaligned=rules.allow_unaligned,
+        )
     if source.end_of_stream is not None:
         raise OptionError(
             f"option indexing = 'off': {source.name} has records that end their splits (Source.end_of_stream), which "

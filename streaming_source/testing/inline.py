@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Hashable
 from typing import Any, Final, TypeVar
 
@@ -97,11 +96,7 @@ class InlineFetcherManager(SplitFetcherManager[SplitT, Any]):
 
     def key_of(self, split_id: str) -> Hashable:
         """See `SplitFetcherManager`."""
-        if self._fetching.kind == "per_split":
-            return split_id
-        if self._fetching.kind == "single_thread":
-            return 0
-        return zlib.crc32(split_id.encode()) % (self._fetching.threads or 1)
+        return self._fetching.key_of(split_id)
 
     @property
     def has_fetcher_for_each_split(self) -> bool:

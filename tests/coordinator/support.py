@@ -20,6 +20,7 @@ from alignment.plan.by_index import PlanningRules, SplitTable
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.api import (
     Boundedness,
+    Fetching,
     RecordBlock,
     RecordsBySplits,
     RecordSplit,
@@ -216,7 +217,7 @@ class FetchSource(TestingSource):
     """Splits whose fetches bring what a test says; nothing when it has said no more."""
 
     def __init__(self, steps: dict[str, list[int | Callable[[], int]]]) -> None:
-        super().__init__({split_id: [] for split_id in steps})
+        super().__init__({split_id: [] for split_id in steps}, fetching=Fetching.per_split())
         self.steps = steps
         self.fetches: dict[str, int] = {}
         self.readers: list[ScriptedFetches] = []

@@ -11,6 +11,7 @@ import pytest
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
 from alignment.watermarks import MIN_WATERMARK
+from streaming_source.api import Fetching
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.testing import Gap, Pause, SourceHarness, TestingSource
@@ -29,7 +30,7 @@ class Stages:
     """A query whose clock a test moves from one stage to the next."""
 
     def __init__(self, drift: str = "1 us", max_rows: int | None = None, **splits: list[Element]) -> None:
-        self.source = TestingSource(splits)
+        self.source = TestingSource(splits, fetching=Fetching.per_split())
         self.reading = SourceHarness(self.source, aligned(drift), clock=self.source.clock, max_rows=max_rows)
 
     def until_ms(self, now_ms: int) -> dict[str, list[int]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streaming_source.api import RecordSplit
+from streaming_source.api import Fetching, RecordSplit
 from streaming_source.coordinator import SourceState, WorkerPool
 from streaming_source.testing import ABORT, EOF, Gap, Pause, TestingAbort, TestingSource
 from tests.coordinator.support import (
@@ -338,7 +338,7 @@ def test_while_all_places_are_taken_discovery_still_has_a_worker(pool: WorkerPoo
 
 
 def test_an_error_reaches_the_query_with_a_note_of_the_split_and_records_of_others_are_kept() -> None:
-    source = TestingSource({"a": [1, ABORT, 2], "b": [1, 2]})
+    source = TestingSource({"a": [1, ABORT, 2], "b": [1, 2]}, fetching=Fetching.per_split())
     looking = Looking(source)
     looking.add("a", "b")
     with pytest.raises(TestingAbort) as caught:
@@ -511,7 +511,7 @@ def test_a_reader_that_cannot_be_closed_is_logged_and_keeps_no_other_open(caplog
 
     source.readers[0].close = fail  # type: ignore[method-assign]
     looking.read_ahead.close()
-    assert "closing the reader of split 'a' failed" in caplog.text
+    assert "closing a reader that reads ahead failed" in caplog.text
     assert source.readers[1].closed == 1
 
 

@@ -69,21 +69,31 @@ class LogReader(SplitReader[RecordSplit]):
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
         self._next: dict[str, int] = {}
+        self._paused: frozenset[str] = frozenset()
 
     def handle_splits_changes(self, change: SplitsChange[RecordSplit]) -> None:
-        assert isinstance(change, SplitsAddition)
-        self._next.update((split.split_id, split.position) for split in change.splits)
+        for split in change.splits:
+            if isinstance(change, SplitsAddition):
+                self._next[split.split_id] = split.position
+            else:
+                del self._next[split.split_id]
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
         for split_id, position in self._next.items():
             times = self._logs.times[split_id][position:]
-            if times:
+            if times and split_id not in self._paused:
                 self._next[split_id] += len(times)
                 batch = pa.record_batch([pa.array(times)], schema=SCHEMA)
                 return RecordsBySplits({split_id: [RecordBlock(batch, position)]})
         return RecordsBySplits()
 
+    def pause_or_resume_splits(self, to_pause: Sequence[RecordSplit], to_resume: Sequence[RecordSplit]) -> None:
+        self._paused = self._paused.union(split.split_id for split in to_pause)
+        self._paused = self._paused.difference(split.split_id for split in to_resume)
+
     def caught_up(self, split_id: str) -> CaughtUp | None:
+        if self._next[split_id] < len(self._logs.times[split_id]):
+            return CaughtUp.NO
         return self._logs.says[split_id]
 
 

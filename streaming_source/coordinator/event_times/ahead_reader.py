@@ -1,7 +1,8 @@
-"""A split as the planner reads it: for its event times alone."""
+"""Splits as the planner reads them: for their event times alone."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,19 +15,21 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.api import (
     CaughtUp,
     ReaderMetrics,
+    RecordEvaluator,
     Source,
     SourceOutput,
     SourceReaderContext,
     SourceSplit,
     SplitReader,
     SplitsAddition,
+    SplitsRemoval,
     SplitState,
 )
 from streaming_source.coordinator.event_times.scanned_records import SeenBlock
-from streaming_source.exceptions import SourceError
+from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.split_output import SplitOutput
 
-__all__ = ["AheadReader", "Fetched", "columns_for_times"]
+__all__ = ["AheadReader", "AheadSplit", "Fetched", "columns_for_times"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
@@ -42,7 +45,7 @@ def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Sche
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one fetch brought.
+    """What one fetch brought of one split.
 
     Attributes
     ----------
@@ -64,57 +67,85 @@ class Fetched:
         return sum(map(len, self.blocks))
 
 
+class AheadSplit(Generic[SplitT]):
+    """Where an `AheadReader` stands in one split.
+
+    Parameters
+    ----------
+    split
+        From its position on.
+    assigner
+        Makes event times.
+    end_of_stream
+        See `Source`.
+    """
+
+    __slots__ = ("output", "split", "state", "times")
+
+    def __init__(self, split: SplitT, assigner: TimestampAssigner, end_of_stream: RecordEvaluator | None) -> None:
+        self.split = split
+        self.state = SplitState(split)
+        self.times = _TimesOutput(assigner)
+        self.output = SplitOutput(self.times, ReaderMetrics(), end_of_stream, split.stop)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is at its stop, or behind the record that ends it."""
+        stop = self.split.stop
+        return self.output.ended or (stop is not None and self.state.position >= stop)
+
+
 class AheadReader(Generic[SplitT]):
-    """Fetches one split with a `SplitReader` of its own, opened when it is needed, and closed in between if need be.
+    """Fetches splits with one `SplitReader`, opened when it is needed, and closed in between if need be.
 
     Used by one thread at a time, but for `wake_up`.
 
     Parameters
     ----------
     source
-        Whose split it is.
-    split
-        From its position on.
+        Whose splits they are.
     schema
         Columns to read.
-    assigner
-        Makes event times of them.
+    must_pause
+        Refuse a `SplitReader` that cannot pause.
     """
 
-    def __init__(
-        self, source: Source[SplitT, Any], split: SplitT, schema: pa.Schema, assigner: TimestampAssigner
-    ) -> None:
+    def __init__(self, source: Source[SplitT, Any], schema: pa.Schema, *, must_pause: bool = False) -> None:
         self._source = source
         self._context = SourceReaderContext(schema)
-        self._state = SplitState(split)
-        self._times = _TimesOutput(assigner)
-        self._output = SplitOutput(self._times, ReaderMetrics(), source.end_of_stream, split.stop)
+        self._must_pause = must_pause
         self._emitter = source.create_record_emitter(self._context)
         self._reader: SplitReader[SplitT] | None = None
+        # What the reader has: each split, and as which it was added.
+        self._added: dict[str, tuple[AheadSplit[SplitT], SplitT]] = {}
+        self._paused: set[str] = set()
         self._is_woken = False
 
-    def fetch(self) -> Fetched:
-        """Fetch once. May block until `wake_up`."""
-        split = self._state.split
-        if not self._has_reached_stop:
-            reader = self._opened()
-            records = reader.fetch()
-            self._is_woken = False
-            while (split_id := records.next_split()) is not None:
-                if split_id != split.split_id:
-                    raise SourceError(f"fetched records of split {split_id!r} with the reader of {split.split_id!r}")
-                while (element := records.next_record_from_split()) is not None:
-                    self._emitter.emit_record(element, self._output, self._state)
-            finished = split.split_id in records.finished_splits
-            records.recycle()
-            if not finished and not self._output.ended and not self._has_reached_stop:
-                return Fetched(self._times.take(), False, reader.caught_up(split.split_id))
-        self.close()
-        return Fetched(self._times.take(), finished=True)
+    def fetch(self, splits: Mapping[str, AheadSplit[SplitT]], paused: Set[str] = frozenset()) -> dict[str, Fetched]:
+        """Fetch once, of these splits but for the paused. May block until `wake_up`.
+
+        Returns
+        -------
+        dict
+            What came of each split; of one that is paused only if something came, as it may if pausing is not supported.
+
+        Raises
+        ------
+        UnsupportedOperationError
+            If splits must be paused and cannot be.
+        SourceError
+            If records of another split came.
+        """
+        fetched = {split_id: Fetched((), finished=True) for split_id, split in splits.items() if split.has_ended}
+        if not fetched:
+            fetched = self._fetch(self._opened(), splits, paused)
+        if all(split_id in fetched and fetched[split_id].finished for split_id in splits):
+            self.close()
+        return fetched
 
     def wake_up(self) -> None:
         """Make a fetch that blocks return. From any thread."""
-        # Said before the reader is looked for: one that is being opened is looked for in vain, and must hear of it.
+        # Noted before the reader is used: one that is being opened is not there yet, and must be woken all the same.
         self._is_woken = True
         reader = self._reader
         if reader is not None:
@@ -123,18 +154,66 @@ class AheadReader(Generic[SplitT]):
     def close(self) -> None:
         """Close the `SplitReader`; the next fetch opens another, from where this one was."""
         reader, self._reader = self._reader, None
+        self._added.clear()
+        self._paused.clear()
         if reader is not None:
             reader.close()
 
-    @property
-    def _has_reached_stop(self) -> bool:
-        stop = self._state.split.stop
-        return stop is not None and self._state.position >= stop
+    def _fetch(
+        self, reader: SplitReader[SplitT], splits: Mapping[str, AheadSplit[SplitT]], paused: Set[str]
+    ) -> dict[str, Fetched]:
+        if not reader.supports_pausing:
+            paused = frozenset()
+        self._change_splits(reader, splits, paused)
+        records = reader.fetch()
+        self._is_woken = False
+        while (split_id := records.next_split()) is not None:
+            split = splits.get(split_id)
+            if split is None:
+                of = ", ".join(map(repr, splits))
+                raise SourceError(f"fetched records of split {split_id!r} with the reader of {of}")
+            while (element := records.next_record_from_split()) is not None:
+                self._emitter.emit_record(element, split.output, split.state)
+        finished = records.finished_splits
+        records.recycle()
+        fetched = {}
+        for split_id, split in splits.items():
+            blocks, is_finished = split.times.take(), split_id in finished or split.has_ended
+            if blocks or is_finished:
+                fetched[split_id] = Fetched(blocks, is_finished)
+            elif split_id not in paused:
+                fetched[split_id] = Fetched(blocks, is_finished, reader.caught_up(split_id))
+        for split_id in finished:
+            self._added.pop(split_id, None)
+            self._paused.discard(split_id)
+        return fetched
+
+    def _change_splits(
+        self, reader: SplitReader[SplitT], splits: Mapping[str, AheadSplit[SplitT]], paused: Set[str]
+    ) -> None:
+        added = self._added
+        if gone := [split_id for split_id, (split, _) in added.items() if splits.get(split_id) is not split]:
+            reader.handle_splits_changes(SplitsRemoval([added.pop(split_id)[1] for split_id in gone]))
+            self._paused.difference_update(gone)
+        if new := {split_id: split.state.to_split() for split_id, split in splits.items() if split_id not in added}:
+            reader.handle_splits_changes(SplitsAddition([*new.values()]))
+            added.update((split_id, (splits[split_id], split)) for split_id, split in new.items())
+        if self._paused != paused:
+            pause, resume = sorted(paused - self._paused), sorted(self._paused - paused)
+            reader.pause_or_resume_splits([added[i][1] for i in pause], [added[i][1] for i in resume])
+            self._paused = set(paused)
 
     def _opened(self) -> SplitReader[SplitT]:
         if self._reader is None:
             self._reader = self._source.create_split_reader(self._context)
-            self._reader.handle_splits_changes(SplitsAddition([self._state.to_split()]))
+            if self._must_pause and not self._reader.supports_pausing:
+                name, reader = self._source.name, type(self._reader).__name__
+                raise UnsupportedOperationError(
+                    f"{name}: its event times are read ahead with one {reader} for several splits, and a split that is "
+                    f"far ahead cannot be paused there: override {reader}.pause_or_resume_splits, or fetch each split "
+                    "with a reader of its own (fetching = Fetching.per_split() in the source); or let splits run ahead "
+                    "with option allowUnalignedSourceSplits = true"
+                )
             if self._is_woken:
                 self._reader.wake_up()
         return self._reader

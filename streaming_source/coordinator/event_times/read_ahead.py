@@ -1,16 +1,17 @@
 """Event times of sources that have no index of them: the planner reads ahead of the readers to learn them.
 
-Each split in work has a `SplitReader` of its own in the planner, whose fetches are made on worker threads. Of what they
-bring only positions and event times are kept, until a plan hands the records out; the readers then read exactly these
-again. So every source is cut exactly and read exactly once, whatever it knows ahead of reading. The price is that every
-record is read twice, once of it in one process; only the columns that event times are made of are read there.
+The splits in work are fetched in the planner, with as many `SplitReader`s as the source says in `Source.fetching`, on
+worker threads. Of what they bring only positions and event times are kept, until a plan commits to the records; the
+readers then read exactly these again. So every source is cut exactly and read exactly once, whatever it knows ahead of
+reading. The price is that every record is read twice, once of it in one process; only the columns that event times are
+made of are read there.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -18,16 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed, SplitsBlocked
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.assignment import even_ranges
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, columns_for_times
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, columns_for_times
 from streaming_source.coordinator.event_times.fetch_scheduler import FetchScheduler
 from streaming_source.coordinator.event_times.provider import EventTimeProvider
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords
-from streaming_source.coordinator.event_times.split_scan import Arrival, SplitScan
+from streaming_source.coordinator.event_times.split_scan import Arrival, Fetcher, SplitScan, Stage
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WORKERS, Workers
 
@@ -41,14 +42,18 @@ _AT_ONCE: Final = WORKERS - 2
 """Fetches under way at once: one worker is left for discovery, and one to wake those that block."""
 
 _MAX_OPEN: Final = 64
-"""With more splits than this a `SplitReader` is closed after each fetch: connections and files are not without end."""
+"""With more `SplitReader`s than this each is closed after a fetch: connections and files are not without end."""
+
+_NAMED: Final = 5
 
 
 class ReadAheadTimes(EventTimeProvider[SplitT]):
     """Fills the index from the source's own `SplitReader`s, a bounded number of records ahead.
 
-    Every split may be ahead by an equal share of the bound, and by one fetch more. Positions in the index are numbers
-    of records, see `ScannedRecords`.
+    Every split may be ahead by an equal share of the bound, and by one fetch more. It may be ahead in event time by the
+    drift that is allowed, of the split that was scanned least far and may have more: what is later cannot be planned
+    before that one was scanned further. Where other splits are fetched with the same `SplitReader` a split that is
+    ahead is paused there. Positions in the index are numbers of records, see `ScannedRecords`.
 
     A split has been caught up with when a fetch brings nothing, by itself or after it was woken from a long wait; that
     is when its idleness begins, and where an AvailableNow run ends.
@@ -62,7 +67,11 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     calls, workers, now_us
         Where and when work is done.
     max_rows
-        Records seen and not handed out, over all splits.
+        Records scanned and in no plan, over all splits.
+    max_drift_us
+        How far a split may be ahead of the slowest one; None for any distance.
+    allow_unaligned
+        Whether splits may run ahead where a `SplitReader` of several splits cannot pause; if not, it is refused.
     """
 
     # All times are in memory already: nothing is to be gained by keeping them twice.
@@ -76,6 +85,9 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         workers: Workers,
         now_us: Callable[[], int],
         max_rows: int,
+        *,
+        max_drift_us: int | None = None,
+        allow_unaligned: bool = False,
     ) -> None:
         self._source = source
         self._context = context
@@ -83,18 +95,25 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._workers = workers
         self._now_us = now_us
         self._max_rows = max_rows
+        self._max_drift_us = max_drift_us
+        self._fetching = source.fetching
+        self._must_pause = self._fetching.kind != "per_split" and not allow_unaligned
         self._schema = columns_for_times(context.schema, context.timestamp_assigner)
-        self._scans: dict[str, SplitScan[SplitT]] = {}
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, ScannedRecords] = {}
         self._drains_from_us: int | None = None
         self._scanned_again: list[SplitScan[SplitT]] = []
         self._scans_again_from_us = MIN_WATERMARK
-        # All below is guarded by the lock, which is held for moments only.
+        # All below is guarded by the lock, which is held for moments only. The coordinator reads what it alone changes
+        # without it.
         self._lock = threading.Lock()
-        self._turns: FetchScheduler[SplitScan[SplitT]] = FetchScheduler(_AT_ONCE)
+        self._scans: dict[str, SplitScan[SplitT]] = {}
+        self._fetchers: dict[Hashable, Fetcher[SplitT]] = {}
+        self._turns: FetchScheduler[Fetcher[SplitT]] = FetchScheduler(_AT_ONCE)
         self._share = max_rows
+        self._latest_us = MAX_WATERMARK
         self._arrived: list[Arrival[SplitT]] = []
+        self._failed: list[tuple[Fetcher[SplitT], BaseException]] = []
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
@@ -105,15 +124,18 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """SplitScan ahead in these, too."""
-        assigner = self._context.timestamp_assigner
-        new = [SplitScan(split, AheadReader(self._source, split, self._schema, assigner)) for split in splits]
-        self._scans.update((scan.split.split_id, scan) for scan in new)
+        """See `EventTimeProvider`."""
+        assigner, end_of_stream = self._context.timestamp_assigner, self._source.end_of_stream
         with self._lock:
-            self._share = self._fair_share()
-            for scan in new:
-                self._turns.add(scan)
-            self._begin_ready()
+            for split in splits:
+                scan = self._scans[split.split_id] = SplitScan(AheadSplit(split, assigner, end_of_stream))
+                key = self._fetching.key_of(split.split_id)
+                fetcher = self._fetchers.get(key)
+                if fetcher is None:
+                    reader = AheadReader(self._source, self._schema, must_pause=self._must_pause)
+                    fetcher = self._fetchers[key] = Fetcher(reader)
+                fetcher.add(scan)
+        self._go_on()
 
     def finish_splits(self, split_ids: Iterable[str]) -> None:
         """See `EventTimeProvider`."""
@@ -126,23 +148,18 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._ended.clear()
         splits = tuple(self.split_at(split_id, number) for split_id, number in zip(split_ids, positions, strict=True))
         for split_id, number in zip(split_ids, positions, strict=True):
-            scan = self._scans[split_id]
-            if number > scan.seen.committed_to:
-                scan.seen.commit_plan(number)
-                with self._lock:
-                    if scan.is_full and not self._fills(scan):
-                        scan.is_full = False
-                        self._turns.add(scan)
-        with self._lock:
-            self._begin_ready()
+            seen = self._scans[split_id].seen
+            if number > seen.committed_to:
+                seen.commit_plan(number)
+        self._go_on()
         return splits
 
     def drain(self) -> None:
-        """From now on scan no further once a split has been caught up with."""
+        """See `EventTimeProvider`. A split that has been caught up with is scanned no further."""
         self._drains_from_us = self._now_us()
 
     def close(self) -> None:
-        """SplitScan no further. Fetches that block are woken, and not waited for."""
+        """See `EventTimeProvider`. Fetches that block are woken, and not waited for."""
         self._let_go(list(self._scans))
 
     def look_again(self, ends: Mapping[str, int]) -> None:
@@ -151,11 +168,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         scans = [scan for split_id, scan in self._scans.items() if ends.get(split_id, 0) > scan.seen_to]
         self._scanned_again = [scan for scan in scans if not scan.is_done]
         with self._lock:
-            for scan in self._scanned_again:
-                scan.is_wanted = True
-                if scan.is_waiting:
-                    scan.is_waiting = False
-                    self._turns.add(scan)
+            for fetcher in {self._fetcher_of(scan) for scan in self._scanned_again}:
+                self._fetch_soon(fetcher)
             self._begin_ready()
 
     def has_looked_again(self) -> bool:
@@ -178,7 +192,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def is_at_rest(self) -> bool:
         """While draining: whether nothing more will be seen before more is handed out. O(n)."""
         with self._lock:
-            return all(scan.is_done or (scan.is_full and not scan.untaken) for scan in self._scans.values())
+            return all(scan.is_done or (self._is_ahead(scan) and not scan.untaken) for scan in self._scans.values())
 
     def position_at(self, split_id: str, position: int) -> int:
         """See `EventTimeProvider`; `position` is a number of records. O(log n)."""
@@ -202,98 +216,146 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         parts = seen.cut(start.position, end.position, rows_per_range)
         return [SplitRange(start.at(begin).until(stop), rows) for begin, stop, rows in parts]
 
+    # ---- how far ahead: under the lock ---------------------------------------------------------------------------
+
+    def _is_ahead(self, scan: SplitScan[SplitT]) -> bool:
+        """Whether what was scanned of a split is enough for now."""
+        rows = scan.untaken + scan.seen.unread
+        return rows >= self._share or (rows > 0 and scan.front_us > self._latest_us)
+
+    def _measure(self) -> bool:
+        """See how far each split may be ahead; whether that has changed. O(n)."""
+        before = self._share, self._latest_us
+        self._share = max(self._max_rows // max(len(self._scans), 1), 1)
+        if self._max_drift_us is not None:
+            fronts = [scan.front_us for scan in self._scans.values() if not (scan.is_last or scan.found_nothing)]
+            self._latest_us = min(fronts, default=MAX_WATERMARK) + self._max_drift_us
+        return before != (self._share, self._latest_us)
+
+    def _has_work(self, fetcher: Fetcher[SplitT]) -> bool:
+        return any(not (scan.is_last or self._is_ahead(scan)) for scan in fetcher.scans.values())
+
+    def _fetch_soon(self, fetcher: Fetcher[SplitT]) -> None:
+        """Fetch as soon as there is a place, if there is something to fetch."""
+        if fetcher.stage is Stage.FETCHING:
+            fetcher.is_wanted = True
+        elif fetcher.stage in (Stage.RESTING, Stage.WAITING) and self._has_work(fetcher):
+            fetcher.stage = Stage.QUEUED
+            self._turns.add(fetcher)
+
+    def _go_on(self) -> None:
+        """Without the lock: let all be fetched that may be, also what the fetches under way leave out."""
+        with self._lock:
+            self._measure()
+            waking = []
+            for fetcher in self._fetchers.values():
+                leaves_out = any(not (scan.is_gone or self._is_ahead(scan)) for scan in fetcher.left_out)
+                if leaves_out or fetcher.stage is Stage.RESTING:
+                    self._fetch_soon(fetcher)
+                if leaves_out and fetcher.stage is Stage.FETCHING:
+                    fetcher.left_out.clear()
+                    fetcher.begin_waking(impatient=False)
+                    waking.append(fetcher)
+            self._begin_ready()
+        for fetcher in waking:
+            self._wake_up(fetcher)
+
+    def _fetcher_of(self, scan: SplitScan[SplitT]) -> Fetcher[SplitT]:
+        return self._fetchers[self._fetching.key_of(scan.split.split_id)]
+
     # ---- fetching: on workers ------------------------------------------------------------------------------------
 
     def _begin_ready(self) -> None:
         """Under the lock."""
         while (turn := self._turns.take()) is not None:
-            scan, is_quiet = turn
-            if scan.is_gone:
+            fetcher, is_quiet = turn
+            if fetcher.is_gone:
                 self._turns.leave(quiet=is_quiet)
             else:
-                self._workers.submit(partial(self._fetch, scan, is_quiet))
+                self._workers.submit(partial(self._fetch, fetcher, is_quiet))
 
-    def _fetch(self, scan: SplitScan[SplitT], is_quiet: bool) -> None:
+    def _fetch(self, fetcher: Fetcher[SplitT], is_quiet: bool) -> None:
         with self._lock:
-            if scan.is_gone:
+            if fetcher.is_gone or not self._has_work(fetcher):
+                fetcher.stage = Stage.RESTING
                 self._turns.leave(quiet=is_quiet)
                 self._begin_ready()
                 return
-            scan.is_fetching, scan.is_wanted = True, False
-            scan.fetches += 1
-            was_timed, scan.is_timed = scan.is_timed, True
+            scans = {split_id: scan for split_id, scan in fetcher.scans.items() if not scan.is_last}
+            paused = fetcher.begin(scans, [scan for scan in scans.values() if self._is_ahead(scan)])
+            was_timed, fetcher.is_timed = fetcher.is_timed, True
         if not was_timed:
-            self._workers.submit(partial(self._wake, scan, scan.fetches), scan.patience_s)
-        arrival = Arrival(scan, self._now_us(), None, None)
+            self._workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
+        began_us, fetched, error = self._now_us(), dict[str, Fetched](), None
         try:
-            arrival.fetched = scan.reader.fetch()
-            if len(self._scans) > _MAX_OPEN:
-                scan.reader.close()
-        except BaseException as error:  # whatever it is, the query must hear of it
-            error.add_note(f"while the planner read split {scan.split.split_id!r} ahead")
-            arrival.error = error
+            fetched = fetcher.reader.fetch({split_id: scan.ahead for split_id, scan in scans.items()}, paused)
+            if len(self._fetchers) > _MAX_OPEN:
+                fetcher.reader.close()
+        except BaseException as raised:  # whatever it is, the query must hear of it
+            error = raised
         with self._lock:
             self._turns.leave(quiet=is_quiet)
-            scan.is_fetching = False
-            is_gone = scan.is_gone
-            if not is_gone:
-                self._judge(arrival)
+            is_gone = fetcher.is_gone
+            if error is not None:
+                fetcher.stage = Stage.FAILED
+                self._fail(fetcher, scans, error)
+            else:
+                self._judge(fetcher, began_us, {scans[split_id]: part for split_id, part in fetched.items()})
+            is_limit_moved = self._max_drift_us is not None and self._measure()
             self._begin_ready()
         if is_gone:
-            self._close(scan)
+            self._close(fetcher)
+        if is_limit_moved:
+            self._go_on()
 
-    def _wake(self, scan: SplitScan[SplitT], number: int) -> None:
+    def _wake(self, fetcher: Fetcher[SplitT], number: int) -> None:
         """Wake a fetch that has blocked since this was submitted; a later one is given as long."""
         with self._lock:
-            if scan.is_fetching and scan.fetches != number:
-                self._workers.submit(partial(self._wake, scan, scan.fetches), scan.patience_s)
+            is_fetching = fetcher.stage is Stage.FETCHING
+            if is_fetching and fetcher.fetches != number:
+                self._workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
                 return
-            scan.is_timed = False
-            if not scan.is_fetching:
+            fetcher.is_timed = False
+            if not is_fetching:
                 return
-            scan.begin_waking()
+            fetcher.begin_waking(impatient=True)
+        self._wake_up(fetcher)
+
+    def _wake_up(self, fetcher: Fetcher[SplitT]) -> None:
         try:
-            scan.reader.wake_up()
+            fetcher.reader.wake_up()
+        except Exception:  # its fetch goes on
+            _log.exception("waking the reader of %s failed", _named(fetcher.scans))
         finally:
             with self._lock:
-                scan.end_waking()
+                fetcher.end_waking()
 
-    def _judge(self, arrival: Arrival[SplitT]) -> None:
+    def _judge(self, fetcher: Fetcher[SplitT], began_us: int, fetched: dict[SplitScan[SplitT], Fetched]) -> None:
         """Under the lock: pass on what a fetch brought, and decide when to fetch again."""
-        scan, fetched = arrival.scan, arrival.fetched
-        if fetched is None:
-            self._pass_on(arrival)
-            return
-        scan.untaken += fetched.rows
-        arrival.found_nothing = scan.judge(bool(fetched.blocks), fetched.caught_up)
-        drains = self._drains_from_us is not None and arrival.began_us >= self._drains_from_us
-        arrival.is_last = fetched.finished or (drains and arrival.found_nothing)
-        self._pass_on(arrival)
-        if arrival.is_last:
-            return
-        if fetched.blocks:
-            scan.is_full = self._fills(scan)
-            if not scan.is_full:
-                self._turns.add(scan)
-        elif scan.is_wanted:
-            self._turns.add(scan)
-        else:
-            scan.is_waiting = True
-            self._workers.submit(partial(self._retry, scan, scan.fetches), scan.next_retry_s())
+        brought = any(part.blocks or part.finished for part in fetched.values())
+        nothing = fetcher.judge(brought)
+        drains = self._drains_from_us is not None and began_us >= self._drains_from_us
+        for scan, part in fetched.items():
+            if scan.is_gone:
+                continue
+            scan.judge(part, others=brought, nothing=nothing)
+            scan.is_last = part.finished or (drains and scan.found_nothing)
+            if part.blocks or scan.is_last or scan.found_nothing or not brought:
+                self._pass_on(Arrival(scan, began_us, part, scan.found_nothing, scan.is_last))
+        fetcher.stage = Stage.RESTING
+        if brought or fetcher.is_wanted:
+            self._fetch_soon(fetcher)
+        elif self._has_work(fetcher):
+            fetcher.stage = Stage.WAITING
+            self._workers.submit(partial(self._retry, fetcher, fetcher.fetches), fetcher.next_retry_s())
 
-    def _retry(self, scan: SplitScan[SplitT], number: int) -> None:
+    def _retry(self, fetcher: Fetcher[SplitT], number: int) -> None:
         with self._lock:
             # It may have been fetched from in the meantime, for a trigger.
-            if scan.is_waiting and scan.fetches == number:
-                scan.is_waiting = False
-                self._turns.add(scan, quiet=scan.is_quiet)
+            if fetcher.stage is Stage.WAITING and fetcher.fetches == number:
+                fetcher.stage = Stage.QUEUED
+                self._turns.add(fetcher, quiet=fetcher.is_quiet)
                 self._begin_ready()
-
-    def _fair_share(self) -> int:
-        return max(self._max_rows // max(len(self._scans), 1), 1)
-
-    def _fills(self, scan: SplitScan[SplitT]) -> bool:
-        return scan.untaken + scan.seen.unread >= self._share
 
     def _pass_on(self, arrival: Arrival[SplitT]) -> None:
         last = arrival.scan.last_arrival
@@ -302,28 +364,35 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             last.began_us = arrival.began_us
             return
         arrival.scan.last_arrival = arrival
-        if not self._arrived:
-            self._calls.post(self._take)
+        self._post_taking()
         self._arrived.append(arrival)
+
+    def _fail(self, fetcher: Fetcher[SplitT], splits: Iterable[str], error: BaseException) -> None:
+        error.add_note(f"while the planner read {_named(splits)} ahead")
+        self._post_taking()
+        self._failed.append((fetcher, error))
+
+    def _post_taking(self) -> None:
+        if not (self._arrived or self._failed):
+            self._calls.post(self._take)
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
     def _take(self) -> None:
         with self._lock:
             arrived, self._arrived = self._arrived, []
+            failed, self._failed = self._failed, []
             for arrival in arrived:
                 arrival.scan.last_arrival = None
-        wanted = [arrival for arrival in arrived if not arrival.scan.is_gone]
-        for arrival in wanted:
-            if arrival.error is None:
+        for arrival in arrived:
+            if not arrival.scan.is_gone:
                 self._take_over(arrival)
-        for arrival in wanted:
-            if arrival.error is not None:
-                raise arrival.error
+        for fetcher, error in failed:
+            if not fetcher.is_gone:
+                raise error
 
     def _take_over(self, arrival: Arrival[SplitT]) -> None:
         scan, fetched = arrival.scan, arrival.fetched
-        assert fetched is not None
         split_id = scan.split.split_id
         for block in fetched.blocks:
             low, high = block.bounds()
@@ -342,23 +411,34 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             self._context.engine.apply(Probed(arrival.began_us, (split_id,)))
 
     def _let_go(self, split_ids: Sequence[str]) -> None:
-        scans = [scan for split_id in split_ids if (scan := self._scans.pop(split_id, None)) is not None]
+        idle: list[Fetcher[SplitT]] = []
+        fetching: list[Fetcher[SplitT]] = []
         with self._lock:
-            self._share = self._fair_share()
-            for scan in scans:
+            for split_id in split_ids:
+                scan = self._scans.pop(split_id)
+                key = self._fetching.key_of(split_id)
+                fetcher = self._fetchers[key]
+                del fetcher.scans[split_id]
                 scan.is_gone = True
-            fetching = {scan for scan in scans if scan.is_fetching}
-        for scan in scans:
-            if scan not in fetching:
-                self._close(scan)
-                continue
-            try:
-                scan.reader.wake_up()
-            except Exception:  # it is not needed any more
-                _log.exception("waking the reader of split %r failed", scan.split.split_id)
+                if not fetcher.scans:
+                    fetcher.is_gone = True
+                    del self._fetchers[key]
+                    (fetching if fetcher.stage is Stage.FETCHING else idle).append(fetcher)
+        for fetcher in idle:
+            self._close(fetcher)
+        for fetcher in fetching:
+            self._wake_up(fetcher)
+        self._go_on()
 
-    def _close(self, scan: SplitScan[SplitT]) -> None:
+    def _close(self, fetcher: Fetcher[SplitT]) -> None:
         try:
-            scan.reader.close()
+            fetcher.reader.close()
         except Exception:  # it is not needed any more
-            _log.exception("closing the reader of split %r failed", scan.split.split_id)
+            _log.exception("closing a reader that reads ahead failed")
+
+
+def _named(split_ids: Iterable[str]) -> str:
+    """A few of the splits, and how many there are."""
+    ids = list(split_ids)
+    named = ", ".join(map(repr, ids[:_NAMED])) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")
+    return f"split {named}" if len(ids) == 1 else f"splits {named}"

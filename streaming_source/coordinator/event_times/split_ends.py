@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from streaming_source.api import Source, SourceSplit
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, columns_for_times
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
 from streaming_source.coordinator.workers import WORKERS, Workers
 
 __all__ = ["EndLookedFor", "SplitEnds"]
@@ -110,11 +110,12 @@ class SplitEnds(Generic[SplitT]):
     def _fetch(self, split: SplitT) -> None:
         """On a worker."""
         began_us, woken, ended_at = self._now_us(), threading.Event(), None
-        reader = AheadReader(self._source, split, self._schema, self._assigner)
+        reader: AheadReader[SplitT] = AheadReader(self._source, self._schema)
+        ahead = AheadSplit(split, self._assigner, self._source.end_of_stream)
         self._workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
         try:
             with closing(reader):
-                ended_at = _end_of(reader, split.position, woken)
+                ended_at = _end_of(reader, ahead, woken)
         except Exception:
             _log.warning("whether split %r has ended could not be found out", split.split_id, exc_info=True)
         woken.set()
@@ -135,12 +136,12 @@ class SplitEnds(Generic[SplitT]):
         self._begin()
 
 
-def _end_of(reader: AheadReader[Any], position: int, woken: threading.Event) -> int | None:
-    """Position at which the split ends that is read from `position` on; None if it goes on."""
+def _end_of(reader: AheadReader[SplitT], ahead: AheadSplit[SplitT], woken: threading.Event) -> int | None:
+    """Position at which a split ends; None if it goes on."""
     for _ in range(_FETCHES):
-        fetched = reader.fetch()
+        fetched = reader.fetch({ahead.split.split_id: ahead})[ahead.split.split_id]
         if fetched.finished:
-            return fetched.blocks[-1].end if fetched.blocks else position
+            return fetched.blocks[-1].end if fetched.blocks else ahead.split.position
         if fetched.blocks or woken.is_set():
             break
     return None

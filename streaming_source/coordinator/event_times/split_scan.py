@@ -1,16 +1,18 @@
-"""One split that the planner reads ahead in: what was fetched, and when to fetch again."""
+"""Reading ahead in splits: what was fetched of each, and when to fetch again."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, Generic, TypeVar
 
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import CaughtUp, SourceSplit
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, Fetched
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords
 
-__all__ = ["Arrival", "SplitScan"]
+__all__ = ["Arrival", "Fetcher", "SplitScan", "Stage"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
@@ -22,6 +24,9 @@ _FIRST_PATIENCE_S: Final = 0.5
 _LAST_PATIENCE_S: Final = 4.0
 """How long a fetch may block before it is woken. When the longest was in vain, there was nothing to fetch."""
 
+_PASSED_OVER: Final = 8
+"""A split that so many fetches, and two for each split, have passed over is fetched alone."""
+
 _NO_FETCH: Final = 0
 _ANY_FETCH: Final = 2**63
 
@@ -31,10 +36,8 @@ class SplitScan(Generic[SplitT]):
 
     Parameters
     ----------
-    split
-        From its position on.
-    reader
-        Fetches it.
+    ahead
+        The split, from its position on.
 
     Attributes
     ----------
@@ -44,73 +47,163 @@ class SplitScan(Generic[SplitT]):
         Whether the coordinator took over a fetch; the last one.
     untaken
         Records fetched, and not taken over.
-    is_fetching, is_full, is_gone
-        A fetch is under way; enough was seen; nobody wants to know any more.
-    is_quiet
-        The last fetch brought nothing.
-    is_waiting, is_wanted
-        It will be fetched from in a while; it is to be as soon as the fetch under way is over.
-    is_timed
-        Somebody will see whether a fetch blocks.
-    fetches
-        Begun so far.
-    retry_s, patience_s
-        How soon to fetch again what brought nothing; how long a fetch may block.
+    front_us
+        The largest event time fetched.
+    is_gone, is_last
+        Nobody wants to know any more; nothing more will be fetched.
+    found_nothing
+        The last fetch showed that there was nothing.
+    passed_over
+        Fetches that brought something of other splits, and of this one did not even say that there was nothing.
     last_arrival
         On its way to the coordinator.
     """
 
-    def __init__(self, split: SplitT, reader: AheadReader[SplitT]) -> None:
-        self.split = split
-        self.reader = reader
-        self.seen = ScannedRecords(split.position)
+    def __init__(self, ahead: AheadSplit[SplitT]) -> None:
+        self.ahead = ahead
+        self.seen = ScannedRecords(ahead.split.position)
         self.scanned_us = MIN_WATERMARK
         self.is_known = self.is_done = False
         # Guarded by the lock.
         self.untaken = 0
-        self.is_fetching = self.is_full = self.is_gone = self.is_quiet = self.is_timed = False
-        self.is_waiting = self.is_wanted = False
-        self.fetches = 0
-        self.retry_s = _FIRST_RETRY_S
-        self.patience_s = _FIRST_PATIENCE_S
+        self.front_us = MIN_WATERMARK
+        self.is_gone = self.is_last = self.found_nothing = False
+        self.passed_over = 0
         self.last_arrival: Arrival[SplitT] | None = None
-        # The fetch that was woken last; and the last one that may return early because of it.
-        self._woken = self._woken_through = _NO_FETCH
+
+    @property
+    def split(self) -> SplitT:
+        """As it was taken over."""
+        return self.ahead.split
 
     @property
     def seen_to(self) -> int:
         """Position after the last record that the coordinator took over. O(log n)."""
         return self.seen.position_at(self.seen.end)
 
-    # ---- under the lock ------------------------------------------------------------------------------------------
-
-    def begin_waking(self) -> None:
-        """The fetch under way has blocked for as long as it may, and is about to be woken."""
-        self._woken, self._woken_through = self.fetches, _ANY_FETCH
-
-    def end_waking(self) -> None:
-        """It was told. Had it returned by then, it is the next fetch that returns at once."""
-        self._woken_through = self.fetches + 1
-
-    def judge(self, found: bool, caught_up: CaughtUp | None = None) -> bool:
-        """A fetch is over: whether there was nothing to fetch. One that was cut short says nothing of that.
+    def judge(self, fetched: Fetched, *, others: bool, nothing: bool) -> None:
+        """Under the lock: a fetch is over.
 
         Parameters
         ----------
-        found
-            Whether it brought something.
-        caught_up
-            What the reader itself knows, see `SplitReader.caught_up`: it is right.
+        fetched
+            What it brought of this split. What the reader itself knows, see `SplitReader.caught_up`, is right.
+        others
+            Whether it brought something of any split.
+        nothing
+            Whether it showed that there was nothing of any split.
         """
-        nothing = self._judge(found)
-        return nothing if found or caught_up is None else caught_up is not CaughtUp.NO
+        if fetched.blocks:
+            self.untaken += fetched.rows
+            self.front_us = max(self.front_us, *(block.bounds()[1] for block in fetched.blocks))
+            self.found_nothing = False
+        else:
+            self.found_nothing = nothing if fetched.caught_up is None else fetched.caught_up is not CaughtUp.NO
+        is_passed_over = others and not (fetched.blocks or fetched.finished or fetched.caught_up)
+        self.passed_over = self.passed_over + 1 if is_passed_over else 0
 
-    def _judge(self, found: bool) -> bool:
+
+class Stage(Enum):
+    """What a `Fetcher` does; guarded by the lock of the `ReadAheadTimes`."""
+
+    RESTING = "nothing is to be fetched"
+    QUEUED = "it is to fetch as soon as there is a place"
+    FETCHING = "a fetch is under way"
+    WAITING = "it fetches again in a while"
+    FAILED = "its reader raised an error"
+
+
+class Fetcher(Generic[SplitT]):
+    """One `SplitReader`, and when to fetch again. All but the reader is guarded by the lock of the `ReadAheadTimes`.
+
+    Parameters
+    ----------
+    reader
+        Fetches.
+
+    Attributes
+    ----------
+    scans
+        Its splits.
+    left_out
+        Those that the last fetch left out: they were far ahead when it began, or are newer.
+    stage
+        What it does.
+    is_gone, is_quiet
+        No split is left, and none will come; the last fetch brought nothing.
+    is_wanted
+        It is to fetch again as soon as the fetch under way is over.
+    is_timed
+        Somebody will see whether a fetch blocks.
+    fetches
+        Begun so far.
+    retry_s, patience_s
+        How soon to fetch again what brought nothing; how long a fetch may block.
+    """
+
+    def __init__(self, reader: AheadReader[SplitT]) -> None:
+        self.reader = reader
+        self.scans: dict[str, SplitScan[SplitT]] = {}
+        self.left_out: list[SplitScan[SplitT]] = []
+        self.stage = Stage.RESTING
+        self.is_gone = self.is_quiet = self.is_wanted = self.is_timed = False
+        self.fetches = 0
+        self.retry_s = _FIRST_RETRY_S
+        self.patience_s = _FIRST_PATIENCE_S
+        # The last fetch whose patience was over; the last that was woken for its splits; and the last that may return
+        # early because one was woken.
+        self._impatient = self._interrupted = self._woken_through = _NO_FETCH
+
+    def add(self, scan: SplitScan[SplitT]) -> None:
+        """Fetch one split more."""
+        self.scans[scan.split.split_id] = scan
+        self.left_out.append(scan)
+
+    def begin(self, scans: Mapping[str, SplitScan[SplitT]], ahead: list[SplitScan[SplitT]]) -> set[str]:
+        """A fetch begins; which splits are paused for it.
+
+        A split that was passed over for long is fetched alone: how a reader of several splits shares its fetches among
+        them is its own affair, but none must be starved, nor hold the watermark because nobody sees that it is idle.
+
+        Parameters
+        ----------
+        scans
+            What the fetch may be of, at least one of them not ahead.
+        ahead
+            Those of them that are far ahead.
+        """
+        self.stage, self.is_wanted, self.left_out = Stage.FETCHING, False, ahead
+        self.fetches += 1
+        paused = {scan.split.split_id for scan in ahead}
+        most = _PASSED_OVER + 2 * len(scans)
+        overdue = {i for i, scan in scans.items() if scan.passed_over >= most and i not in paused}
+        if not overdue:
+            return paused
+        for split_id in overdue:
+            scans[split_id].passed_over = 0
+        # That these have nothing says nothing of the others.
+        self.is_wanted = True
+        return set(scans) - overdue
+
+    def begin_waking(self, *, impatient: bool) -> None:
+        """The fetch under way is about to be woken: since it has blocked for as long as it may, or for its splits."""
+        self._woken_through = _ANY_FETCH
+        if not impatient:
+            self._interrupted = self.fetches
+        elif self._interrupted != self.fetches:
+            self._impatient = self.fetches
+
+    def end_waking(self) -> None:
+        """The wake-up has arrived. Had the fetch returned by then, it is the next fetch that returns at once."""
+        self._woken_through = self.fetches + 1
+
+    def judge(self, found: bool) -> bool:
+        """A fetch is over: whether there was nothing to fetch. One that was cut short says nothing of that."""
         if found:
             self.is_quiet, self.retry_s = False, _FIRST_RETRY_S
             return False
         self.is_quiet = True
-        if self._woken != self.fetches:
+        if self._impatient != self.fetches:
             return self.fetches > self._woken_through
         waited_enough = self.patience_s >= _LAST_PATIENCE_S
         self.patience_s = min(2 * self.patience_s, _LAST_PATIENCE_S)
@@ -124,17 +217,14 @@ class SplitScan(Generic[SplitT]):
 
 @dataclass(slots=True, eq=False)
 class Arrival(Generic[SplitT]):
-    """What a fetch brought, on its way to the coordinator."""
+    """What a fetch brought of a split, on its way to the coordinator."""
 
     scan: SplitScan[SplitT]
     began_us: int
-    fetched: Fetched | None
-    error: BaseException | None
-    found_nothing: bool = False
-    is_last: bool = False
+    fetched: Fetched
+    found_nothing: bool
+    is_last: bool
 
     def is_like(self, other: Arrival[SplitT]) -> bool:
         """Whether both found nothing, and know the same of it."""
-        if not (self.found_nothing and other.found_nothing) or self.fetched is None or other.fetched is None:
-            return False
-        return self.fetched.caught_up is other.fetched.caught_up
+        return self.found_nothing and other.found_nothing and self.fetched.caught_up is other.fetched.caught_up
