@@ -39,7 +39,7 @@ from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan.by_index import plan_micro_batch
 from alignment.plan.model import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
-from alignment.watermarks import MAX_WATERMARK, WatermarkGenerator
+from alignment.watermarks import MAX_WATERMARK
 
 if TYPE_CHECKING:
     from alignment.explain import Explanation
@@ -67,8 +67,8 @@ class Engine:
         After how long without anything to read a split is idle; None for never.
     reactive
         Plans by what readers report instead of by the index, which then knows only where splits end.
-    create_generator
-        Makes the watermark generator of the user's own for one split; None if there is none.
+    generators
+        What says the watermarks of splits, where no bound on out-of-orderness gives them; None if there is none.
     record
         Called with each event, plan and commit, for a log that can be replayed; see `alignment.recording`.
 
@@ -97,7 +97,7 @@ class Engine:
         *,
         idle_timeout_us: int | None = None,
         reactive: ReactivePlanner | None = None,
-        create_generator: Callable[[], WatermarkGenerator] | None = None,
+        generators: SplitGenerators | None = None,
         record: Callable[[object], None] | None = None,
     ) -> None:
         self.rules = rules
@@ -109,11 +109,7 @@ class Engine:
         self._record = record
         self._pending: MicroBatchPlan | None = None
         self._reactive = reactive
-        self._generators: SplitGenerators | None = None
-        if create_generator is not None:
-            from alignment.split_generators import SplitGenerators
-
-            self._generators = SplitGenerators(create_generator)
+        self._generators = generators
         self.idle_clock = IdleClock(idle_timeout_us)
         # Of the last committed plan; what a plan is compared with to see whether Spark must hear of it.
         self._announced = SplitTable.empty()
@@ -175,7 +171,7 @@ class Engine:
         if self._reactive is not None:
             self._reactive.rewind(event.table)
         if self._generators is not None:
-            self._generators.begin(event.at_us)
+            self._generators.begin(event.table, event.at_us)
         for split_id, position in zip(event.table.split_ids, event.table.positions.tolist(), strict=True):
             self.index.add_split(split_id, position)
         self._leave_finished()
@@ -226,6 +222,8 @@ class Engine:
         assert self._reactive is not None, "readers report where there is an index"
         # Every one is taken in, whether or not the one before made a difference.
         self._changed |= sum(self._reactive.report(report) for report in event.reports) > 0
+        if self._generators is not None:
+            self._changed |= sum(self._generators.take_report(report) for report in event.reports) > 0
 
     def _move_group_limit(self, event: GroupLimitMoved) -> None:
         self._changed |= event.limit_us != self._group_limit_us
@@ -241,13 +239,13 @@ class Engine:
     def _emit(self, event: EmitPeriodElapsed) -> None:
         self._settle()
         if self._generators is not None:
-            self._changed |= self._generators.emit(self.table.split_ids, event.at_us)
+            self._changed |= self._generators.emit(self.table, event.at_us)
 
     # ---- plans ---------------------------------------------------------------------------------------------------
 
     @property
     def emits_at_us(self) -> int:
-        """When generators of the user's own are to be called without records; `MAX_WATERMARK` for never. O(1)."""
+        """When what says the watermarks is to be called without records; `MAX_WATERMARK` for never. O(1)."""
         return MAX_WATERMARK if self._generators is None else self._generators.emits_at_us
 
     @property
@@ -281,12 +279,12 @@ class Engine:
             draining=self._drains_from_us is not None,
         )
         ends = self.index.ends()
+        before = self.table if generators is None else generators.raised(self.table)
         if self._reactive is None:
-            before = self.table if generators is None else generators.raised(self.table)
             advance = None if generators is None else generators.advance
             plan = plan_micro_batch(before, self.index, self.rules, conditions, advance)
         else:
-            plan = self._reactive.plan(self.table, ends, conditions)
+            plan = self._reactive.plan(before, ends, conditions)
         self.idle_clock.track(self.table.positions < ends, plan.after.statuses, now_us)
         self._pending, self._planned_us = plan, now_us
         if self._record is not None:

@@ -189,7 +189,7 @@ class DrainStarted:
 
 @dataclass(frozen=True, slots=True)
 class EmitPeriodElapsed:
-    """Watermark generators of the user's own are to be called without records.
+    """What says the watermarks of splits is to be called without records.
 
     Attributes
     ----------

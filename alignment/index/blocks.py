@@ -150,6 +150,10 @@ class BlockTable:
         blocks.skip[loose] = np.clip(positions[blocks.owner[loose]] - blocks.first[loose], 0, blocks.rows[loose])
         self._stale = bool(loose.any())
 
+    def valid(self, times: Int64Array) -> Int64Array:
+        """The event times that count under the limit of `limit_times`, `NO_TIMESTAMP` in place of others. O(n)."""
+        return np.where(times <= self._latest_valid_us, times, NO_TIMESTAMP)
+
     def remove(self, split_ids: Iterable[str]) -> None:
         """Forget splits, their blocks and their times. O(m + n), however many are removed.
 

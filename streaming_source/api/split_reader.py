@@ -161,7 +161,7 @@ class CaughtUp(Enum):
     Attributes
     ----------
     YES
-        There was nothing more.
+        There was nothing more when the fetch began.
     BLOCKED
         Nothing more can be fetched, but there is something: records of a transaction that is open, say. Such a split
         is not idle.
@@ -207,7 +207,8 @@ class SplitReader(ABC, Generic[SplitT]):
         """Fetch nothing of some splits until they are resumed; override it where one fetch reads several splits.
 
         Called between two fetches, where the planner reads ahead: see `Source.fetching`.
-        """        raise UnsupportedOperationError(
+        """
+        raise UnsupportedOperationError(
             f"{type(self).__name__} cannot pause splits: override pause_or_resume_splits, "
             "or read each split with a fetcher of its own (Fetching.per_split())"
         )

@@ -391,7 +391,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
         checkpoint = self.host.snapshot(sequence)
         silent_since_us = engine.silent_since_us(plan)
-        self.state = SourceState(sequence, splits, table, late_so_far, silent_since_us, checkpoint, time_limit_us)
+        generators = () if runtime.generators is None else runtime.generators.states(plan.after)
+        self.state = SourceState(
+            sequence, splits, table, late_so_far, silent_since_us, checkpoint, generators, time_limit_us
+        )
         self._announce_again = False
         runtime.event_times.finish_splits(engine.commit(plan))
 
@@ -402,6 +405,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
         # a source that says nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
+        # What was read and not reported is read again, for the watermark alone.
+        self._announce_again |= any(one is not None and one.position is not None for one in state.generators)
         if self._group is not None and len(state.table) and not self.is_draining:
             # The others may plan before this source, which until then is where it was (FLINK-40505).
             self._group.report(state.table.slowest_counting(), None)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from alignment.combine import SplitStatus
 from alignment.plan.model import SplitTable
+from alignment.split_generators import GeneratorState
 from streaming_source.api import SourceSplit
 
 __all__ = ["SourceState"]
@@ -37,6 +38,8 @@ class SourceState(Generic[SplitT, CheckpointT]):
         something, or that is not known. It decides alone when a split is idle after a restart.
     checkpoint
         What the enumerator remembers beside; None before it has started.
+    generators
+        Of each split what its watermark generator goes on from, where that is not said by the table; empty without one.
     time_limit_us
         Event times from here on are invalid in the micro-batch that leads to this state: by the wall clock when it was
         planned, and `maxFutureSkew`. None without that option.
@@ -48,6 +51,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
     late: npt.NDArray[np.int64]
     silent_since_us: npt.NDArray[np.int64]
     checkpoint: CheckpointT | None
+    generators: tuple[GeneratorState | None, ...] = ()
     time_limit_us: int | None = None
 
     @classmethod

@@ -6,19 +6,23 @@
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before any), and its status. Behind these follow, where they say something, the number of late records, and since when
 the split has had nothing to read, in microseconds since the epoch. With `maxFutureSkew` there is `time_limit`: event
-times from there on are invalid in the micro-batch that the offset ends. Equal states give equal texts.
+times from there on are invalid in the micro-batch that the offset ends. With a watermark generator of the user's own
+`generators` has by split id what it goes on from: a version, its state, and, if that is not the position of the split,
+up to where it has seen the records. Equal states give equal texts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.plan.by_index import SplitTable
+from alignment.split_generators import GeneratorState
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit
@@ -67,6 +71,7 @@ class OffsetCodec:
             "n": state.sequence,
             "watermark": _or_null(state.table.combined),
             **limit,
+            **_generators_to_json(state),
             "enumerator": self._checkpoint_to_json(state.checkpoint),
             "splits_v": write.version,
             "splits": splits,
@@ -96,7 +101,8 @@ class OffsetCodec:
             silent_since_us = np.array([entry[4] if len(entry) > 4 else NO_TIMESTAMP for entry in entries], np.int64)
             checkpoint = self._checkpoint_from_json(offset["enumerator"])
             limit_us = offset.get("time_limit")
-            return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint, limit_us)
+            generators = _generators_from_json(offset.get("generators", {}), table.split_ids)
+            return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint, generators, limit_us)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, OffsetError):
                 raise
@@ -131,6 +137,27 @@ class OffsetCodec:
             return None
         version, data = value
         return self._source.enumerator_checkpoint_serializer.deserialize(version, json_to_bytes(data))
+
+
+def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
+    """An entry for the states of generators; none where there is nothing to say."""
+    known = zip(state.table.split_ids, state.generators, strict=True) if state.generators else ()
+    written: dict[str, list[Any]] = {}
+    for split_id, one in known:
+        if one is not None:
+            written[split_id] = [one.version, json.loads(one.text)]
+            written[split_id] += [] if one.position is None else [one.position]
+    return {"generators": written} if written else {}
+
+
+def _generators_from_json(written: dict[str, list[Any]], split_ids: Sequence[str]) -> tuple[GeneratorState | None, ...]:
+    if not written:
+        return ()
+
+    def state(version: int, value: Any, position: int | None = None) -> GeneratorState:
+        return GeneratorState(position, version, json.dumps(value, sort_keys=True, separators=(",", ":")))
+
+    return tuple([state(*written[split_id]) if split_id in written else None for split_id in split_ids])
 
 
 def _or_null(watermark: int) -> int | None:
