@@ -155,7 +155,11 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     @property
     def fetching(self) -> Fetching:
-        """How many threads of a reader fetch its splits, each with a `SplitReader` of its own; by default one."""
+        """How many threads of a reader fetch its splits, each with a `SplitReader` of its own; by default one.
+
+        So it is where the planner reads ahead, too: for want of a `SupportsEventTimeIndex`. There a split is far ahead
+        of others now and then: unless each split has a `SplitReader` to itself, that must be able to pause splits.
+        """
         return Fetching.single_thread()
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT]:

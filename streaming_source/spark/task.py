@@ -46,7 +46,6 @@ def read_splits(
     context = SourceReaderContext(
         schema,
         partition.subtask_id,
-        allow_unaligned_source_splits=shaper.options.allow_unaligned,
         send_split_request=_nothing_more,
         send_source_event_to_coordinator=_no_serializer,
     )

@@ -58,6 +58,8 @@ class SourceHarness:
         Read to the end of what is there, and then no further.
     read_ahead_rows
         How far the planner reads ahead where there is no index.
+    allow_unaligned
+        Option `allowUnalignedSourceSplits`.
     min_rows
         The smallest range that is worth a reader of its own.
     threads
@@ -91,6 +93,7 @@ class SourceHarness:
         exact: bool = True,
         available_now: bool = False,
         read_ahead_rows: int = 10_000,
+        allow_unaligned: bool = False,
         min_rows: int = 1,
         threads: bool = False,
         reports: Callable[[list[RangeReport]], list[RangeReport]] | None = None,
@@ -106,7 +109,9 @@ class SourceHarness:
         self.state: SourceState[Any, Any] = SourceState.initial()
         self.batches: list[ReadBatch] = []
         self._rules = replace(
-            _rules(source, strategy, exact=exact, read_ahead_rows=read_ahead_rows), reports=reports is not None
+            _rules(source, strategy, exact=exact, read_ahead_rows=read_ahead_rows),
+            reports=reports is not None,
+            allow_unaligned=allow_unaligned,
         )
         self._reports = reports
         self._available_now = available_now
@@ -134,17 +139,13 @@ class SourceHarness:
         self._before, self.state = before, after
         return True
 
-    def read(self, hook: ReaderHook | None = None, *, pauses: bool = False, allow_unaligned: bool = False) -> ReadBatch:
+    def read(self, hook: ReaderHook | None = None) -> ReadBatch:
         """Read the micro-batch that was planned, one reader after another. May be repeated, as Spark repeats tasks.
 
         Parameters
         ----------
         hook
             Called before each poll of a reader; it may raise, as a task that fails.
-        pauses
-            The hook pauses and resumes splits: the reader knows it, and is polled also while it has nothing.
-        allow_unaligned
-            Option `allowUnalignedSourceSplits`.
 
         Raises
         ------
@@ -155,9 +156,7 @@ class SourceHarness:
         assert before is not None, "plan() comes first, and must have found something to do"
         if self._tasks is None:
             self._tasks = self._new_tasks(self._coordinator.ranges(before, after, self.readers, self._min_rows))
-        records = tuple(
-            tuple(self._read(task, hook, pauses=pauses, allow_unaligned=allow_unaligned)) for task in self._tasks
-        )
+        records = tuple(tuple(self._read(task, hook)) for task in self._tasks)
         plan = self._coordinator.last_plan if self._coordinator.state is after else None
         batch = ReadBatch(
             after.sequence,
@@ -293,20 +292,16 @@ class SourceHarness:
         events = self._coordinator.runtime.take_events
         return [ReadTask.of(number, splits, events(number)) for number, splits in enumerate(assigned)]
 
-    def _read(
-        self, task: ReadTask, hook: ReaderHook | None = None, *, pauses: bool = False, allow_unaligned: bool = False
-    ) -> list[EmittedRecord]:
+    def _read(self, task: ReadTask, hook: ReaderHook | None = None) -> list[EmittedRecord]:
         host, subtask_id = self._coordinator.host, task.subtask_id
         context = SourceReaderContext(
             self._schema,
             subtask_id,
-            pauses_splits=pauses,
-            allow_unaligned_source_splits=allow_unaligned,
             send_split_request=lambda: host.request_split(subtask_id),
             send_source_event_to_coordinator=lambda event: host.handle_source_event(subtask_id, event),
         )
         output = CollectingOutput(self.strategy.timestamp_assigner, self._schema)
-        task.run(lambda: self.create_reader(context), output, hook, pauses, self._patience_s if self._threads else 0)
+        task.run(lambda: self.create_reader(context), output, hook, self._patience_s if self._threads else 0)
         if self._reports is not None:
             self._coordinator.runtime.take_reports(self._reports(reports_of(task.ranges(), output.records)))
         return output.records

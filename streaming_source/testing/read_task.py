@@ -53,7 +53,6 @@ class ReadTask:
         create_reader: Callable[[], SourceReader[Any]],
         output: ReaderOutput,
         hook: ReaderHook | None,
-        pauses: bool,
         wait_s: float,
     ) -> None:
         """Read the ranges, with a reader of its own for each further range of a split: readers know splits by ids.
@@ -66,8 +65,6 @@ class ReadTask:
             Where records go.
         hook
             Called before each poll.
-        pauses
-            The hook pauses splits: a reader that has nothing is polled on.
         wait_s
             How long a reader may have nothing.
 
@@ -88,7 +85,7 @@ class ReadTask:
                 reader.start()
                 for event in events:
                     reader.handle_source_events(event)
-                _poll_to_the_end(reader, output, hook, pauses, wait_s)
+                _poll_to_the_end(reader, output, hook, wait_s)
             finally:
                 reader.close()
             remaining, events = [split for split in remaining if split is not now[split.split_id]], ()
@@ -107,7 +104,7 @@ def reports_of(ranges: Sequence[SourceSplit], records: Sequence[EmittedRecord]) 
 
 
 def _poll_to_the_end(
-    reader: SourceReader[Any], output: ReaderOutput, hook: ReaderHook | None, pauses: bool, wait_s: float
+    reader: SourceReader[Any], output: ReaderOutput, hook: ReaderHook | None, wait_s: float
 ) -> None:
     for poll in range(_ENOUGH_POLLS):
         if hook is not None:
@@ -115,7 +112,7 @@ def _poll_to_the_end(
         status = reader.poll_next(output)
         if status is InputStatus.END_OF_INPUT:
             return
-        if status is InputStatus.NOTHING_AVAILABLE and not pauses:
+        if status is InputStatus.NOTHING_AVAILABLE:
             _wait_for(reader, wait_s)
     raise AssertionError(f"after {_ENOUGH_POLLS} polls the splits {_left(reader)} have not come to their end")
 

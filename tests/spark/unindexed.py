@@ -89,6 +89,7 @@ class _LogReader(SplitReader[RecordSplit]):
         self._schema = context.schema
         self._splits: dict[str, RecordSplit] = {}
         self._seen_end: dict[str, int] = {}
+        self._paused: set[str] = set()
 
     def handle_splits_changes(self, change: SplitsChange[RecordSplit]) -> None:
         for split in change.splits:
@@ -96,18 +97,30 @@ class _LogReader(SplitReader[RecordSplit]):
                 self._splits[split.split_id] = split
             else:
                 self._splits.pop(split.split_id, None)
+                self._paused.discard(split.split_id)
+
+    def pause_or_resume_splits(self, to_pause: Sequence[RecordSplit], to_resume: Sequence[RecordSplit]) -> None:
+        self._paused.update(split.split_id for split in to_pause)
+        self._paused.difference_update(split.split_id for split in to_resume)
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
-        name, split = next(iter(self._splits.items()))
-        del self._splits[name]
+        """Of one split, the next that has something."""
+        for name in [name for name in self._splits if name not in self._paused]:
+            records, brought = self._fetch(name)
+            if brought:
+                return records
+        return RecordsBySplits()
+
+    def _fetch(self, name: str) -> tuple[RecordsBySplits[RecordBlock], bool]:
+        split = self._splits.pop(name)
         rows = _ROWS_PER_FETCH if split.stop is None else min(_ROWS_PER_FETCH, split.stop - split.position)
         times = np.fromfile(self._folder / name, "<i8", rows, offset=split.position * 8).astype(np.int64)
         blocks = {name: [self._block(split, times)]} if times.size else {}
         after = split.at(split.position + times.size)
         if split.stop is not None and after.position >= split.stop:
-            return RecordsBySplits(blocks, finished_splits=[name])
+            return RecordsBySplits(blocks, finished_splits=[name]), True
         self._splits[name] = after
-        return RecordsBySplits(blocks)
+        return RecordsBySplits(blocks), bool(blocks)
 
     def _block(self, split: RecordSplit, times: npt.NDArray[np.int64]) -> RecordBlock:
         positions = np.arange(split.position, split.position + times.size)
@@ -145,18 +158,17 @@ class EndingLogs(UnindexedLogs):
 
 
 class _EndingLogReader(_LogReader):
-    def fetch(self) -> RecordsBySplits[RecordBlock]:
-        name = next(iter(self._splits))
-        records = super().fetch()
+    def _fetch(self, name: str) -> tuple[RecordsBySplits[RecordBlock], bool]:
+        records, brought = super()._fetch(name)
         split = self._splits.get(name)
         if split is None or split.position < (self._folder / name).stat().st_size // 8:
-            return records
+            return records, brought
         # By a fetch of its own, as one that has to come to the end to see it.
         if split.position == self._seen_end.get(name):
             del self._splits[name]
-            return RecordsBySplits(finished_splits=[name])
+            return RecordsBySplits(finished_splits=[name]), True
         self._seen_end[name] = split.position
-        return records
+        return records, brought
 
 
 class IdlingLogs(UnindexedLogs):

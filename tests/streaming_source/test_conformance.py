@@ -116,12 +116,8 @@ class TestScripted(SourceConformance):
         yield 1, b'{"position":7,"split_id":"a","start":5,"stop":null}', RecordSplit("a", 7, None, 5)
 
 
-class TestScriptedWithoutPausing(TestScripted):
-    can_pause = pausable = False
-
-
 class TestScriptedWithAFetcherForEachSplit(TestScripted):
-    """Which can be paused, whatever its `SplitReader` can."""
+    """A split that is far ahead is not fetched, whether or not its `SplitReader` can pause."""
 
     fetching = Fetching.per_split()
     pausable = False

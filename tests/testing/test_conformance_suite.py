@@ -268,14 +268,14 @@ BROKEN: list[tuple[str, type[Connector], str, tuple[Any, ...]]] = [
     (
         "never resumes",
         reading_with(_ForgetsWhatIsPaused),
-        "test_nothing_of_a_paused_split_comes_and_nothing_of_it_is_lost",
-        ((0,), 0),
+        "test_splits_that_are_far_ahead_lose_nothing_and_starve_nobody",
+        ((0,),),
     ),
     (
         "loses what is paused",
         reading_with(_TakesPausingForNothing),
-        "test_nothing_of_a_paused_split_comes_and_nothing_of_it_is_lost",
-        ((0,), 0),
+        "test_splits_that_are_far_ahead_lose_nothing_and_starve_nobody",
+        ((0,),),
     ),
     ("leaves threads", connector_of(LeavesThreads), "test_on_threads_the_same_is_read_and_no_thread_is_left", ()),
     ("brings all columns", connector_of(AllColumns), "test_only_the_columns_that_are_asked_for_come", ()),
@@ -334,16 +334,10 @@ BROKEN: list[tuple[str, type[Connector], str, tuple[Any, ...]]] = [
     ),
     ("looks once", connector_of(LooksOnce), "test_splits_that_come_later_are_read", (False,)),
     (
-        "cannot pause and says it can",
+        "cannot pause",
         connector_of(TestingSource, options={"pausable": False}),
-        "test_nothing_of_a_paused_split_comes_and_nothing_of_it_is_lost",
-        ((0,), 0),
-    ),
-    (
-        "can pause and says it cannot",
-        connector_of(TestingSource, can_pause=False),
-        "test_pausing_is_refused_where_it_is_not_supported",
-        (),
+        "test_splits_that_are_far_ahead_lose_nothing_and_starve_nobody",
+        ((0,),),
     ),
 ]
 
@@ -359,9 +353,8 @@ def test_a_connector_that_is_broken_is_told(
 
 @pytest.mark.parametrize(("test", "arguments"), {(test, arguments): None for _, _, test, arguments in BROKEN})
 def test_what_tells_the_broken_ones_lets_a_right_one_pass(test: str, arguments: tuple[Any, ...]) -> None:
-    attributes = {"options": {"pausable": False}, "can_pause": False} if "refused_where" in test else {}
     # On a busy machine a right one takes its time.
-    right = connector_of(TestingSource, patience_s=SourceConformance.patience_s, **attributes)
+    right = connector_of(TestingSource, patience_s=SourceConformance.patience_s)
     assert verdict(right, test, *arguments) is None
 
 
@@ -414,9 +407,6 @@ def test_what_the_connector_cannot_do_is_skipped_with_the_reason() -> None:
 
     assert "can_end = False" in reason("test_a_bounded_source_ends_when_its_last_record_is_read", 1, can_end=False)
     assert "can_append = False" in reason("test_records_that_come_later_are_read", False, can_append=False)
-    assert "can_pause = False" in reason(
-        "test_nothing_of_a_paused_split_comes_and_nothing_of_it_is_lost", (0,), 0, can_pause=False
-    )
     assert "serialized_before" in reason("test_what_older_versions_wrote_is_read")
     with pytest.raises(pytest.skip.Exception, match="no method write"):
         verdict(Generated, "test_splits_that_come_later_are_read", False)

@@ -229,15 +229,6 @@ def test_a_hook_sees_each_poll_and_its_error_is_the_reader_s() -> None:
     reading.commit(reading.read())
 
 
-def test_a_reader_is_told_that_splits_will_be_paused() -> None:
-    reading = harness(TestingSource(SKEWED, bounded=True, pausable=False), readers=1)
-    reading.plan()
-    reading.read(lambda reader, poll: None)
-    with pytest.raises(UnsupportedOperationError, match="can neither pause splits"):
-        reading.read(pauses=True)
-    reading.read(pauses=True, allow_unaligned=True)
-
-
 class _Stubborn(SplitReader[RecordSplit]):
     """Brings nothing of what was planned."""
 
@@ -260,15 +251,11 @@ class _StubbornSource(TestingSource):
         return _Stubborn(super().create_split_reader(context))
 
 
-@pytest.mark.parametrize(
-    ("pauses", "complaint"),
-    [(False, r"waits for records of \['a'\] that were planned"), (True, r"splits \['a'\] have not come to their end")],
-)
-def test_records_that_were_planned_and_do_not_come_are_told(pauses: bool, complaint: str) -> None:
+def test_records_that_were_planned_and_do_not_come_are_an_error() -> None:
     reading = harness(_StubbornSource({"a": [1]}), readers=1, patience_s=0.01)
     reading.plan()
-    with pytest.raises(AssertionError, match=complaint):
-        reading.read(pauses=pauses)
+    with pytest.raises(AssertionError, match=r"waits for records of \['a'\] that were planned"):
+        reading.read()
 
 
 def test_inline_and_on_threads_the_same_is_read() -> None:

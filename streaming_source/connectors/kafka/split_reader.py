@@ -269,11 +269,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _left(self) -> int:
         """How many messages to ask for. No more than there are, as far as that is known: else it waits for more."""
-        if all(reading.is_finished or reading.is_at_end for reading in self._reading.values()):
+        if all(reading.is_finished or reading.is_at_end or reading.is_paused for reading in self._reading.values()):
             return 0
         left = 0
         for reading in self._reading.values():
-            if reading.known_end is None and not reading.is_paused:
+            if reading.is_paused:
+                continue
+            if reading.known_end is None:
                 return self._at_once
             left += max((reading.known_end or 0) - reading.position, 0)
             if left >= self._at_once:

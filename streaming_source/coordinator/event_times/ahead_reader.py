@@ -144,7 +144,7 @@ class AheadReader(Generic[SplitT]):
         Returns
         -------
         dict
-            What came of each split; of one that is paused only if something came, as it may if pausing is not supported.
+            What came of each split; of one that is paused only if something did, as where pausing is not supported.
 
         Raises
         ------

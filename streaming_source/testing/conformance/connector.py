@@ -54,8 +54,6 @@ class ConnectorUnderTest:
         The source can be bounded.
     can_append
         Records can be added to a split that has some. Without it every split is finite: it is finished once it is read.
-    can_pause
-        Its readers pause splits.
     patience_s
         How long a reader may bring nothing of what it was told to read, by the wall clock.
     clock
@@ -65,7 +63,6 @@ class ConnectorUnderTest:
     strategy: ClassVar[WatermarkStrategy] = WatermarkStrategy.for_bounded_out_of_orderness("3 seconds")
     can_end: ClassVar[bool] = True
     can_append: ClassVar[bool] = True
-    can_pause: ClassVar[bool] = True
     patience_s: ClassVar[float] = PATIENCE_S
 
     clock: FakeClock
