@@ -37,7 +37,7 @@ SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 
 def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Sequence[str] = ()) -> pa.Schema:
-    """The columns of event times, and others by their paths; at least one: records without columns cannot be counted."""
+    """The columns of event times, and others by path; at least one: records without columns cannot be counted."""
     columns = assigner.columns
     if columns is None:
         return schema
