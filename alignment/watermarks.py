@@ -93,9 +93,7 @@ class WatermarkGenerator(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} overrides neither on_event nor on_batch")
 
-    def on_batch(
-        self, records: pa.RecordBatch, timestamps: npt.NDArray[np.int64], output: WatermarkOutput
-    ) -> None:
+    def on_batch(self, records: pa.RecordBatch, timestamps: npt.NDArray[np.int64], output: WatermarkOutput) -> None:
         """See records, as many at once as were read. The default calls :meth:`on_event` for each, which is slower.
 
         Parameters

@@ -31,7 +31,7 @@ from streaming_source.exceptions import OptionError
 if TYPE_CHECKING:
     from alignment.plan.by_reports import ReactivePlanner
     from alignment.recording import Recorder
-    from alignment.split_generators import SplitGenerators
+    from alignment.split_generators import GeneratorState, SplitGenerators
 
 __all__ = ["SourceRuntime"]
 
@@ -159,6 +159,22 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         states = zip(end.splits, end.generators, strict=True) if end.generators else ()
         known = [(split.split_id, state.position) for split, state in states if state is not None]
         return {split_id: position for split_id, position in known if position is not None}
+
+    def resumed_generators(
+        self, start: SourceState[SplitT, CheckpointT], end: SourceState[SplitT, CheckpointT]
+    ) -> dict[str, tuple[int, GeneratorState | None]]:
+        """What readers need to say the watermarks of what they read between two states; empty where they do not.
+
+        By split id from which position on records are emitted, and what a generator goes on from.
+        """
+        if not self.reads_on:
+            return {}
+        before = start.by_id()
+        states = end.generators or [None] * len(end.splits)
+        return {
+            split.split_id: ((before.get(split.split_id) or split.origin()).position, state)
+            for split, state in zip(end.splits, states, strict=True)
+        }
 
     def begin_from(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Let the splits of a state be in work; those that it finished leave."""

@@ -349,8 +349,8 @@ def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:
         )
     if options.lateness == "none":
         raise OptionError("option lateness = 'none' needs event times ahead of reading: not with indexing = 'off'")
-    if strategy.out_of_orderness_us is None:
+    if strategy.out_of_orderness_us is None and not strategy.makes_own_watermarks:
         raise OptionError(
-            "option indexing = 'off' needs a built-in watermark generator (maxOutOfOrderness): readers report the "
-            "extremes of event times, not each of them"
+            "option indexing = 'off' needs watermarks, and the strategy has none: use "
+            "for_bounded_out_of_orderness(...), for_generator(...) or from_source_watermarks()"
         )

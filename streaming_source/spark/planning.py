@@ -123,6 +123,7 @@ class StreamPlanning:
             gateway = self._channel.address() if shares and self._channel is not None else None
             if not shares and row_us is not None:
                 shares = [[]]
+            generators = coordinator.runtime.resumed_generators(begun, ended)
             return [
                 AlignedInputPartition(
                     tuple(splits),
@@ -133,6 +134,7 @@ class StreamPlanning:
                     # Without something to read no reader is made: its events wait.
                     events=tuple(coordinator.runtime.take_events(subtask_id)) if splits else (),
                     time_limit_us=ended.time_limit_us,
+                    generators={i: generators[i] for split in splits if (i := split.split_id) in generators},
                     gateway=gateway,
                 )
                 for subtask_id, splits in enumerate(shares)

@@ -13,9 +13,11 @@ from alignment.columns import raw_field
 from alignment.epoch import to_microseconds
 from alignment.exceptions import InvalidTimestampError
 from alignment.iso8601 import format_timestamp
+from alignment.split_generators import LatestWatermark
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, TimestampAssigner
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
+from streaming_source.api.output import ignore
 from streaming_source.exceptions import LateRecordError, SchemaError
 from streaming_source.spark.options import FrameOptions
 
@@ -82,9 +84,14 @@ class RowShaper:
         """
         times = self._event_times(batch, source_timestamps)
         positions = positions + np.arange(batch.num_rows) if isinstance(positions, int) else positions
+        if self.observed is not None and (first := self.observed.see(split_id, batch, times, positions)):
+            # What was emitted before is read again for its watermark alone.
+            batch, positions = batch.slice(first), positions[first:]
+            source_timestamps = None if source_timestamps is None else source_timestamps[first:]
+            times = EventTimes(times.values[first:], times.valid[first:])
         late = times.valid & (times.values <= self.announced)
         if self.observed is not None:
-            self.observed.add(split_id, times, late)
+            self.observed.count_late(split_id, late)
         keep = self._kept(split_id, batch, times, positions, late)
         columns = [
             self._column(field, split_id, batch, times, source_timestamps, positions, late) for field in self.schema
@@ -192,7 +199,7 @@ class RowShaper:
 
 
 class FrameOutput(ReaderOutput):
-    """Collects shaped rows, until Spark takes them. Watermarks are the planner's: it knows them before reading."""
+    """Collects shaped rows, until Spark takes them. What the source says of watermarks goes into the reports."""
 
     def __init__(
         self, shaper: RowShaper, split_id: str | None = None, rows: list[pa.RecordBatch] | None = None
@@ -215,6 +222,26 @@ class FrameOutput(ReaderOutput):
     def create_output_for_split(self, split_id: str) -> SourceOutput:
         """See `ReaderOutput`."""
         return FrameOutput(self._shaper, split_id, self._rows)
+
+    def emit_watermark(self, watermark: int) -> None:
+        """See `SourceOutput`."""
+        self._said("a watermark").emit_watermark(watermark)
+
+    def mark_idle(self) -> None:
+        """See `SourceOutput`."""
+        self._said("idleness").mark_idle()
+
+    def mark_active(self) -> None:
+        """See `SourceOutput`."""
+        self._said("activity").mark_active()
+
+    def _said(self, what: str) -> WatermarkOutput:
+        """Where it counts what the source says; nowhere, where the planner knows it or does not want to."""
+        observed = self._shaper.observed
+        if observed is not None and observed.hears:
+            return observed.said(self._split_id or "")
+        ignore(what)
+        return LatestWatermark()
 
     def release_output_for_split(self, split_id: str) -> None:
         """Nothing to let go of."""

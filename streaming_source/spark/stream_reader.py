@@ -111,7 +111,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shaper = self._shaper.at(partition.announced, partition.time_limit_us)
         if partition.watermark_row_us is not None:
             yield shaper.watermark_row(partition.watermark_row_us)
-        yield from read_splits(self._source, self._schema, shaper, partition, reports=self._rules.reports)
+        strategy = self._rules.strategy if self._rules.reports else None
+        yield from read_splits(self._source, self._schema, shaper, partition, strategy)
 
 
 def _rows_of(limit: ReadLimit) -> int | None:
