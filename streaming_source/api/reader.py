@@ -68,10 +68,6 @@ class SourceReaderContext:
         Columns to read, in Arrow's types: those that the query needs.
     index_of_subtask
         Which of the readers of the source this is, from 0.
-    pauses_splits
-        Whether splits will be paused while they are read: watermark alignment without an index.
-    allow_unaligned_source_splits
-        Whether splits that cannot be paused may run ahead. If not, such a reader refuses to start.
     send_split_request
         `send_split_request()` requests a split.
     send_source_event_to_coordinator
@@ -84,8 +80,6 @@ class SourceReaderContext:
 
     schema: pa.Schema
     index_of_subtask: int = 0
-    pauses_splits: bool = False
-    allow_unaligned_source_splits: bool = False
     send_split_request: Callable[[], None] = _no_split_requests
     send_source_event_to_coordinator: Callable[[SourceEvent], None] = _no_events
     clients: KeptClients = field(default=KEPT_CLIENTS, compare=False)
@@ -135,16 +129,6 @@ class SourceReader(ABC, Generic[SplitT]):
             f"{type(self).__name__} understands no source events, but was sent a {type(event).__name__}: "
             "override handle_source_events"
         )
-
-    def pause_or_resume_splits(self, to_pause: Sequence[str], to_resume: Sequence[str]) -> None:
-        """Emit nothing of some splits until they are resumed.
-
-        Parameters
-        ----------
-        to_pause, to_resume
-            Ids; those of splits that are not read (yet) are fine.
-        """
-        raise UnsupportedOperationError(f"{type(self).__name__} cannot pause splits: override pause_or_resume_splits")
 
     @abstractmethod
     def close(self) -> None:

@@ -87,8 +87,7 @@ class RecordsWithSplitIds(ABC, Generic[ElementT]):
     def recycle(self) -> None:
         """All elements are out, and none is referred to any more: buffers may be used again.
 
-        Called once, on the reader's thread. Elements of a split that was paused meanwhile come out when it is resumed,
-        and delay this.
+        Called once, on the reader's thread.
         """
 
 

@@ -147,7 +147,7 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
         surplus = []
         for split_id, slot in self._slots.items():
             kept[slot] += 1
-            if kept[slot] > share and split_id not in self.paused:
+            if kept[slot] > share:
                 surplus.append(split_id)
         self.remove_splits(surplus)
         self._moving.update(surplus)

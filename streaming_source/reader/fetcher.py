@@ -45,8 +45,6 @@ class Handover(Generic[ElementT]):
         Splits that this fetcher has let go of, and of which nothing comes after these records.
     seconds
         How long the fetch took.
-    held
-        Elements that were taken out of the records and wait for their split to be resumed.
     """
 
     fetcher: SplitFetcher[Any, ElementT]
@@ -54,7 +52,6 @@ class Handover(Generic[ElementT]):
     finished: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
     seconds: float = 0.0
-    held: int = 0
 
     def recycle(self) -> None:
         """Every element is out: give back the buffers, and tell the fetcher."""
@@ -78,8 +75,8 @@ class SplitFetcherTask(ABC):
 class SplitFetcher(Generic[SplitT, ElementT]):
     """Fetches the splits of one `SplitReader` on a thread of its own.
 
-    The thread runs tasks: first what others enqueued, in their order; else, while a split that is not paused is
-    assigned, a fetch; else it waits. It is *idle* when nothing is assigned, enqueued, running or yet to be put.
+    The thread runs tasks: first what others enqueued, in their order; else, while a split is assigned, a
+    fetch; else it waits. It is *idle* when nothing is assigned, enqueued, running or yet to be put.
 
     Parameters
     ----------
@@ -116,7 +113,6 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         self._tasks: deque[SplitFetcherTask] = deque()
         self._running: SplitFetcherTask | None = None
         self._assigned: dict[str, SplitT] = {}
-        self._paused: set[str] = set()
         self._left: frozenset[str] = frozenset()
         self._handed_over = 0
         self._shut_down = False
@@ -138,10 +134,6 @@ class SplitFetcher(Generic[SplitT, ElementT]):
     def remove_splits(self, split_ids: Sequence[str]) -> None:
         """Let go of splits, before the next fetch; a hand-over then says so."""
         self._enqueue(_Step(lambda: self._remove(split_ids)), wake=True)
-
-    def pause_or_resume_splits(self, to_pause: Sequence[str], to_resume: Sequence[str]) -> None:
-        """Pause and resume splits, before the next fetch. While all of its splits are paused it does not fetch."""
-        self._enqueue(_Step(lambda: self._pause_or_resume(to_pause, to_resume)), wake=True)
 
     def enqueue(self, task: SplitFetcherTask) -> None:
         """Run a task before the next fetch. It does not interrupt a fetch that blocks."""
@@ -231,7 +223,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             while not self._shut_down:
                 if self._tasks:
                     self._running = self._tasks.popleft()
-                elif self._fetch.holds_records or self._left or self._assigned.keys() - self._paused:
+                elif self._fetch.holds_records or self._left or self._assigned:
                     self._running = self._fetch
                 elif wait:
                     self._changed.wait()
@@ -276,14 +268,6 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             with self._changed:
                 self._left |= self._unassign([split.split_id for split in splits])
 
-    def _pause_or_resume(self, to_pause: Sequence[str], to_resume: Sequence[str]) -> None:
-        pausing, resuming = self._assigned_of(to_pause), self._assigned_of(to_resume)
-        if self.split_reader.supports_pausing and (pausing or resuming):
-            self.split_reader.pause_or_resume_splits(pausing, resuming)
-        with self._changed:
-            self._paused.update(split.split_id for split in pausing)
-            self._paused.difference_update(to_resume)
-
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _assigned_of(self, split_ids: Sequence[str]) -> list[SplitT]:
@@ -306,7 +290,6 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         gone = frozenset(split_id for split_id in split_ids if split_id in self._assigned)
         for split_id in gone:
             del self._assigned[split_id]
-            self._paused.discard(split_id)
         return gone
 
 

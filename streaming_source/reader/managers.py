@@ -7,7 +7,7 @@ import threading
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 from streaming_source.api import SourceSplit, SplitReader
@@ -53,14 +53,11 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
     ) -> None:
         self.queue: ElementQueue[Handover[ElementT]] = ElementQueue(queue_capacity)
         self._supplier = split_reader_supplier
-        self._spare: SplitReader[SplitT] | None = None
         self._live: dict[Hashable, SplitFetcher[SplitT, ElementT]] = {}
         self._ending: dict[Hashable, SplitFetcher[SplitT, ElementT]] = {}
         self._started: list[SplitFetcher[SplitT, ElementT]] = []
         self._next_id = 0
         self._fetcher_of: dict[str, SplitFetcher[SplitT, ElementT]] = {}
-        # What is wanted: also of splits that no fetcher has taken over yet.
-        self._paused: set[str] = set()
         self._is_closed = False
         # The one thing that fetchers' threads write.
         self._errors_lock = threading.Lock()
@@ -73,7 +70,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """Give splits to fetchers, new ones where none of their key lives. A split that is paused stays so.
+        """Give splits to fetchers, new ones where none of their key lives.
 
         Raises
         ------
@@ -94,9 +91,6 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
                 fetcher = self._create_fetcher(key)
             self._fetcher_of.update((split.split_id, fetcher) for split in group)
             fetcher.add_splits(group)
-            paused = [split.split_id for split in group if split.split_id in self._paused]
-            if paused:
-                fetcher.pause_or_resume_splits(paused, [])
             if is_new:
                 fetcher.start()
                 self._started.append(fetcher)
@@ -109,7 +103,6 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
     def forget_split(self, split_id: str) -> None:
         """A split came to its end, or was removed, and the reader is done with it."""
         self._fetcher_of.pop(split_id, None)
-        self._paused.discard(split_id)
 
     def is_read_by(self, split_id: str, fetcher: SplitFetcher[SplitT, ElementT]) -> bool:
         """Whether a split is this fetcher's."""
@@ -120,50 +113,9 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         return False
 
     def move_split(self, split: SplitT) -> None:
-        """A split that was moving is out of its old fetcher: another one takes over from here. It may be paused."""
+        """A split that was moving is out of its old fetcher: another one takes over from here."""
         del self._fetcher_of[split.split_id]
         self.add_splits([split])
-
-    # ---- pausing -------------------------------------------------------------------------------------------------
-
-    def pause_or_resume_splits(self, to_pause: Collection[str], to_resume: Collection[str]) -> None:
-        """Note which splits are wanted paused, and tell the fetchers of those that are read."""
-        pause = [split_id for split_id in to_pause if split_id not in self._paused]
-        resume = [split_id for split_id in to_resume if split_id in self._paused]
-        self._paused.update(pause)
-        self._paused.difference_update(resume)
-        pausing, resuming = self._by_fetcher(pause), self._by_fetcher(resume)
-        for fetcher in {**pausing, **resuming}:
-            fetcher.pause_or_resume_splits(pausing.get(fetcher, []), resuming.get(fetcher, []))
-
-    @property
-    def paused(self) -> Set[str]:
-        """Splits that are wanted paused, read or not."""
-        return self._paused
-
-    @property
-    def can_pause_any_split(self) -> bool:
-        """Whether every split can be paused, whatever the others do."""
-        return self.has_fetcher_for_each_split or self._any_split_reader().supports_pausing
-
-    @property
-    def has_fetcher_for_each_split(self) -> bool:
-        """Whether no two splits ever share a fetcher."""
-        return False
-
-    def unpausable(self) -> list[str]:
-        """Splits that are wanted paused and cannot be.
-
-        Their `SplitReader` does not support it, and reads for other splits as well: those it cannot leave waiting.
-        """
-        readers = {fetcher for split_id, fetcher in self._fetcher_of.items() if split_id not in self._paused}
-        return sorted(
-            split_id
-            for split_id in self._paused
-            if (fetcher := self._fetcher_of.get(split_id)) in readers
-            and fetcher is not None
-            and not fetcher.split_reader.supports_pausing
-        )
 
     # ---- what was fetched ----------------------------------------------------------------------------------------
 
@@ -203,18 +155,13 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         if late:
             _log.warning("not ended within %s s, left behind: %s", timeout_s, ", ".join(map(repr, late)))
         self._recycle_queued()
-        if self._spare is not None:
-            spare, self._spare = self._spare, None
-            spare.close()
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _create_fetcher(self, key: Hashable) -> SplitFetcher[SplitT, ElementT]:
         self._started = [fetcher for fetcher in self._started if not fetcher.closed.is_set()]
         self._ending = {key: fetcher for key, fetcher in self._ending.items() if not fetcher.closed.is_set()}
-        split_reader = self._supplier() if self._spare is None else self._spare
-        self._spare = None
-        fetcher = self._new_fetcher(self._next_id, split_reader, self._ending.pop(key, None))
+        fetcher = self._new_fetcher(self._next_id, self._supplier(), self._ending.pop(key, None))
         self._next_id += 1
         self._live[key] = fetcher
         return fetcher
@@ -226,14 +173,6 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         predecessor: SplitFetcher[SplitT, ElementT] | None,
     ) -> SplitFetcher[SplitT, ElementT]:
         return SplitFetcher(fetcher_id, split_reader, self.queue, self._note_error, predecessor)
-
-    def _any_split_reader(self) -> SplitReader[SplitT]:
-        """One of the fetchers' readers; without a fetcher, that of the next one."""
-        for fetcher in self._live.values():
-            return fetcher.split_reader
-        if self._spare is None:
-            self._spare = self._supplier()
-        return self._spare
 
     def _by_fetcher(self, split_ids: Collection[str]) -> dict[SplitFetcher[SplitT, ElementT], list[str]]:
         by_fetcher: dict[SplitFetcher[SplitT, ElementT], list[str]] = {}
@@ -311,8 +250,3 @@ class PerSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
     def key_of(self, split_id: str) -> Hashable:
         """See `SplitFetcherManager`."""
         return split_id
-
-    @property
-    def has_fetcher_for_each_split(self) -> bool:
-        """See `SplitFetcherManager`."""
-        return True

@@ -98,11 +98,6 @@ class InlineFetcherManager(SplitFetcherManager[SplitT, Any]):
         """See `SplitFetcherManager`."""
         return self._fetching.key_of(split_id)
 
-    @property
-    def has_fetcher_for_each_split(self) -> bool:
-        """See `SplitFetcherManager`."""
-        return self._fetching.kind == "per_split"
-
     def poll(self) -> Handover[Any] | None:
         """See `SplitFetcherManager`. Lets the fetchers run, one after another, until one has brought something."""
         for fetcher in self._started:

@@ -103,9 +103,7 @@ def reports_of(ranges: Sequence[SourceSplit], records: Sequence[EmittedRecord]) 
     return reports
 
 
-def _poll_to_the_end(
-    reader: SourceReader[Any], output: ReaderOutput, hook: ReaderHook | None, wait_s: float
-) -> None:
+def _poll_to_the_end(reader: SourceReader[Any], output: ReaderOutput, hook: ReaderHook | None, wait_s: float) -> None:
     for poll in range(_ENOUGH_POLLS):
         if hook is not None:
             hook(reader, poll)

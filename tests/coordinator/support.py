@@ -234,7 +234,7 @@ class FetchSource(TestingSource):
 class Looking:
     """A `ReadAheadTimes` alone."""
 
-    def __init__(self, source: TestingSource, workers: Workers | None = None, max_rows: int = 100) -> None:
+    def __init__(self, source: Any, workers: Workers | None = None, max_rows: int = 100, **options: Any) -> None:
         self.planner = Planner(workers=workers)
         if workers is None:
             self.planner.clock = source.clock
@@ -244,7 +244,7 @@ class Looking:
         self.calls, self.context = self.planner.calls, self.planner.context
         self.index = self.planner.index
         self.read_ahead = ReadAheadTimes(
-            source, self.context, self.calls, self.planner.workers, self.planner.clock.now_us, max_rows
+            source, self.context, self.calls, self.planner.workers, self.planner.clock.now_us, max_rows, **options
         )
 
     def add(self, *split_ids: str) -> None:

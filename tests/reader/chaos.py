@@ -1,6 +1,6 @@
 """One random run of a reader over split readers that are slow, block, fail and finish, while splits come and go.
 
-The driver is the reader's thread. Between polls it pauses, resumes, adds, removes and wakes at random. When there is
+The driver is the reader's thread. Between polls it adds, removes and wakes at random. When there is
 nothing to poll it waits for the reader's future, and lets whoever blocks go on: if neither happens, that is a deadlock.
 """
 
@@ -11,7 +11,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 import pyarrow as pa
@@ -82,14 +82,13 @@ class Switchboard:
 
 
 class ChaoticSplitReader(SplitReader[Split]):
-    """Fetches now this, now that; pauses if it is told to."""
+    """Fetches now this, now that."""
 
     def __init__(self, seed: int, board: Switchboard, fails_after: int | None) -> None:
         self._chance = random.Random(seed)
         self._board = board
         self._fails_after = fails_after
         self._splits: dict[str, Split] = {}
-        self._paused: set[str] = set()
         self._go_on = threading.Event()
         self.closed = 0
 
@@ -99,7 +98,6 @@ class ChaoticSplitReader(SplitReader[Split]):
                 self._splits[split.split_id] = split
             else:
                 del self._splits[split.split_id]
-                self._paused.discard(split.split_id)
 
     def fetch(self) -> RecordsWithSplitIds[RecordBlock]:
         chance = self._chance
@@ -122,18 +120,13 @@ class ChaoticSplitReader(SplitReader[Split]):
     def wake_up(self) -> None:
         self._go_on.set()
 
-    def pause_or_resume_splits(self, to_pause: Sequence[Split], to_resume: Sequence[Split]) -> None:
-        assert all(split.split_id in self._splits for split in [*to_pause, *to_resume])
-        self._paused.update(split.split_id for split in to_pause)
-        self._paused.difference_update(split.split_id for split in to_resume)
-
     def close(self) -> None:
         self.closed += 1
 
     def _records(self) -> RecordsWithSplitIds[RecordBlock]:
         elements: dict[str, list[RecordBlock]] = {}
         finished = set()
-        ready = [split_id for split_id in self._splits if split_id not in self._paused]
+        ready = list(self._splits)
         for split_id in self._chance.sample(ready, self._chance.randint(0, len(ready))):
             split = self._splits[split_id]
             assert split.stop is not None
@@ -149,12 +142,6 @@ class ChaoticSplitReader(SplitReader[Split]):
                 finished.add(split_id)
                 del self._splits[split_id]
         return RecordsBySplits(elements, finished)
-
-
-class PlainChaoticSplitReader(ChaoticSplitReader):
-    """The same, without support for pausing."""
-
-    pause_or_resume_splits = SplitReader.pause_or_resume_splits
 
 
 class EndsAt(RecordEvaluator):
@@ -200,24 +187,22 @@ class Run:
             self.expected[ended.split_id] = [n for n in self.expected[ended.split_id] if n < number]
             end = EndsAt(number)
         self.unread = dict(self.splits)
-        self.paused: set[str] = set()
         self.manager = self._manager()
         self.reader = ChaoticReader(
             self.manager,
             BlockEmitter(),
-            SourceReaderContext(SCHEMA, pauses_splits=True),
+            SourceReaderContext(SCHEMA),
             end_of_stream=end,
             close_timeout_s=DEADLOCK_S,
         )
 
     def _manager(self) -> SplitFetcherManager[Split, RecordBlock]:
         capacity = self.chance.randint(1, 3)
-        kind = self.chance.choice(["single", "fixed", "per split", "per split, plain", "adaptive"])
-        make = PlainChaoticSplitReader if kind.endswith("plain") else ChaoticSplitReader
+        kind = self.chance.choice(["single", "fixed", "per split", "adaptive"])
 
         def supplier() -> ChaoticSplitReader:
             fails_after = self.chance.randint(0, 6) if self.fails else None
-            self.split_readers.append(make(self.chance.randrange(2**32), self.board, fails_after))
+            self.split_readers.append(ChaoticSplitReader(self.chance.randrange(2**32), self.board, fails_after))
             return self.split_readers[-1]
 
         if kind == "single":
@@ -236,8 +221,6 @@ class Run:
                 self._disturb()
                 self._poll()
             self._take_back()
-            self.paused.clear()
-            self.reader.pause_or_resume_splits([], list(self.splits))
             self._add(list(self.unread))
             while self.reader.snapshot_state() or self.reader._dropped:
                 if self._poll() is InputStatus.NOTHING_AVAILABLE and (
@@ -270,7 +253,6 @@ class Run:
         status = self.reader.poll_next(self.output)
         emitted = {split_id for split_id, _ in self.output.emitted[before:]}
         assert len(emitted) <= 1
-        assert not emitted & self.paused
         for split in self.reader.snapshot_state():
             start = self.splits[split.split_id].position
             assert split.position == start + len(self.output.of(split.split_id))
@@ -282,15 +264,9 @@ class Run:
         some = chance.sample(list(self.splits), chance.randint(0, len(self.splits)))
         if kind < 0.15:
             self._add([split_id for split_id in some if split_id in self.unread])
-        elif kind < 0.3:
-            self.paused.update(some)
-            self.reader.pause_or_resume_splits(some, [])
-        elif kind < 0.45:
-            self.paused.difference_update(some)
-            self.reader.pause_or_resume_splits([], some)
-        elif kind < 0.5:
+        elif kind < 0.2:
             self.reader.remove_splits(some[:1])
-        elif kind < 0.6 and self.manager._started:
+        elif kind < 0.3 and self.manager._started:
             chance.choice(self.manager._started).wake_up()
         self._take_back()
 
@@ -302,8 +278,6 @@ class Run:
     def _take_back(self) -> None:
         """Splits that ended before their end were removed: they are to be added again, from where they are."""
         for split_id, split in self.reader.ended.items():
-            # A split that ends is not wanted paused any more.
-            self.paused.discard(split_id)
             numbers = self.expected[split_id]
             if len(self.output.of(split_id)) < len(numbers):
                 self.unread[split_id] = split

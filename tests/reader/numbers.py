@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ def block(start: int, stop: int) -> RecordBlock:
 
 
 class NumberSplitReader(SplitReader[Split]):
-    """Brings `per_fetch` numbers of each of its splits a fetch; none of a paused one.
+    """Brings `per_fetch` numbers of each of its splits a fetch.
 
     A finished split ends with its last numbers, or with a fetch of its own where it had none left.
     """
@@ -57,7 +57,6 @@ class NumberSplitReader(SplitReader[Split]):
     def __init__(self, per_fetch: int = 2) -> None:
         self.per_fetch = per_fetch
         self.splits: dict[str, Split] = {}
-        self.paused: set[str] = set()
         self.log: list[tuple[str, Any]] = []
         self.closed = threading.Event()
 
@@ -69,13 +68,10 @@ class NumberSplitReader(SplitReader[Split]):
                 self.splits[split.split_id] = split
             else:
                 del self.splits[split.split_id]
-                self.paused.discard(split.split_id)
 
     def fetch(self) -> RecordsWithSplitIds[RecordBlock]:
         elements, finished = {}, set()
         for split_id, split in list(self.splits.items()):
-            if split_id in self.paused:
-                continue
             stop = split.position + self.per_fetch
             stop = stop if split.stop is None else min(stop, split.stop)
             if stop > split.position:
@@ -86,21 +82,9 @@ class NumberSplitReader(SplitReader[Split]):
                 del self.splits[split_id]
         return RecordsBySplits(elements, finished)
 
-    def pause_or_resume_splits(self, to_pause: Sequence[Split], to_resume: Sequence[Split]) -> None:
-        self.log.append(("pause", [s.split_id for s in to_pause]))
-        self.log.append(("resume", [s.split_id for s in to_resume]))
-        self.paused.update(s.split_id for s in to_pause)
-        self.paused.difference_update(s.split_id for s in to_resume)
-
     def close(self) -> None:
         assert not self.closed.is_set(), "closed twice"
         self.closed.set()
-
-
-class PlainSplitReader(NumberSplitReader):
-    """The same, without support for pausing."""
-
-    pause_or_resume_splits = SplitReader.pause_or_resume_splits
 
 
 class BlockingSplitReader(NumberSplitReader):

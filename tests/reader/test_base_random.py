@@ -19,16 +19,14 @@ from streaming_source.reader import (
     SplitFetcher,
 )
 from tests.examples import examples
-from tests.reader.numbers import SCHEMA, NumberSplitReader, Output, PlainSplitReader, Readers, Split
+from tests.reader.numbers import SCHEMA, NumberSplitReader, Output, Readers, Split
 
 STOP = 7
 IDS = st.sampled_from("abcd")
-PLAIN = "per split, without support for pausing"
 MANAGERS = {
     "one": SingleThreadFetcherManager,
     "two": FixedSizeSplitFetcherManager,
     "per split": PerSplitFetcherManager,
-    PLAIN: PerSplitFetcherManager,
     "adaptive": AdaptiveFetcherManager,
 }
 
@@ -45,9 +43,8 @@ def stepped(kind: str, capacity: int, per_fetch: int) -> Any:
             fetcher.join = lambda timeout_s: True  # type: ignore[method-assign]
             return fetcher
 
-    make = PlainSplitReader if kind == PLAIN else NumberSplitReader
     arguments = (2,) if kind == "two" else ()
-    return Stepped(Readers(lambda: make(per_fetch)), *arguments, queue_capacity=capacity)
+    return Stepped(Readers(lambda: NumberSplitReader(per_fetch)), *arguments, queue_capacity=capacity)
 
 
 class ReaderMachine(RuleBasedStateMachine):
@@ -66,14 +63,12 @@ class ReaderMachine(RuleBasedStateMachine):
         self.manager = stepped(kind, capacity, per_fetch)
         self.reader = Reader(self.manager, BlockEmitter(), SourceReaderContext(SCHEMA))
         self.output = Output()
-        # The naive model: what is read, what is wanted paused, and what each split has still to bring.
+        # The naive model: what is read, and what each split has still to bring.
         self.is_read: set[str] = set()
-        self.paused: set[str] = set()
         self.unread = {split_id: Split(split_id, 0, STOP) for split_id in "abcd"}
 
     def ended(self, split_id: str, split: Split) -> None:
         self.is_read.discard(split_id)
-        self.paused.discard(split_id)
         if split.position < STOP:
             self.unread[split_id] = split
 
@@ -84,12 +79,6 @@ class ReaderMachine(RuleBasedStateMachine):
         self.output.released = [split_id for split_id in self.output.released if split_id not in ids]
         self.is_read |= ids
         self.reader.add_splits(added)
-
-    @rule(to_pause=st.sets(IDS), to_resume=st.sets(IDS))
-    def pause_or_resume(self, to_pause: set[str], to_resume: set[str]) -> None:
-        to_pause -= to_resume
-        self.paused = (self.paused | to_pause) - to_resume
-        self.reader.pause_or_resume_splits(sorted(to_pause), sorted(to_resume))
 
     @rule(split_id=IDS)
     def remove(self, split_id: str) -> None:
@@ -112,7 +101,7 @@ class ReaderMachine(RuleBasedStateMachine):
 
     def _step(self, fetcher: SplitFetcher[Split, RecordBlock], woken: bool = False) -> None:
         has_work = fetcher._tasks or fetcher._left or fetcher._fetch.holds_records
-        if not (has_work or fetcher._assigned.keys() - fetcher._paused):
+        if not (has_work or fetcher._assigned):
             return
         if not self.manager.queue.remaining_capacity:
             # Nobody else would ever make room: the put must give up.
@@ -128,7 +117,6 @@ class ReaderMachine(RuleBasedStateMachine):
             emitted = {split_id for split_id, _ in self.output.emitted[before:]}
             assert status is not InputStatus.END_OF_INPUT
             assert len(emitted) <= 1
-            assert not emitted & self.paused
 
     @invariant()
     def a_snapshot_is_that_of_what_was_emitted(self) -> None:
@@ -151,7 +139,6 @@ class ReaderMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "reader"):
             return
-        self.pause_or_resume(set(), set("abcd"))
         for _ in range(500):
             self.add(set(self.unread))
             for fetcher in list(self.manager._live.values()):

@@ -110,19 +110,13 @@ def test_a_split_of_files_is_read_from_its_position_on(splits: list[FileSplit], 
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_paused_and_removed_splits_of_files_are_left_out(splits: list[FileSplit]) -> None:
+def test_removed_splits_of_files_are_left_out(splits: list[FileSplit]) -> None:
     reader = file_reader()
-    assert reader.supports_pausing
     reader.handle_splits_changes(SplitsAddition(splits))
     assert fetched(reader.fetch()) == [("split-0", 0)]
-    reader.pause_or_resume_splits(splits[:2], [])
-    assert fetched(reader.fetch()) == [("split-2", 0)]
     reader.handle_splits_changes(SplitsRemoval([splits[0], splits[2]]))
-    reader.pause_or_resume_splits([], [splits[1]])
     assert fetched(reader.fetch()) == [("split-1", 0)]
     assert fetched(reader.fetch()) == [("split-1", 50)]
-    reader.pause_or_resume_splits([splits[1], splits[3]], [])
-    assert fetched(reader.fetch()) == []
     reader.close()
 
 
@@ -180,9 +174,7 @@ def test_the_shipped_connectors_run_on_the_base_reader_and_have_no_thread_of_the
         reader: SourceReader[Any] = create_reader(source, context())
         assert type(reader) is SourceReaderBase
         reader.close()
-        split_reader = source.create_split_reader(context())
-        assert split_reader.supports_pausing
-        split_reader.close()
+        source.create_split_reader(context()).close()
         assert threading.enumerate() == before
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -96,7 +95,7 @@ def test_a_fetcher_that_turns_idle_after_its_last_records_were_taken_says_so() -
 def test_ft_06_a_fetcher_that_does_not_fetch_ends_when_it_is_shut_down() -> None:
     fetcher = fetcher_of(NumberSplitReader())
     fetcher.add_splits([Split("a", 0, 100)])
-    fetcher.pause_or_resume_splits(["a"], [])
+    fetcher.remove_splits(["a"])
     fetcher.run_once()
     fetcher.run_once()
     fetcher.shutdown()
@@ -108,13 +107,10 @@ def test_tasks_run_in_their_order_and_before_the_next_fetch() -> None:
     split_reader = NumberSplitReader()
     fetcher = fetcher_of(split_reader, queue)
     fetcher.add_splits([Split("a", 0, 100), Split("b", 0, 100)])
-    fetcher.pause_or_resume_splits(["b"], [])
     fetcher.remove_splits(["a"])
-    fetcher.pause_or_resume_splits([], ["b"])
-    for _ in range(5):
+    for _ in range(3):
         fetcher.run_once()
-    kinds = [entry for entry in split_reader.log if entry[1]]
-    assert kinds == [("add", ["a", "b"]), ("pause", ["b"]), ("remove", ["a"]), ("resume", ["b"])]
+    assert split_reader.log == [("add", ["a", "b"]), ("remove", ["a"])]
     assert take(queue).removed == {"a"}
     fetcher.run_once()
     assert numbers_of(take(queue).records) == [("b", 0), ("b", 1)]
@@ -199,7 +195,7 @@ def test_what_a_reader_says_of_a_split_that_it_has_let_go_of_is_not_heard() -> N
 # ---- with its thread ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change", ["add", "remove", "pause"])
+@pytest.mark.parametrize("change", ["add", "remove"])
 def test_a_change_of_splits_interrupts_a_fetch_that_blocks(change: str) -> None:
     split_reader = BlockingSplitReader()
     fetcher = fetcher_of(split_reader)
@@ -215,10 +211,8 @@ def test_a_change_of_splits_interrupts_a_fetch_that_blocks(change: str) -> None:
 
     if change == "add":
         fetcher.add_splits([Split("b")])
-    elif change == "remove":
-        fetcher.remove_splits(["a"])
     else:
-        fetcher.pause_or_resume_splits(["a"], [])
+        fetcher.remove_splits(["a"])
     fetcher.enqueue(Note())
     assert done.wait(WAIT_S)
     assert split_reader.wake_ups >= 1
@@ -371,24 +365,3 @@ def test_an_error_keeps_the_fetcher_from_looking_idle_and_closes_its_reader_at_s
     fetcher.shutdown()
     assert fetcher.join(WAIT_S)
     assert split_reader.closed.is_set()
-
-
-def test_a_fetcher_does_not_fetch_while_all_of_its_splits_are_paused() -> None:
-    chance = random.Random(5)
-    queue: Queue = ElementQueue(100)
-    split_reader = NumberSplitReader(per_fetch=1)
-    fetcher = fetcher_of(split_reader, queue)
-    ids = ["a", "b", "c"]
-    fetcher.add_splits([Split(split_id) for split_id in ids])
-    fetcher.run_once()
-    paused: set[str] = set()
-    for _ in range(50):
-        to_pause = [i for i in ids if i not in paused and chance.random() < 0.5]
-        to_resume = [i for i in paused if chance.random() < 0.3]
-        paused = (paused | set(to_pause)) - set(to_resume)
-        fetcher.pause_or_resume_splits(to_pause, to_resume)
-        fetcher.run_once()
-        if paused != set(ids):
-            fetcher.run_once()
-            assert {split_id for split_id, _ in numbers_of(take(queue).records)} == set(ids) - paused
-        assert queue.poll() is None

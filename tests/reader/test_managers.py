@@ -257,8 +257,7 @@ def test_ft_10_a_full_queue_does_not_keep_the_manager_from_closing() -> None:
 def test_closing_ends_every_thread_whatever_it_does() -> None:
     readers = Readers(BlockingSplitReader)
     manager: PerSplitFetcherManager[Split, RecordBlock] = PerSplitFetcherManager(readers, queue_capacity=1)
-    manager.add_splits([Split(split_id) for split_id in ("waits for data", "waits for room", "paused")])
-    manager.pause_or_resume_splits(["paused"], [])
+    manager.add_splits([Split(split_id) for split_id in ("waits for data", "waits for room")])
     _once_logged(readers.made[:2])
     readers.made[1].release(5)
     manager.queue.available.result(WAIT_S)

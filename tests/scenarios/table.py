@@ -17,7 +17,7 @@ _ALIGNMENT = "tests/coordinator/test_alignment.py"
 _COORDINATOR = "tests/coordinator/test_coordinator.py"
 _MEETING = "tests/coordinator/test_group_exchange.py"
 _BASE = "tests/reader/test_base.py"
-_PAUSING = "tests/reader/test_pausing.py"
+_PAUSING = "tests/coordinator/test_one_client.py"
 _ORDERS = "tests/files/test_layout_orders.py"
 _RECOVERY = "tests/spark/test_recovery.py"
 _SUITE = "streaming_source/testing/conformance/pausing.py"
@@ -67,7 +67,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{_ALIGNMENT}::test_sp_02_a_split_whose_records_wait_is_not_idle_however_long_a_micro_batch_takes",
         f"{_ALIGNMENT}::test_sp_04_a_split_that_is_ahead_waits_and_is_not_taken_for_idle",
         f"{_ALIGNMENT}::test_sp_10_each_split_in_work_tells_how_far_it_is_and_none_that_is_finished",
-        f"{_PAUSING}::test_a_finished_split_is_not_paused_any_more_when_its_id_comes_back",
+        f"{_PAUSING}::test_a_split_that_is_let_go_and_comes_back_is_read_from_where_it_is_then",
     ),
     "FLINK-36751": (f"{_SPLITS}::test_the_only_split_of_a_source_waits_for_the_group_without_being_idle",),
     "FLINK-34252": (f"{_SPLITS}::test_records_that_move_no_watermark_keep_a_split_from_being_idle",),
@@ -127,17 +127,17 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "one name for two sources": (f"{_GROUPS}::test_sources_of_one_name_do_not_speak_for_each_other",),
     "a reader that cannot pause": (
-        f"{_PAUSING}::test_a_reader_that_cannot_pause_refuses_to_start_where_splits_will_be_paused",
-        f"{_SUITE}::test_pausing_is_refused_where_it_is_not_supported",
+        f"{_PAUSING}::test_a_reader_of_several_splits_that_cannot_pause_is_refused_before_it_fetches_unless_that_is_allowed",
+        "tests/spark/test_reading_ahead.py::test_a_client_that_cannot_pause_is_refused_unless_its_splits_may_run_ahead",
     ),
     "unaligned splits taken for idle": (
-        f"{_PAUSING}::test_unaligned_splits_run_ahead_if_they_may_and_cannot_be_paused",
+        f"{_PAUSING}::test_a_reader_of_several_splits_that_cannot_pause_is_refused_before_it_fetches_unless_that_is_allowed",
         f"{_ALIGNMENT}::test_sp_02_a_split_whose_records_wait_is_not_idle_however_long_a_micro_batch_takes",
     ),
     "a pause before its split": (
-        f"{_PAUSING}::test_a_split_that_is_paused_before_it_is_added_is_paused_from_its_first_record_on",
+        f"{_PAUSING}::test_a_split_that_is_resumed_is_fetched_though_the_fetch_under_way_blocks",
     ),
-    "FLINK-39728": (f"{_PAUSING}::test_sp_14_pausing_what_nobody_reads_is_no_error_and_no_call",),
+    "FLINK-39728": (f"{_PAUSING}::test_a_split_that_is_let_go_and_comes_back_is_read_from_where_it_is_then",),
     "speculative execution": (
         f"{_RECOVERY}::test_a_batch_that_was_planned_but_not_committed_is_read_again_to_the_row",
     ),
@@ -145,7 +145,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "splits in any order": (
         f"{_PLANNER}::test_splits_that_join_when_it_is_their_turn_are_all_read_and_none_of_their_records_is_late",
     ),
-    "FLINK-39238": (f"{_SUITE}::test_nothing_of_a_paused_split_comes_and_nothing_of_it_is_lost",),
+    "FLINK-39238": (f"{_SUITE}::test_splits_that_are_far_ahead_lose_nothing_and_starve_nobody",),
     "FLINK-37410": (f"{_ALIGNMENT}::test_sp_10_each_split_in_work_tells_how_far_it_is_and_none_that_is_finished",),
 }
 """By issue: the tests, as `path::name`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -170,6 +171,45 @@ class _EndingLogReader(_LogReader):
             return RecordsBySplits(finished_splits=[name]), True
         self._seen_end[name] = split.position
         return records, brought
+
+
+class DiaryLogs(UnindexedLogs):
+    """The same, but the client that reads ahead writes down which splits are its own, and which are paused."""
+
+    name = "diary_logs"
+
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader[RecordSplit]:
+        return _DiaryReader(Path(self.path), context)
+
+
+class _DiaryReader(_LogReader):
+    def handle_splits_changes(self, change: SplitsChange[RecordSplit]) -> None:
+        super().handle_splits_changes(change)
+        self._note("add" if isinstance(change, SplitsAddition) else "remove", change.splits)
+
+    def pause_or_resume_splits(self, to_pause: Sequence[RecordSplit], to_resume: Sequence[RecordSplit]) -> None:
+        super().pause_or_resume_splits(to_pause, to_resume)
+        self._note("pause", to_pause)
+        self._note("resume", to_resume)
+
+    def _note(self, kind: str, splits: Sequence[RecordSplit]) -> None:
+        names = [split.split_id for split in splits if split.stop is None]
+        if names:
+            with self._folder.with_name("diary").open("a") as file:
+                file.write(" ".join([f"{os.getpid()}-{id(self)}", kind, *names]) + "\n")
+
+
+class UnpausableLogs(UnindexedLogs):
+    """The same, but its `SplitReader` cannot pause."""
+
+    name = "unpausable_logs"
+
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader[RecordSplit]:
+        return _UnpausableLogReader(Path(self.path), context)
+
+
+class _UnpausableLogReader(_LogReader):
+    pause_or_resume_splits = SplitReader.pause_or_resume_splits
 
 
 class LowWaterLogs(UnindexedLogs):

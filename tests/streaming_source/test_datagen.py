@@ -521,16 +521,12 @@ def test_large_ranges_are_computed_in_batches() -> None:
     assert sizes == [(7, 32_768), (32_775, 32_768), (65_543, 14_457)]
 
 
-def test_paused_splits_wait_and_removed_ones_are_let_go() -> None:
+def test_removed_splits_are_let_go() -> None:
     reader = BOUNDED.create_split_reader(SourceReaderContext(BOUNDED.schema()))
-    first, second, third = (GeneratedSplit(number, 0, 10) for number in range(3))
-    reader.handle_splits_changes(SplitsAddition([first, second, third]))
-    reader.handle_splits_changes(SplitsRemoval([third]))
-    reader.pause_or_resume_splits([first], [])
+    first, second = (GeneratedSplit(number, 0, 10) for number in range(2))
+    reader.handle_splits_changes(SplitsAddition([first, second]))
+    reader.handle_splits_changes(SplitsRemoval([first]))
     assert [split_id for split_id, _ in blocks_of(reader.fetch())] == ["split-1"]
-    assert blocks_of(reader.fetch()) == []
-    reader.pause_or_resume_splits([], [first])
-    assert [split_id for split_id, _ in blocks_of(reader.fetch())] == ["split-0"]
     assert blocks_of(reader.fetch()) == []
 
 

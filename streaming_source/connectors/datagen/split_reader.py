@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -33,7 +32,6 @@ class GeneratorSplitReader(SplitReader[GeneratedSplit]):
         self._schema = schema
         # In order of their addition, each with the position that is next.
         self._unread: dict[str, GeneratedSplit] = {}
-        self._paused: set[str] = set()
 
     def handle_splits_changes(self, change: SplitsChange[GeneratedSplit]) -> None:
         """See `SplitReader`."""
@@ -45,7 +43,7 @@ class GeneratorSplitReader(SplitReader[GeneratedSplit]):
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
         """See `SplitReader`."""
-        split = next((split for split_id, split in self._unread.items() if split_id not in self._paused), None)
+        split = next(iter(self._unread.values()), None)
         if split is None:
             return RecordsBySplits()
         assert split.stop is not None, "a split for a reader says where to stop"
@@ -58,11 +56,5 @@ class GeneratorSplitReader(SplitReader[GeneratedSplit]):
         self._end(split.split_id)
         return RecordsBySplits(blocks, finished_splits={split.split_id})
 
-    def pause_or_resume_splits(self, to_pause: Sequence[GeneratedSplit], to_resume: Sequence[GeneratedSplit]) -> None:
-        """See `SplitReader`."""
-        self._paused.update(split.split_id for split in to_pause)
-        self._paused.difference_update(split.split_id for split in to_resume)
-
     def _end(self, split_id: str) -> None:
         self._unread.pop(split_id, None)
-        self._paused.discard(split_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
 import pyarrow as pa
 from pyarrow import fs
@@ -42,7 +42,6 @@ class FileSplitReader(SplitReader[FileSplit]):
         self._tolerance = tolerance
         # In order of their addition; a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
-        self._paused: set[str] = set()
 
     def handle_splits_changes(self, change: SplitsChange[FileSplit]) -> None:
         """See `SplitReader`."""
@@ -54,7 +53,7 @@ class FileSplitReader(SplitReader[FileSplit]):
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
         """See `SplitReader`."""
-        split_id = next((split_id for split_id in self._unread if split_id not in self._paused), None)
+        split_id = next(iter(self._unread), None)
         if split_id is None:
             return RecordsBySplits()
         block = next(self._unread[split_id], None)
@@ -63,11 +62,6 @@ class FileSplitReader(SplitReader[FileSplit]):
             return RecordsBySplits(finished_splits={split_id})
         return RecordsBySplits({split_id: [block]})
 
-    def pause_or_resume_splits(self, to_pause: Sequence[FileSplit], to_resume: Sequence[FileSplit]) -> None:
-        """See `SplitReader`."""
-        self._paused.update(split.split_id for split in to_pause)
-        self._paused.difference_update(split.split_id for split in to_resume)
-
     def close(self) -> None:
         """See `SplitReader`."""
         for split_id in list(self._unread):
@@ -75,7 +69,6 @@ class FileSplitReader(SplitReader[FileSplit]):
 
     def _end(self, split_id: str) -> None:
         blocks = self._unread.pop(split_id, None)
-        self._paused.discard(split_id)
         if blocks is not None:
             blocks.close()
 
