@@ -61,9 +61,11 @@ def from_source(
     source: Source[Any, Any],
     watermark_strategy: WatermarkStrategy,
     name: str,
+    *,
+    batch: bool = False,
     **options: Any,
 ) -> DataFrame:
-    """A streaming frame over a source, with the exact watermark.
+    """A streaming frame over a source, with the exact watermark; or a batch frame of all there is now.
 
     Parameters
     ----------
@@ -73,6 +75,8 @@ def from_source(
         Event times, watermarks, idleness, alignment.
     name
         Of this source in the query; the observed metrics carry it.
+    batch
+        Read once what there is, as `spark.read` does: without watermarks, whatever the strategy says of them.
     **options
         Any of `eventTimeAs`, `lateness`, `late`, `invalidTimestamp`, `includeMetadata`, `maxRowsPerTrigger`,
         `numReaders`, `indexing`, and where the readers report to: `gatewayHost`, `gatewayPort`.
@@ -101,6 +105,8 @@ def from_source(
     content: bytes = cloudpickle.dumps((source, watermark_strategy, parsed))  # type: ignore[no-untyped-call]
     kind = _data_source(f"aligned_source_{name}", driver=sys.executable, content=content)
     spark.dataSource.register(kind)
+    if batch:
+        return spark.read.format(kind.name()).load()
     frame = spark.readStream.format(kind.name()).option("watermarkRows", EMITTED).load()
     return exact_frame(frame, described.event_time_in(frame.schema), described.bound_us, name)
 

@@ -107,5 +107,7 @@ def test_windows_are_those_of_the_batch_where_a_marker_closes_them_and_the_sourc
     write(1, half, CHUNKS * _HUNDRED)
     closed = min(int(times[-1]) for times in logs.values())
     runs = run_to(dict.fromkeys(kinds, closed) | {name: closed - LOW_WATER_US for name in by_own})
+    by_batch = streaming_source.from_source(spark, unindexed_logs, markers, "all_at_once", batch=True)
+    assert sorted(map(tuple, windows(by_batch, "10 seconds").collect())) == naive_windows(logs, 10 * SECOND)
     for name in ("read_ahead", "reported", "indexed"):
         assert runs[name].rows == [window for window in naive_windows(logs, 10 * SECOND) if window[1] <= closed]
