@@ -14,8 +14,19 @@ import streaming_source
 from alignment import WatermarkGenerator, WatermarkOutput, WatermarkStrategy
 from streaming_source.connectors import FileSource
 from tests.spark import unindexed
-from tests.spark.support import MS, SECOND, T0, Logs, Run, end_offset, eventually, naive_windows, watermark_ms
-from tests.spark.support import windows, write_file
+from tests.spark.support import (
+    MS,
+    SECOND,
+    T0,
+    Logs,
+    Run,
+    end_offset,
+    eventually,
+    naive_windows,
+    watermark_ms,
+    windows,
+    write_file,
+)
 from tests.spark.unindexed import LOW_WATER_US, LowWaterLogs, UnindexedLogs, append_log
 
 cloudpickle.register_pickle_by_value(unindexed)
@@ -106,7 +117,7 @@ def test_windows_are_those_of_the_batch_where_a_marker_closes_them_and_the_sourc
     run_to(dict.fromkeys(kinds, last_marker) | by_own)
     write(1, half, CHUNKS * _HUNDRED)
     closed = min(int(times[-1]) for times in logs.values())
-    runs = run_to(dict.fromkeys(kinds, closed) | {name: closed - LOW_WATER_US for name in by_own})
+    runs = run_to(dict.fromkeys(kinds, closed) | dict.fromkeys(by_own, closed - LOW_WATER_US))
     by_batch = streaming_source.from_source(spark, unindexed_logs, markers, "all_at_once", batch=True)
     assert sorted(map(tuple, windows(by_batch, "10 seconds").collect())) == naive_windows(logs, 10 * SECOND)
     for name in ("read_ahead", "reported", "indexed"):

@@ -64,5 +64,5 @@ def _stream(
 
 def _records(tables: list[pa.Table]) -> list[dict[str, Any]]:
     """Without watermark rows, and without what a batch cannot know, in order."""
-    records = [row for table in tables for row in table.drop_columns(["_late"]).to_pylist() if row["_split"] is not None]
-    return sorted(records, key=lambda row: (row["_split"], row["_position"]))
+    rows = [row for table in tables for row in table.drop_columns(["_late"]).to_pylist()]
+    return sorted((row for row in rows if row["_split"] is not None), key=lambda row: (row["_split"], row["_position"]))
