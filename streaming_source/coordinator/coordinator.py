@@ -354,9 +354,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         runtime = self.runtime
         runtime.calls.refresh(_LOOK_S)
         if runtime.context.expected:
-            runtime.event_times.look_again(runtime.context.expected)
+            runtime.event_times.find_expected(runtime.context.expected)
             runtime.context.expected.clear()
-            runtime.host.run_until(runtime.event_times.has_looked_again, _LOOK_S)
+            runtime.host.run_until(runtime.event_times.has_found_expected, _LOOK_S)
 
     def _warn_of_unread(self) -> None:
         """The run ends (AvailableNow): say once what it leaves unread, and why."""

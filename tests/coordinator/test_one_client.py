@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,6 +71,14 @@ def test_a_split_is_paused_where_it_is_ahead_in_event_time_and_goes_on_when_the_
     assert scanning.run() == {"fast": 15, "slow": 39}, "what has nothing unread is never paused"
 
 
+def test_a_time_that_is_invalid_for_being_too_late_takes_no_split_ahead() -> None:
+    source = OneClient({"odd": [0, 10**17, *seconds(1, 40)], "slow": seconds(0, 40)})
+    scanning = ahead_of(source, max_rows=60, max_drift_us=30 * SECOND)
+    scanning.context.event_time_limit_us = 10**16
+    scanning.add("odd", "slow")
+    assert scanning.run() == {"odd": 30, "slow": 30}
+
+
 def test_a_split_that_is_resumed_is_fetched_though_the_fetch_under_way_blocks(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +140,41 @@ def test_a_split_that_is_let_go_and_comes_back_is_read_from_where_it_is_then() -
     assert scanning.read_ahead.event_times("a", 5, 8).tolist() == seconds(5, 8)
     scanning.read_ahead.restore_splits(SourceState.initial())
     assert [client.closed for client in source.clients] == [1]
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize("seed", range(3))
+def test_with_threads_and_fetches_that_block_every_record_is_seen_once(pool: WorkerPool, seed: int) -> None:
+    chance = random.Random(seed)
+    names = [f"s{number:02d}" for number in range(chance.choice([3, 30]))]
+    source = OneClient({name: [] for name in names}, chance.choice(["all", "next", "first"]), blocks=True)
+    source.fetching = chance.choice([Fetching.single_thread(), Fetching.fixed_size(4)])  # type: ignore[misc]
+    left = {name: chance.randrange(40) for name in names}
+    expected = dict(left)
+    scanning = ahead_of(source, pool, max_rows=5 * len(names), max_drift_us=DRIFT_US)
+    scanning.add(*names)
+    planned: dict[str, int] = {}
+    while (seen := scanning.run()) != expected:
+        planned = {name: rows if chance.random() < 0.9 else planned.get(name, 0) for name, rows in seen.items()}
+        scanning.read_ahead.commit_plan(list(planned), list(planned.values()))
+        for name in chance.sample(names, 2):
+            log, more = source.logs[name], min(left[name], chance.randrange(8))
+            log += seconds(len(log), len(log) + more, 1)
+            left[name] -= more
+            for client in source.clients:
+                # What has come ends a fetch that blocks.
+                client.woken.set()
+        scanning.calls.wait(0.005)
+    for name, rows in expected.items():
+        assert scanning.read_ahead.position_at(name, rows) == rows, f"seed {seed}"
+    scanning.read_ahead.close()
+    pool.close()
+    for client in source.clients:
+        for _ in range(int(WAIT_S * 100)):
+            if client.closed:
+                break
+            time.sleep(0.01)
+        assert client.closed == 1, f"seed {seed}"
 
 
 class OneClientMachine(RuleBasedStateMachine):

@@ -1,4 +1,4 @@
-"""Looking, in the planner, whether splits have ended: on threads, over fetches that block."""
+"""Probing, in the planner, whether splits have ended: on threads, over fetches that block."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Blocking(TestingSource):
         return Reader()
 
 
-class Looked:
-    """What looks came to; their waits stand still."""
+class Probes:
+    """What probes came to; their waits stand still."""
 
     def __init__(self, source: TestingSource, pool: WorkerPool) -> None:
         self.planner = Planner(workers=pool)
@@ -63,9 +63,9 @@ class Looked:
     def _take(self, split: RecordSplit, began_us: int, ended_at: int | None) -> None:
         self.found.append(ended_at)
 
-    def look(self) -> None:
+    def probe(self) -> None:
         known = len(self.found)
-        self.ends.look(RecordSplit("a", 7))
+        self.ends.probe(RecordSplit("a", 7))
         while len(self.found) == known:
             self.planner.calls.wait(WAIT_S)
 
@@ -73,19 +73,19 @@ class Looked:
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_fetch_that_blocks_is_woken_and_its_reader_closed(pool: WorkerPool, ends: bool) -> None:
     source = Blocking(ends)
-    looked = Looked(source, pool)
-    looked.look()
-    assert looked.found == [7 if ends else None]
+    probes = Probes(source, pool)
+    probes.probe()
+    assert probes.found == [7 if ends else None]
     assert source.closed.is_set()
 
 
-def test_after_a_look_in_vain_the_next_one_is_put_off_for_longer_each_time(pool: WorkerPool) -> None:
-    looked = Looked(TestingSource({"a": []}), pool)
+def test_after_a_probe_in_vain_the_next_one_is_put_off_for_longer_each_time(pool: WorkerPool) -> None:
+    probes = Probes(TestingSource({"a": []}), pool)
     for wait_ms in (200, 400, 800, 1600, 3200, 6400, 10_000, 10_000):
-        looked.look()
-        looked.clock.advance(f"{wait_ms - 1} ms")
-        looked.ends.look(RecordSplit("a", 7))
-        looked.clock.advance("1 ms")
-    assert looked.found == [None] * 8
-    looked.look()
-    assert looked.found == [None] * 9
+        probes.probe()
+        probes.clock.advance(f"{wait_ms - 1} ms")
+        probes.ends.probe(RecordSplit("a", 7))
+        probes.clock.advance("1 ms")
+    assert probes.found == [None] * 8
+    probes.probe()
+    assert probes.found == [None] * 9

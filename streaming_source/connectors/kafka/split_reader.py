@@ -120,7 +120,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._poll_timeout_s = poll_timeout_s
         self._at_once = at_once
         self._clock = clock
-        self._reading: dict[Partition, _Reading] = {}
+        # By split. A topic that was created again has two for one partition: only one of them is assigned at a time.
+        self._reading: dict[str, _Reading] = {}
+        self._assigned: dict[Partition, _Reading] = {}
         self._woken = threading.Event()
 
     # ---- SplitReader ---------------------------------------------------------------------------------------------
@@ -129,10 +131,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         """See `SplitReader`."""
         if isinstance(change, SplitsAddition):
             begun = [_Reading(split, split.position, split.stop) for split in change.splits]
-            self._reading.update((reading.split.of, reading) for reading in begun)
+            self._reading.update((reading.split.split_id, reading) for reading in begun)
             self._assign(*(r for r in begun if not r.is_finished and r.split.stop is not None))
         else:
-            self._end(*(split.of for split in change.splits if split.of in self._reading))
+            self._end(*(split.split_id for split in change.splits if split.split_id in self._reading))
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
         """See `SplitReader`.
@@ -177,7 +179,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         """See `SplitReader`."""
         for splits, pauses in ((to_pause, True), (to_resume, False)):
             for split in splits:
-                reading = self._reading.get(split.of)
+                reading = self._reading.get(split.split_id)
                 if reading is None or reading.is_paused == pauses:
                     continue
                 reading.is_paused = pauses
@@ -187,18 +189,19 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def caught_up(self, split_id: str) -> CaughtUp:
         """See `SplitReader`."""
-        reading = next((r for r in self._reading.values() if r.split.split_id == split_id), None)
+        reading = self._reading.get(split_id)
         return CaughtUp.NO if reading is None else reading.caught_up
 
     def close(self) -> None:
         """See `SplitReader`."""
         self._reading.clear()
+        self._assigned.clear()
         self._consumer.close()
 
     # ---- what is read --------------------------------------------------------------------------------------------
 
-    def _end(self, *parts: Partition) -> None:
-        self._unassign(*(self._reading.pop(part) for part in parts))
+    def _end(self, *split_ids: str) -> None:
+        self._unassign(*(self._reading.pop(split_id) for split_id in split_ids))
 
     def _assign(self, *readings: _Reading) -> None:
         new = [reading for reading in readings if not reading.is_assigned]
@@ -206,6 +209,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             return
         for reading in new:
             reading.is_assigned = True
+            self._assigned[reading.split.of] = reading
         # In one call: of a thousand partitions each would wait for the client.
         self._consumer.assign(*(reading.where for reading in new))
         self._consumer.pause(*(reading.where for reading in new if reading.is_paused))
@@ -214,6 +218,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         old = [reading for reading in readings if reading.is_assigned]
         for reading in old:
             reading.is_assigned = False
+            del self._assigned[reading.split.of]
         self._consumer.unassign(*(reading.where for reading in old))
 
     def _look_at_ends(self) -> set[str]:
@@ -229,7 +234,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if split.stop is not None or reading.is_paused:
                 continue
             if self._ends.is_gone(split.split_id):
-                self._end(split.of)
+                self._end(split.split_id)
                 gone.add(split.split_id)
                 continue
             end = self._ends.end(split.split_id)
@@ -256,7 +261,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     # ---- what came -----------------------------------------------------------------------------------------------
 
     def _take_records(self) -> dict[str, list[RecordBlock]]:
-        left, runs = self._left(), dict[Partition, list[Run]]()
+        left, runs = self._left(), dict[str, list[Run]]()
         until = self._clock() + _WAIT_S
         while left:
             asked = min(left, _PORTION)
@@ -265,7 +270,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             left -= asked
             if len(messages) < asked:
                 break
-        return {self._reading[p].split.split_id: [self._columns.block(p, taken)] for p, taken in runs.items()}
+        return {i: [self._columns.block(self._reading[i].split.of, taken)] for i, taken in runs.items()}
 
     def _left(self) -> int:
         """How many messages to ask for. No more than there are, as far as that is known: else it waits for more."""
@@ -282,19 +287,19 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 break
         return min(left or self._at_once, self._at_once)
 
-    def _take(self, messages: list[Message], runs: dict[Partition, list[Run]]) -> None:
+    def _take(self, messages: list[Message], runs: dict[str, list[Run]]) -> None:
         records = messages
         if any(map(Message.error, messages)):
             records = [message for message in messages if message.error() is None]
         for part, run in runs_of(records, self._columns.fields) if records else ():
-            reading = self._reading.get(part)
+            reading = self._assigned.get(part)
             if reading is None or reading.is_finished or reading.is_paused:
                 continue
             reading.position, reading.is_at_end = int(run.offsets[-1]) + 1, False
             stop = reading.split.stop
             wanted = run if stop is None else run.before(stop)
             if wanted is not None:
-                runs.setdefault(part, []).append(wanted)
+                runs.setdefault(reading.split.split_id, []).append(wanted)
         if records is not messages:
             # Behind the records: an end is reached after them, never before.
             for message in messages:
@@ -304,7 +309,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _take_event(self, message: Message) -> None:
         error, topic = message.error(), message.topic()
         assert error is not None
-        reading = None if topic is None else self._reading.get(Partition(topic, message.partition()))
+        reading = None if topic is None else self._assigned.get(Partition(topic, message.partition()))
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             if reading is not None and message.offset() >= reading.position:
@@ -323,10 +328,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             raise client_error(self._config, f"reading partition {message.topic()}-{message.partition()}", error)
 
     def _take_finished(self) -> set[str]:
-        finished = [part for part, reading in self._reading.items() if reading.is_finished]
-        ids = {self._reading[part].split.split_id for part in finished}
+        finished = {split_id for split_id, reading in self._reading.items() if reading.is_finished}
         self._end(*finished)
-        return ids
+        return finished
 
     # ---- what is lost --------------------------------------------------------------------------------------------
 

@@ -102,10 +102,10 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     def extend_snapshot(self) -> None:
         """While draining, before each plan: see `SupportsEventTimeIndex`."""
 
-    def look_again(self, ends: Mapping[str, int]) -> None:
-        """There are records before these positions of these splits: look there now, if they are not known."""
+    def find_expected(self, ends: Mapping[str, int]) -> None:
+        """There are records before these positions of these splits: find those now that are not known."""
 
-    def has_looked_again(self) -> bool:
+    def has_found_expected(self) -> bool:
         """Whether that is done."""
         return True
 

@@ -170,7 +170,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         """See `EventTimeProvider`. Fetches that block are woken, and not waited for."""
         self._let_go(list(self._scans))
 
-    def look_again(self, ends: Mapping[str, int]) -> None:
+    def find_expected(self, ends: Mapping[str, int]) -> None:
         """See `EventTimeProvider`. Fetch at once where it would be waited for."""
         self._scans_again_from_us = self._now_us()
         scans = [scan for split_id, scan in self._scans.items() if ends.get(split_id, 0) > scan.seen_to]
@@ -180,7 +180,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 self._fetch_soon(fetcher)
             self._begin_ready()
 
-    def has_looked_again(self) -> bool:
+    def has_found_expected(self) -> bool:
         """See `EventTimeProvider`: of each something unread was found, or a fetch that began since found nothing."""
         since_us = self._scans_again_from_us
         return all(scan.seen.unread or scan.scanned_us >= since_us or scan.is_gone for scan in self._scanned_again)
@@ -351,10 +351,11 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         brought = any(part.blocks or part.finished for part in fetched.values())
         nothing = fetcher.judge(brought)
         drains = self._drains_from_us is not None and began_us >= self._drains_from_us
+        limit_us = self._context.event_time_limit_us
         for scan, part in fetched.items():
             if scan.is_gone:
                 continue
-            scan.judge(part, others=brought, nothing=nothing)
+            scan.judge(part, MAX_WATERMARK if limit_us is None else limit_us, others=brought, nothing=nothing)
             scan.is_last = part.finished or (drains and scan.found_nothing)
             if part.blocks or part.said or scan.is_last or scan.found_nothing or not brought:
                 self._pass_on(Arrival(scan, began_us, part, scan.found_nothing, scan.is_last))

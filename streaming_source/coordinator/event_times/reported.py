@@ -44,7 +44,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     """Knows where the splits end, and what the readers reported.
 
     A split without a stop is complete when its `SplitReader` finishes it behind its last record, see `SplitEnds`. The
-    offset says so as soon as a plan knows it, and nothing before: after a restart it is looked for again.
+    offset says so as soon as a plan knows it, and nothing before: after a restart it is probed again.
 
     Parameters
     ----------
@@ -75,21 +75,21 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         self._splits: dict[str, SplitT] = {}
         self._ends: dict[str, int] = {}
         self._unknown: set[str] = set()
-        self._looks = SplitEnds(source, context, calls, workers, now_us, self._take_look)
+        self._split_ends = SplitEnds(source, context, calls, workers, now_us, self._take_probe)
         # Position at which a split has ended; and splits of which a run to the end of what is there must know it.
         self._ended: dict[str, int] = {}
-        self._unlooked: set[str] = set()
+        self._unprobed: set[str] = set()
         self._drains_from_us: int | None = None
         self._warned_us: int | None = None
         # Whether all ends will be found again: by one call at a time.
-        self._asks_again = False
+        self._finds_again = False
         self._started = self._closed = False
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         """See `EventTimeProvider`."""
-        for known in (self._splits, self._ends, self._unknown, self._unlooked):
+        for known in (self._splits, self._ends, self._unknown, self._unprobed):
             known.clear()
         self.add_splits(state.unfinished())
 
@@ -100,12 +100,12 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             self._ends[split.split_id] = split.position
             self._unknown.add(split.split_id)
         if self._started and splits:
-            self._workers.submit(partial(self._look, tuple(splits), again=False))
+            self._workers.submit(partial(self._find_ends, tuple(splits), again=False))
 
     def start(self) -> None:
         """See `EventTimeProvider`."""
-        self._started = self._asks_again = True
-        self._ask_all()
+        self._started = self._finds_again = True
+        self._find_all_ends()
 
     def finish_splits(self, split_ids: Iterable[str]) -> None:
         """See `EventTimeProvider`. One that the state to start from had finished was never in work here."""
@@ -113,8 +113,8 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             for known in (self._splits, self._ends, self._ended):
                 known.pop(split_id, None)
             self._unknown.discard(split_id)
-            self._unlooked.discard(split_id)
-            self._looks.forget(split_id)
+            self._unprobed.discard(split_id)
+            self._split_ends.forget(split_id)
 
     def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
         """See `EventTimeProvider`."""
@@ -150,11 +150,11 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         self._drains_from_us = self._now_us()
         if self._started:
             self._unknown.update(self._splits)
-            self._unlooked.clear()
-            self._asks_again = True
-            self._ask_all()
+            self._unprobed.clear()
+            self._finds_again = True
+            self._find_all_ends()
 
-    def look_again(self, ends: Mapping[str, int]) -> None:
+    def find_expected(self, ends: Mapping[str, int]) -> None:
         """See `EventTimeProvider`: nothing more is to be known of them."""
         for split_id, end in ends.items():
             if split_id in self._splits:
@@ -167,7 +167,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     @property
     def is_settled(self) -> bool:
         """See `EventTimeProvider`. Where a split ends that is gone, nobody will say."""
-        return self._unknown | self._unlooked <= self._context.engine.abandoned
+        return self._unknown | self._unprobed <= self._context.engine.abandoned
 
     @property
     def is_at_rest(self) -> bool:
@@ -177,13 +177,13 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     def close(self) -> None:
         """See `EventTimeProvider`."""
         self._closed = True
-        self._looks.close()
+        self._split_ends.close()
 
-    def _ask_all(self) -> None:
+    def _find_all_ends(self) -> None:
         if not self._closed:
-            self._workers.submit(partial(self._look, tuple(self._splits.values()), again=True))
+            self._workers.submit(partial(self._find_ends, tuple(self._splits.values()), again=True))
 
-    def _look(self, splits: tuple[SplitT, ...], *, again: bool) -> None:
+    def _find_ends(self, splits: tuple[SplitT, ...], *, again: bool) -> None:
         """On a worker."""
         began_us = self._now_us()
         try:
@@ -205,11 +205,11 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             if end is not None and split.split_id in self._splits and not self._take_end(split, end, began_us)
         )
         self._context.engine.apply(Probed(began_us, caught_up))
-        self._asks_again = self._asks_again and not again
-        if not self._asks_again and (self._drains_from_us is None or self._unknown):
-            self._asks_again = True
+        self._finds_again = self._finds_again and not again
+        if not self._finds_again and (self._drains_from_us is None or self._unknown):
+            self._finds_again = True
             # By way of the coordinator's thread: where that does not run, nothing is called.
-            self._workers.submit(partial(self._calls.post, self._ask_all), _PERIOD_S)
+            self._workers.submit(partial(self._calls.post, self._find_all_ends), _PERIOD_S)
 
     def _take_end(self, split: SplitT, end: int, began_us: int) -> bool:
         """Take in where a split ends; whether there is more than was known."""
@@ -226,16 +226,16 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             self._ends[split_id] = end
         if split.stop is None and split_id not in self._ended and (is_new or new <= 0):
             if is_new:
-                self._unlooked.add(split_id)
-            self._looks.look(split.at(self._ends[split_id]), at_once=is_new)
+                self._unprobed.add(split_id)
+            self._split_ends.probe(split.at(self._ends[split_id]), at_once=is_new)
         self._complete_if_ended(split)
         return new > 0
 
-    def _take_look(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
+    def _take_probe(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
         if split.split_id not in self._splits:
             return
         if self._drains_from_us is None or began_us >= self._drains_from_us:
-            self._unlooked.discard(split.split_id)
+            self._unprobed.discard(split.split_id)
         if ended_at is not None:
             self._ended[split.split_id] = ended_at
         self._complete_if_ended(self._splits[split.split_id])

@@ -16,24 +16,24 @@ from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
 from streaming_source.coordinator.workers import WORKERS, Workers
 
-__all__ = ["EndLookedFor", "SplitEnds"]
+__all__ = ["EndProbed", "SplitEnds"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
-EndLookedFor: TypeAlias = Callable[[SplitT, int, int | None], None]
-"""`(split, processing time in microseconds at which the look began, position at which it has ended or None)`."""
+EndProbed: TypeAlias = Callable[[SplitT, int, int | None], None]
+"""`(split, processing time in microseconds at which the probe began, position at which it has ended or None)`."""
 
 _log = logging.getLogger(__name__)
 
 _FIRST_WAIT_US: Final = 200_000
 _LAST_WAIT_US: Final = 10_000_000
-"""How long after a look that found no end the next may be: twice as long each time."""
+"""How long after a probe that found no end the next may be: twice as long each time."""
 
 _PATIENCE_S: Final = 0.5
-"""How long a look may block."""
+"""How long a probe may block."""
 
 _FETCHES: Final = 3
-"""Of one look: a reader may bring nothing before it finishes its split."""
+"""Of one probe: a reader may bring nothing before it finishes its split."""
 
 _AT_ONCE: Final = WORKERS // 2
 
@@ -42,7 +42,7 @@ class SplitEnds(Generic[SplitT]):
     """Fetches, in the planner, behind the last known record of splits without a stop: what finishes there has ended.
 
     A task cannot report it: it reads a range that has a stop, where a `SplitReader` may finish any split. And what it
-    reported would be lost with a planner that dies before its next offset is written; a look is made again.
+    reported would be lost with a planner that dies before its next offset is written; a probe is made again.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ class SplitEnds(Generic[SplitT]):
         Says what they read.
     calls, workers, now_us
         Where and when work is done.
-    on_looked
-        Called on the coordinator's thread after each look.
+    on_probed
+        Called on the coordinator's thread after each probe.
 
     Notes
     -----
@@ -68,7 +68,7 @@ class SplitEnds(Generic[SplitT]):
         calls: AsyncCalls,
         workers: Workers,
         now_us: Callable[[], int],
-        on_looked: EndLookedFor[SplitT],
+        on_probed: EndProbed[SplitT],
     ) -> None:
         self._source = source
         self._assigner = context.timestamp_assigner
@@ -76,15 +76,15 @@ class SplitEnds(Generic[SplitT]):
         self._calls = calls
         self._workers = workers
         self._now_us = now_us
-        self._on_looked = on_looked
-        # By split: from when on it may be looked at again, and how long the wait after that look will be.
+        self._on_probed = on_probed
+        # By split: from when on it may be probed again, and how long the wait after that probe will be.
         self._due: dict[str, tuple[int, int]] = {}
         self._waiting: deque[SplitT] = deque()
         self._under_way: set[str] = set()
         self._closed = False
 
-    def look(self, split: SplitT, *, at_once: bool = False) -> None:
-        """Look whether a split ends at its position: if the wait since the last look is over, or at once."""
+    def probe(self, split: SplitT, *, at_once: bool = False) -> None:
+        """Find out whether a split ends at its position: if the wait since the last probe is over, or at once."""
         now_us, (due_us, wait_us) = self._now_us(), self._due.get(split.split_id, (0, _FIRST_WAIT_US))
         if not at_once and (now_us < due_us or split.split_id in self._under_way):
             return
@@ -97,7 +97,7 @@ class SplitEnds(Generic[SplitT]):
         self._due.pop(split_id, None)
 
     def close(self) -> None:
-        """Begin no further look."""
+        """Begin no further probe."""
         self._closed = True
         self._waiting.clear()
 
@@ -128,11 +128,11 @@ class SplitEnds(Generic[SplitT]):
         try:
             reader.wake_up()
         except Exception:  # its fetch goes on, on a thread of its own
-            _log.warning("a reader could not be woken that looks for the end of its split", exc_info=True)
+            _log.warning("a reader could not be woken that probes the end of its split", exc_info=True)
 
     def _take(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
         self._under_way.discard(split.split_id)
-        self._on_looked(split, began_us, ended_at)
+        self._on_probed(split, began_us, ended_at)
         self._begin()
 
 

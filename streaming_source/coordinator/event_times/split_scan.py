@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import CaughtUp, SourceSplit
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched
@@ -48,7 +49,7 @@ class SplitScan(Generic[SplitT]):
     untaken
         Records fetched, and not taken over.
     front_us
-        The largest event time fetched.
+        The largest valid event time fetched.
     is_gone, is_last
         Nobody wants to know any more; nothing more will be fetched.
     found_nothing
@@ -81,13 +82,15 @@ class SplitScan(Generic[SplitT]):
         """Position after the last record that the coordinator took over. O(log n)."""
         return self.seen.position_at(self.seen.end)
 
-    def judge(self, fetched: Fetched, *, others: bool, nothing: bool) -> None:
+    def judge(self, fetched: Fetched, time_limit_us: int, *, others: bool, nothing: bool) -> None:
         """Under the lock: a fetch is over.
 
         Parameters
         ----------
         fetched
             What it brought of this split. What the reader itself knows, see `SplitReader.caught_up`, is right.
+        time_limit_us
+            Event times from here on are invalid.
         others
             Whether it brought something of any split.
         nothing
@@ -95,7 +98,9 @@ class SplitScan(Generic[SplitT]):
         """
         if fetched.blocks:
             self.untaken += fetched.rows
-            self.front_us = max(self.front_us, *(block.bounds()[1] for block in fetched.blocks))
+            for block in fetched.blocks:
+                valid = block.times[block.times < time_limit_us]
+                self.front_us = max(self.front_us, int(valid.max(initial=NO_TIMESTAMP)))
             self.found_nothing = False
         else:
             self.found_nothing = nothing if fetched.caught_up is None else fetched.caught_up is not CaughtUp.NO
