@@ -56,6 +56,8 @@ def _start(frame: Any, folder: Path, **trigger: Any) -> Any:
 def _observed(spark: Any, folder: Path, rate: float, seconds: float) -> tuple[float, float, float]:
     """Medians of a query at a rate a split: rows of a trigger, what it takes, latency of its records as a mean."""
     query = _start(_frame(spark, rowsPerSecond=rate), folder)
+    while query.lastProgress is None:
+        time.sleep(0.1)
     # Until what came while it started is read.
     time.sleep(seconds)
     before = query.lastProgress["batchId"]
