@@ -80,7 +80,7 @@ class LatestWatermark(WatermarkOutput):
     def emit_watermark(self, watermark: int) -> None:
         """Keep `watermark` if it is the largest."""
         self.is_idle = False
-        self.watermark = max(self.watermark, watermark)
+        self.watermark = max(self.watermark, int(watermark))
 
     def mark_idle(self) -> None:
         """The split holds nothing back, as long as it has nothing to read."""

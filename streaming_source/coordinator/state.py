@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
 from alignment.plan.model import SplitTable
-from alignment.split_generators import GeneratorState
 from streaming_source.api import SourceSplit
+
+if TYPE_CHECKING:
+    from alignment.split_generators import GeneratorState
 
 __all__ = ["SourceState"]
 

@@ -16,19 +16,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.plan.by_index import SplitTable
-from alignment.split_generators import GeneratorState
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
+
+if TYPE_CHECKING:
+    from alignment.split_generators import GeneratorState
 
 __all__ = ["Offset", "OffsetCodec"]
 
@@ -153,6 +155,8 @@ def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
 def _generators_from_json(written: dict[str, list[Any]], split_ids: Sequence[str]) -> tuple[GeneratorState | None, ...]:
     if not written:
         return ()
+    # Here and not above: few queries have them.
+    from alignment.split_generators import GeneratorState
 
     def state(version: int, value: Any, position: int | None = None) -> GeneratorState:
         return GeneratorState(position, version, json.dumps(value, sort_keys=True, separators=(",", ":")))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
-from alignment.split_generators import GeneratorState
 from streaming_source.api import SourceEvent, SourceSplit
 
 if TYPE_CHECKING:
+    from alignment.split_generators import GeneratorState
     from streaming_source.gateway import GatewayAddress
 
 __all__ = ["AlignedInputPartition"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,10 @@ import numpy.typing as npt
 from alignment.index import FirstLater
 from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.event_times.provider import EventTimeProvider
-from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 from streaming_source.coordinator.state import SourceState
+
+if TYPE_CHECKING:
+    from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 
 __all__ = ["IndexedTimes"]
 

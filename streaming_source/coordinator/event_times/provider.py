@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,11 @@ import numpy.typing as npt
 from alignment.index import FirstLater
 from alignment.index.blocks import CACHED_TIMES
 from streaming_source.api import SourceSplit, SplitRange
-from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import UnsupportedOperationError
+
+if TYPE_CHECKING:
+    from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 
 __all__ = ["EventTimeProvider"]
 
