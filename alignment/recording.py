@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -119,7 +119,9 @@ class Recorder:
         self.write(EngineStarted(rules, idle_timeout_us, by_reports, generates))
 
     def write(self, entry: object) -> None:
-        """Write one entry: an event, a plan, or what an engine was made with."""
+        """Write one entry: an event, a plan, or what an engine was made with. Not what generators keep of records."""
+        if isinstance(entry, events.RangesReported):
+            entry = replace(entry, reports=tuple([replace(report, state="") for report in entry.reports]))
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_encoded(entry)) + "\n")
 

@@ -274,3 +274,17 @@ def test_a_source_gives_the_same_records_to_a_batch_and_to_streams_that_end_or_n
 
     read = check_that_all_ways_read_the_same(make, WatermarkStrategy.for_bounded_out_of_orderness("2 seconds"), 60)
     assert [(row["partition"], row["offset"]) for row in read] == each
+
+
+@pytest.mark.parametrize("rows", [6, 12_000], ids=["read at once", "by the index of the brokers"])
+def test_a_record_from_the_future_moves_no_watermark(topic: Topic, rows: int) -> None:
+    far_ms = T0_MS + 200 * 365 * 86_400_000
+    times_ms = [far_ms if i == rows // 2 else T0_MS + i for i in range(rows)]
+    topic.create(partitions=1).write([Record(time_ms, b"v") for time_ms in times_ms])
+    options = {"watermarkRows": "true", "maxFutureSkew": "1 hour", "invalidTimestamp": "null", "indexing": "auto"}
+    with reading(topic, **options) as begun:
+        (table,) = to_end(begun)
+        read = table.filter(table.column("offset").is_valid())
+        assert read.num_rows == rows
+        assert read.filter(read.column("timestamp").is_null()).column("offset").to_pylist() == [rows // 2]
+        assert begun.offset["watermark"] == (T0_MS + rows - 1) * 1000 - 1

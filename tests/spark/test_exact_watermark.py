@@ -239,3 +239,14 @@ def test_a_read_limit_of_one_row_still_gives_every_row_and_never_a_late_one(
     frame = exact(tmp_path / "in", maxOutOfOrderness="2 seconds", maxRowsPerTrigger=1, late="fail", bounded="true")
     run = Run(spark, windows(frame, "1 second"), tmp_path / "cp").caught_up()
     assert [(start - T0) // SECOND for start, *_ in run.rows] == [0, 0, 2, 2, 3, 3]
+
+
+def test_a_record_from_the_future_closes_no_window(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
+    logs = SKEWS["one-ahead"]
+    broken = {split: times.copy() for split, times in logs.items()}
+    broken["split-2"][40] += 200 * 365 * 86_400 * SECOND
+    write_logs(tmp_path / "in", broken)
+    options = {"maxOutOfOrderness": "5 seconds", "maxRowsPerTrigger": 300, "bounded": "true"}
+    frame = exact(tmp_path / "in", maxFutureSkew="1 hour", invalidTimestamp="drop", late="fail", **options)
+    run = available_now(spark, windows(frame), tmp_path / "cp")
+    assert run.rows == naive_windows({**logs, "split-2": np.delete(logs["split-2"], 40)})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
@@ -69,20 +70,29 @@ class AtMarkers(WatermarkGenerator):
         self.seen = state
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("indexed", "own_reported"),
+        pytest.param(("read_ahead", "reported", "own_read_ahead"), marks=pytest.mark.soak),
+    ],
+    ids=" and ".join,
+)
 def test_windows_are_those_of_the_batch_where_a_marker_closes_them_and_the_sources_own_watermark_is_sparks(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     logs = marked_logs()
     markers = WatermarkStrategy.for_generator(AtMarkers).with_timestamp_assigner("ts")
     own = WatermarkStrategy.from_source_watermarks().with_timestamp_assigner("ts")
     unindexed_logs, files = UnindexedLogs(str(tmp_path / "logs")), FileSource(str(tmp_path / "files"))
-    kinds: dict[str, tuple[Any, WatermarkStrategy, dict[str, Any]]] = {
+    all_kinds: dict[str, tuple[Any, WatermarkStrategy, dict[str, Any]]] = {
         "read_ahead": (unindexed_logs, markers, {}),
         "reported": (unindexed_logs, markers, {"indexing": "off"}),
         "indexed": (files, markers, {}),
         "own_read_ahead": (LowWaterLogs(str(tmp_path / "logs")), own, {}),
         "own_reported": (LowWaterLogs(str(tmp_path / "logs")), own, {"indexing": "off"}),
     }
+    kinds = {name: all_kinds[name] for name in names}
 
     def frame(name: str) -> DataFrame:
         source, strategy, options = kinds[name]
@@ -120,5 +130,5 @@ def test_windows_are_those_of_the_batch_where_a_marker_closes_them_and_the_sourc
     runs = run_to(dict.fromkeys(kinds, closed) | dict.fromkeys(by_own, closed - LOW_WATER_US))
     by_batch = streaming_source.from_source(spark, unindexed_logs, markers, "all_at_once", batch=True)
     assert sorted(map(tuple, windows(by_batch, "10 seconds").collect())) == naive_windows(logs, 10 * SECOND)
-    for name in ("read_ahead", "reported", "indexed"):
+    for name in kinds.keys() - by_own.keys():
         assert runs[name].rows == [window for window in naive_windows(logs, 10 * SECOND) if window[1] <= closed]

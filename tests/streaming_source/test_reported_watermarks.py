@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from alignment import WatermarkStrategy
+from alignment.recording import replay
 from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FrameOptions
@@ -46,9 +47,9 @@ GENERATED = WatermarkStrategy.for_generator(EveryTenth).with_timestamp_assigner(
 OWN = WatermarkStrategy.from_source_watermarks().with_timestamp_assigner("ts")
 
 
-def reading_of(folder: Path, strategy: WatermarkStrategy) -> Reading:
+def reading_of(folder: Path, strategy: WatermarkStrategy, event_log: str | None = None) -> Reading:
     kind = LowWaterLogs if strategy.uses_source_watermarks else UnindexedLogs
-    options = FrameOptions(watermark_rows=True, reports=True, include_metadata=True)
+    options = FrameOptions(watermark_rows=True, reports=True, include_metadata=True, event_log=event_log)
     source = AlignedDataSource(kind(str(folder)), strategy, options)
     return Reading(source.stream_reader(source.schema()))
 
@@ -124,6 +125,20 @@ def test_a_lost_report_costs_waiting_and_no_watermark(logs: Path) -> None:
     assert watermarks(reading) == {"a": T0 + 89 * SECOND - 1, "b": T0 + 59 * SECOND - 1}
     assert len(rows) == len(set(rows)) == 155
     reading.reader.stop()
+
+
+def test_a_log_of_the_planner_replays_and_has_nothing_that_a_generator_keeps(logs: Path, tmp_path: Path) -> None:
+    folder = tmp_path.with_name("logs")
+    reading, rows = reading_of(logs, GENERATED, str(folder)), list[tuple[str, int]]()
+    read_on(reading, 9, rows)
+    reading.reader.stop()
+    (log,) = folder.iterdir()
+    plans = list(replay(log.read_text().splitlines()))
+    assert len(plans) >= 7
+    assert plans[-1].recorded["after"]["combined"] > T0
+    assert [plan.replayed for plan in plans] == [plan.recorded for plan in plans]
+    reported = [entry for entry in map(json.loads, log.read_text().splitlines()) if entry["type"] == "RangesReported"]
+    assert {report["state"] for entry in reported for report in entry["reports"]} == {""}
 
 
 def test_what_the_source_emits_is_reported_to_the_microsecond(logs: Path) -> None:
