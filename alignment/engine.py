@@ -34,13 +34,13 @@ from alignment.events import (
     SplitCompleted,
     SplitsAssigned,
     SplitsBlocked,
+    TimeLimitMoved,
 )
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan.by_index import plan_micro_batch
 from alignment.plan.model import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
-from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, WatermarkGenerator
+from alignment.watermarks import MAX_WATERMARK
 
 if TYPE_CHECKING:
     from alignment.explain import Explanation
@@ -68,10 +68,8 @@ class Engine:
         After how long without anything to read a split is idle; None for never.
     reactive
         Plans by what readers report instead of by the index, which then knows only where splits end.
-    create_generator
-        Makes the watermark generator of the user's own for one split; None if there is none.
-    time_limit_us
-        Event times from here on are invalid: they bound nothing. None for no limit.
+    generators
+        What says the watermarks of splits, where no bound on out-of-orderness gives them; None if there is none.
     record
         Called with each event, plan and commit, for a log that can be replayed; see `alignment.recording`.
 
@@ -100,8 +98,7 @@ class Engine:
         *,
         idle_timeout_us: int | None = None,
         reactive: ReactivePlanner | None = None,
-        create_generator: Callable[[], WatermarkGenerator] | None = None,
-        time_limit_us: int | None = None,
+        generators: SplitGenerators | None = None,
         record: Callable[[object], None] | None = None,
     ) -> None:
         self.rules = rules
@@ -113,12 +110,7 @@ class Engine:
         self._record = record
         self._pending: MicroBatchPlan | None = None
         self._reactive = reactive
-        self._generators: SplitGenerators | None = None
-        if create_generator is not None:
-            from alignment.split_generators import SplitGenerators
-
-            self._generators = SplitGenerators(create_generator)
-        self._time_limit_us = time_limit_us
+        self._generators = generators
         self.idle_clock = IdleClock(idle_timeout_us)
         # Of the last committed plan; what a plan is compared with to see whether Spark must hear of it.
         self._announced = SplitTable.empty()
@@ -147,6 +139,7 @@ class Engine:
             SplitsBlocked: lambda event: self.idle_clock.blocked.update(event.split_ids),
             RangesReported: self._take_reports,
             GroupLimitMoved: self._move_group_limit,
+            TimeLimitMoved: self._move_time_limit,
             DrainStarted: self._start_drain,
             EmitPeriodElapsed: self._emit,
         }
@@ -180,7 +173,7 @@ class Engine:
         if self._reactive is not None:
             self._reactive.rewind(event.table)
         if self._generators is not None:
-            self._generators.begin(event.at_us)
+            self._generators.begin(event.table, event.at_us)
         for split_id, position in zip(event.table.split_ids, event.table.positions.tolist(), strict=True):
             self.index.add_split(split_id, position)
         self._leave_finished()
@@ -195,16 +188,7 @@ class Engine:
     def _index_blocks(self, event: BlocksIndexed) -> None:
         if event.split_id in self._abandoned:
             return
-        low, high, limit_us = event.min_us, event.max_us, self._time_limit_us
-        exact: bool | BoolArray = True
-        if limit_us is not None:
-            valid = high < limit_us
-            if not valid.all():
-                # Such a block may hold records without a valid event time, and the latest that has one is anywhere
-                # below the limit.
-                exact = valid
-                low, high = np.where(valid, low, NO_TIMESTAMP), np.minimum(high, limit_us - 1)
-        self.index.append(event.split_id, event.rows, low, high, exact=exact)
+        self.index.append(event.split_id, event.rows, event.min_us, event.max_us)
         self._found(event.split_id)
 
     def _index_opaque_block(self, event: OpaqueBlockIndexed) -> None:
@@ -240,10 +224,16 @@ class Engine:
         assert self._reactive is not None, "readers report where there is an index"
         # Every one is taken in, whether or not the one before made a difference.
         self._changed |= sum(self._reactive.report(report) for report in event.reports) > 0
+        if self._generators is not None:
+            self._changed |= sum(self._generators.take_report(report) for report in event.reports) > 0
 
     def _move_group_limit(self, event: GroupLimitMoved) -> None:
         self._changed |= event.limit_us != self._group_limit_us
         self._group_limit_us = event.limit_us
+
+    def _move_time_limit(self, event: TimeLimitMoved) -> None:
+        self._settle()
+        self.index.limit_times(event.limit_us, self.table.positions)
 
     def _start_drain(self, event: DrainStarted) -> None:
         self._drains_from_us, self._changed = event.at_us, True
@@ -251,13 +241,13 @@ class Engine:
     def _emit(self, event: EmitPeriodElapsed) -> None:
         self._settle()
         if self._generators is not None:
-            self._changed |= self._generators.emit(self.table.split_ids, event.at_us)
+            self._changed |= self._generators.emit(self.table, event.at_us)
 
     # ---- plans ---------------------------------------------------------------------------------------------------
 
     @property
     def emits_at_us(self) -> int:
-        """When generators of the user's own are to be called without records; `MAX_WATERMARK` for never. O(1)."""
+        """When what says the watermarks is to be called without records; `MAX_WATERMARK` for never. O(1)."""
         return MAX_WATERMARK if self._generators is None else self._generators.emits_at_us
 
     @property
@@ -292,12 +282,12 @@ class Engine:
             draining=self._drains_from_us is not None,
         )
         ends = self.index.ends()
+        before = self.table if generators is None else generators.raised(self.table)
         if self._reactive is None:
-            before = self.table if generators is None else generators.raised(self.table)
             advance = None if generators is None else generators.advance
             plan = plan_micro_batch(before, self.index, self.rules, conditions, advance)
         else:
-            plan = self._reactive.plan(self.table, ends, conditions)
+            plan = self._reactive.plan(before, ends, conditions)
         self.idle_clock.track(self.table.positions < ends, plan.after.statuses, now_us)
         self._pending, self._planned_us = plan, now_us
         if self._record is not None:

@@ -34,6 +34,7 @@ __all__ = [
     "SplitCompleted",
     "SplitsAssigned",
     "SplitsBlocked",
+    "TimeLimitMoved",
 ]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -173,6 +174,13 @@ class GroupLimitMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeLimitMoved:
+    """Of what is unread, event times from `limit_us` on are invalid: such records move no watermark."""
+
+    limit_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrainStarted:
     """From now on only what is known to be there is read (AvailableNow); at the processing time `at_us`."""
 
@@ -181,7 +189,7 @@ class DrainStarted:
 
 @dataclass(frozen=True, slots=True)
 class EmitPeriodElapsed:
-    """Watermark generators of the user's own are to be called without records.
+    """What says the watermarks of splits is to be called without records.
 
     Attributes
     ----------
@@ -224,6 +232,7 @@ Event: TypeAlias = (
     | SplitsBlocked
     | RangesReported
     | GroupLimitMoved
+    | TimeLimitMoved
     | DrainStarted
     | EmitPeriodElapsed
 )

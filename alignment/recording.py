@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +25,8 @@ from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
 from alignment.plan.by_reports import ReactivePlanner
 from alignment.plan.model import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.reports import RangeReport
+from alignment.split_generators import Said, SplitGenerators
+from alignment.watermarks import WatermarkOutput
 
 __all__ = ["EngineStarted", "Recorder", "ReplayedPlan", "replay"]
 
@@ -37,16 +39,16 @@ class EngineStarted:
 
     Attributes
     ----------
-    rules, idle_timeout_us, time_limit_us
+    rules, idle_timeout_us
         As given to it.
-    by_reports
-        Whether it plans by what readers report.
+    by_reports, generates
+        Whether it plans by what readers report; whether something else than a bound says the watermarks.
     """
 
     rules: PlanningRules
     idle_timeout_us: int | None
-    time_limit_us: int | None
     by_reports: bool
+    generates: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +91,7 @@ _TYPES: Final = {
         MicroBatchPlan,
         PlanningRules,
         RangeReport,
+        Said,
         SplitTable,
         _Loaded,
         _Located,
@@ -109,14 +112,16 @@ class Recorder:
         self._path = path
 
     def start(
-        self, rules: PlanningRules, idle_timeout_us: int | None, time_limit_us: int | None, *, by_reports: bool
+        self, rules: PlanningRules, idle_timeout_us: int | None, *, by_reports: bool, generates: bool = False
     ) -> None:
         """Write down what an engine is made with; see `EngineStarted`."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self.write(EngineStarted(rules, idle_timeout_us, time_limit_us, by_reports))
+        self.write(EngineStarted(rules, idle_timeout_us, by_reports, generates))
 
     def write(self, entry: object) -> None:
-        """Write one entry: an event, a plan, or what an engine was made with."""
+        """Write one entry: an event, a plan, or what an engine was made with. Not what generators keep of records."""
+        if isinstance(entry, events.RangesReported):
+            entry = replace(entry, reports=tuple([replace(report, state="") for report in entry.reports]))
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_encoded(entry)) + "\n")
 
@@ -180,7 +185,7 @@ def _replay_engine(entries: Sequence[Any]) -> Iterator[ReplayedPlan]:
         EventTimeIndex(_loader(entries), locate=_locator(entries)),
         idle_timeout_us=started.idle_timeout_us,
         reactive=ReactivePlanner(started.rules) if started.by_reports else None,
-        time_limit_us=started.time_limit_us,
+        generators=_ReplayedGenerators(entries) if started.generates else None,
     )
     plan: MicroBatchPlan | None = None
     for entry in entries[1:]:
@@ -192,8 +197,29 @@ def _replay_engine(entries: Sequence[Any]) -> Iterator[ReplayedPlan]:
         elif isinstance(entry, events.PlanCommitted):
             assert plan is not None, "a plan is committed behind its event"
             engine.commit(plan)
-        elif not isinstance(entry, (_Loaded, _Located)):
+        elif not isinstance(entry, (_Loaded, _Located, Said)):
             engine.apply(entry)
+
+
+class _ReplayedGenerators(SplitGenerators):
+    """Say again what was said."""
+
+    def __init__(self, entries: Sequence[Any]) -> None:
+        super().__init__(1)
+        self._says = {entry.call: entry for entry in entries if isinstance(entry, Said)}
+
+    def _let(self, split_id: str, say: Callable[[WatermarkOutput], None]) -> bool:
+        self._calls += 1
+        entry, said = self._says.get(self._calls), self._of(split_id)
+        if entry is not None:
+            said.watermark, said.is_idle = entry.watermark_us, entry.is_idle
+        return entry is not None
+
+    def _see(self, split_id: str, start: int, stop: int, output: WatermarkOutput) -> None:
+        """Said already."""
+
+    def _emit(self, split_id: str, position: int, output: WatermarkOutput) -> None:
+        """Said already."""
 
 
 def _loader(entries: Sequence[Any]) -> EventTimeLoader:

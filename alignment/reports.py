@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MIN_WATERMARK
 
 __all__ = ["RangeReport"]
 
@@ -25,6 +26,11 @@ class RangeReport:
         Earliest and latest event time, in microseconds; `NO_TIMESTAMP` if none had one.
     late
         Records at or below the watermark that was announced before the micro-batch.
+    watermark_us, is_idle
+        What a generator of the user's own, or the source, said of these records: the largest watermark it emitted, and
+        whether it marked the split as idle last.
+    state_version, state
+        Of such a generator behind them, see `alignment.split_generators.GeneratorState`; empty without one.
     """
 
     split_id: str
@@ -33,3 +39,7 @@ class RangeReport:
     min_us: int = NO_TIMESTAMP
     max_us: int = NO_TIMESTAMP
     late: int = 0
+    watermark_us: int = MIN_WATERMARK
+    is_idle: bool = False
+    state_version: int = 0
+    state: str = ""

@@ -1,21 +1,68 @@
-"""Running a user's watermark generators in the planner."""
+"""Watermarks that no bound on out-of-orderness gives: of a user's generators, and of the source itself."""
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from alignment.columns import raw_field
+from alignment.combine import SplitStatus
+from alignment.exceptions import InvalidArgumentError
 from alignment.plan.model import SplitTable
+from alignment.reports import RangeReport
 from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 
-__all__ = ["EMIT_PERIOD_US", "LatestWatermark", "SplitGenerators"]
+__all__ = [
+    "GeneratorState",
+    "LatestWatermark",
+    "RecordLoader",
+    "RunningGenerator",
+    "Said",
+    "SourceWatermarks",
+    "SplitGenerators",
+    "UserGenerators",
+]
 
-EMIT_PERIOD_US: Final = 200_000
-"""How often generators are called without records: Flink's default of `pipeline.auto-watermark-interval`."""
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+RecordLoader: TypeAlias = Callable[[str, int, int], Iterable[tuple[pa.RecordBatch | None, Int64Array]]]
+"""`(split_id, start, stop) -> blocks` of the records of `[start, stop)`: the columns wanted, and the event times."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorState:
+    """What a restart needs of the watermarks of one split, beside the watermark.
+
+    Attributes
+    ----------
+    position
+        All records before it count in the watermark, and in the state; None for the position of the split itself. It is
+        an earlier one where readers report, and have not reported what was admitted last.
+    version, text
+        Of a generator: its version, and what it gave as JSON; `null` if that is nothing.
+    """
+
+    position: int | None = None
+    version: int = 1
+    text: str = "null"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """In a log: the call of this number said something new of its split."""
+
+    call: int
+    watermark_us: int
+    is_idle: bool
 
 
 class LatestWatermark(WatermarkOutput):
@@ -26,14 +73,14 @@ class LatestWatermark(WatermarkOutput):
 
     __slots__ = ("is_idle", "watermark")
 
-    def __init__(self) -> None:
-        self.watermark = MIN_WATERMARK
-        self.is_idle = False
+    def __init__(self, watermark: int = MIN_WATERMARK, is_idle: bool = False) -> None:
+        self.watermark = watermark
+        self.is_idle = is_idle
 
     def emit_watermark(self, watermark: int) -> None:
         """Keep `watermark` if it is the largest."""
         self.is_idle = False
-        self.watermark = max(self.watermark, watermark)
+        self.watermark = max(self.watermark, int(watermark))
 
     def mark_idle(self) -> None:
         """The split holds nothing back, as long as it has nothing to read."""
@@ -44,65 +91,251 @@ class LatestWatermark(WatermarkOutput):
         self.is_idle = False
 
 
-class SplitGenerators:
+class RunningGenerator:
+    """A generator of the user's own, as it goes over one split.
+
+    Parameters
+    ----------
+    generator
+        New.
+    state
+        What it goes on from; None for the beginning.
+    """
+
+    def __init__(self, generator: WatermarkGenerator, state: GeneratorState | None = None) -> None:
+        self._generator = generator
+        if state is not None and state.text != "null":
+            generator.restore_state(state.version, json.loads(state.text))
+
+    def see(self, records: pa.RecordBatch | None, times: Int64Array, output: WatermarkOutput) -> None:
+        """The next records: a batch that has the columns, and their event times, `NO_TIMESTAMP` where not valid."""
+        columns = self._generator.columns
+        if records is None or not columns:
+            times = times[times != MIN_WATERMARK]
+            records = pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), len(times), [None]))
+        else:
+            records = pa.RecordBatch.from_arrays([raw_field(records, name) for name in columns], names=list(columns))
+        self._generator.on_batch(records, times, output)
+
+    def emit(self, output: WatermarkOutput) -> None:
+        """Call it without records."""
+        self._generator.on_periodic_emit(output)
+
+    def state(self) -> GeneratorState:
+        """What it knows of the records that it has seen.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If that is no value of JSON.
+        """
+        state = self._generator.snapshot_state()
+        try:
+            text = json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            kind = type(self._generator).__name__
+            raise InvalidArgumentError(
+                f"{kind}.snapshot_state returned {state!r}: it must be a value of JSON ({error})"
+            ) from None
+        return GeneratorState(None, self._generator.state_version, text)
+
+
+class SplitGenerators(ABC):
+    """What says the watermark of each split. A split is known from the first call with its id.
+
+    Parameters
+    ----------
+    interval_us
+        How often it is called without records, in microseconds.
+
+    Attributes
+    ----------
+    emits_at_us
+        Processing time at which it is to be called without records, in microseconds.
+    record
+        Called with what it says that is new, for a log that can be replayed; None for nobody.
+    """
+
+    def __init__(self, interval_us: int) -> None:
+        self._interval_us = interval_us
+        self._said: dict[str, LatestWatermark] = {}
+        self._seen_to: dict[str, int] = {}
+        self._calls = 0
+        self.emits_at_us = MIN_WATERMARK
+        self.record: Callable[[object], None] | None = None
+
+    def begin(self, table: SplitTable, now_us: int) -> None:
+        """Forget all, and begin with the splits of a table. O(n)."""
+        self.forget(list(self._said))
+        rows = zip(table.split_ids, table.watermarks.tolist(), table.statuses.tolist(), strict=True)
+        self._said = {i: LatestWatermark(watermark, status == SplitStatus.IDLE) for i, watermark, status in rows}
+        self._seen_to = dict(zip(table.split_ids, table.positions.tolist(), strict=True))
+        self.emits_at_us = now_us
+
+    def emit(self, table: SplitTable, now_us: int) -> bool:
+        """Call it for each split without records; whether it says something new. O(n)."""
+        self.emits_at_us = now_us + self._interval_us
+        is_new = False
+        for split_id, position in zip(table.split_ids, table.positions.tolist(), strict=True):
+            is_new |= self._let(split_id, partial(self._emit, split_id, position))
+        return is_new
+
+    def advance(self, split_id: str, start: int, stop: int) -> int:
+        """Watermark of a split after the records of `[start, stop)`. These end idleness, before they are seen."""
+        self._of(split_id).mark_active()
+        self._let(split_id, partial(self._see, split_id, start, stop))
+        self._seen_to[split_id] = stop
+        return self._of(split_id).watermark
+
+    def take_report(self, report: RangeReport) -> bool:
+        """What a reader saw says the watermark, where readers report; whether it is new. O(1)."""
+        split_id, said = report.split_id, self._said.get(report.split_id)
+        if said is None or report.stop <= self._seen_to.get(split_id, MIN_WATERMARK):
+            return False
+        said.emit_watermark(report.watermark_us)
+        said.is_idle = report.is_idle
+        self._seen_to[split_id] = report.stop
+        self._restore(split_id, GeneratorState(None, report.state_version, report.state) if report.state else None)
+        return True
+
+    def raised(self, table: SplitTable) -> SplitTable:
+        """The table with the watermarks that were emitted since. They never go back. O(n)."""
+        for split_id, position in zip(table.split_ids, table.positions.tolist(), strict=True):
+            self._seen_to.setdefault(split_id, position)
+        emitted = np.fromiter((self._of(split_id).watermark for split_id in table.split_ids), np.int64, len(table))
+        return replace(table, watermarks=np.maximum(table.watermarks, emitted))
+
+    def idle(self, split_ids: tuple[str, ...]) -> BoolArray:
+        """`bool[n]`: splits that were marked as idle. O(n)."""
+        return np.fromiter((self._of(split_id).is_idle for split_id in split_ids), np.bool_, len(split_ids))
+
+    def restore(self, split_ids: Iterable[str], states: Iterable[GeneratorState | None]) -> None:
+        """Go on from these states, after `begin`. O(n)."""
+        for split_id, state in zip(split_ids, states, strict=True):
+            if state is not None:
+                if state.position is not None:
+                    self._seen_to[split_id] = state.position
+                self._restore(split_id, state)
+
+    def states(self, table: SplitTable) -> tuple[GeneratorState | None, ...]:
+        """What a restart needs of each split of a table that it has advanced to; None where the table says it. O(n)."""
+        rows = zip(table.split_ids, table.positions.tolist(), strict=True)
+        return tuple([self._known(split_id, position) for split_id, position in rows])
+
+    def forget(self, split_ids: Iterable[str]) -> None:
+        """These have left."""
+        for split_id in split_ids:
+            self._said.pop(split_id, None)
+            self._seen_to.pop(split_id, None)
+
+    # ---- for subclasses ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _see(self, split_id: str, start: int, stop: int, output: WatermarkOutput) -> None:
+        """The records of `[start, stop)` were admitted."""
+
+    @abstractmethod
+    def _emit(self, split_id: str, position: int, output: WatermarkOutput) -> None:
+        """Say something without records; those before `position` were admitted."""
+
+    def _restore(self, split_id: str, state: GeneratorState | None) -> None:  # noqa: B027 (most have nothing to do)
+        """Go on from a state."""
+
+    def _state(self, split_id: str) -> GeneratorState:
+        """What it knows of a split."""
+        return GeneratorState()
+
+    def _let(self, split_id: str, say: Callable[[WatermarkOutput], None]) -> bool:
+        """Let it say something; whether that is new."""
+        said = self._of(split_id)
+        before = said.watermark, said.is_idle
+        say(said)
+        self._calls += 1
+        is_new = before != (said.watermark, said.is_idle)
+        if is_new and self.record is not None:
+            self.record(Said(self._calls, said.watermark, said.is_idle))
+        return is_new
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _of(self, split_id: str) -> LatestWatermark:
+        return self._said.setdefault(split_id, LatestWatermark())
+
+    def _known(self, split_id: str, position: int) -> GeneratorState | None:
+        state, seen_to = self._state(split_id), self._seen_to.get(split_id, position)
+        if seen_to != position:
+            return replace(state, position=seen_to)
+        return None if state.text == "null" else state
+
+
+class UserGenerators(SplitGenerators):
     """A generator of the user's own for each split.
 
     Parameters
     ----------
     create
         Makes one.
-
-    Attributes
-    ----------
-    emits_at_us
-        Processing time at which they are to be called without records, in microseconds.
+    interval_us
+        See `SplitGenerators`.
+    load
+        Gives it the records.
     """
 
-    def __init__(self, create: Callable[[], WatermarkGenerator]) -> None:
+    def __init__(self, create: Callable[[], WatermarkGenerator], interval_us: int, load: RecordLoader) -> None:
+        super().__init__(interval_us)
         self._create = create
-        self._by_split: dict[str, tuple[WatermarkGenerator, LatestWatermark]] = {}
-        self.emits_at_us = MIN_WATERMARK
-
-    def begin(self, now_us: int) -> None:
-        """Forget all, and begin anew."""
-        self._by_split.clear()
-        self.emits_at_us = now_us
-
-    def emit(self, split_ids: Iterable[str], now_us: int) -> bool:
-        """Call the generators of these splits without records; whether one of them says something new. O(n)."""
-        self.emits_at_us = now_us + EMIT_PERIOD_US
-        is_new = False
-        for split_id in split_ids:
-            generator, said = self._of(split_id)
-            before = said.watermark, said.is_idle
-            generator.on_periodic_emit(said)
-            is_new |= before != (said.watermark, said.is_idle)
-        return is_new
-
-    def advance(self, split_id: str, times: npt.NDArray[np.int64]) -> int:
-        """Watermark of a split after these event times. Records end idleness, before the generator sees them."""
-        generator, said = self._of(split_id)
-        said.mark_active()
-        generator.on_batch(times, said)
-        generator.on_periodic_emit(said)
-        return said.watermark
-
-    def raised(self, table: SplitTable) -> SplitTable:
-        """The table with the watermarks that were emitted since. They never go back. O(n)."""
-        emitted = np.fromiter((self._of(split_id)[1].watermark for split_id in table.split_ids), np.int64, len(table))
-        return replace(table, watermarks=np.maximum(table.watermarks, emitted))
-
-    def idle(self, split_ids: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-        """`bool[n]`: splits that their generators marked as idle. O(n)."""
-        return np.fromiter((self._of(split_id)[1].is_idle for split_id in split_ids), np.bool_, len(split_ids))
+        self._load = load
+        self._running: dict[str, RunningGenerator] = {}
 
     def forget(self, split_ids: Iterable[str]) -> None:
-        """These are finished."""
+        """See `SplitGenerators`."""
         for split_id in split_ids:
-            self._by_split.pop(split_id, None)
+            self._running.pop(split_id, None)
+            super().forget([split_id])
 
-    def _of(self, split_id: str) -> tuple[WatermarkGenerator, LatestWatermark]:
-        known = self._by_split.get(split_id)
-        if known is None:
-            known = self._by_split[split_id] = self._create(), LatestWatermark()
-        return known
+    def _see(self, split_id: str, start: int, stop: int, output: WatermarkOutput) -> None:
+        generator = self._generator(split_id)
+        for records, times in self._load(split_id, start, stop):
+            generator.see(records, times, output)
+        generator.emit(output)
+
+    def _emit(self, split_id: str, position: int, output: WatermarkOutput) -> None:
+        self._generator(split_id).emit(output)
+
+    def _restore(self, split_id: str, state: GeneratorState | None) -> None:
+        self._running[split_id] = RunningGenerator(self._create(), state)
+
+    def _state(self, split_id: str) -> GeneratorState:
+        return self._generator(split_id).state()
+
+    def _generator(self, split_id: str) -> RunningGenerator:
+        if split_id not in self._running:
+            self._restore(split_id, None)
+        return self._running[split_id]
+
+
+class SourceWatermarks(SplitGenerators):
+    """What the source emits with its records.
+
+    Parameters
+    ----------
+    interval_us
+        See `SplitGenerators`.
+    said_before
+        `(split_id, position)`: the largest watermark that it emitted behind the records before a position, or earlier;
+        and whether it marked the split as idle last. None where it said nothing, or only the readers know.
+    """
+
+    def __init__(self, interval_us: int, said_before: Callable[[str, int], tuple[int, bool] | None]) -> None:
+        super().__init__(interval_us)
+        self._said_before = said_before
+
+    def _see(self, split_id: str, start: int, stop: int, output: WatermarkOutput) -> None:
+        self._emit(split_id, stop, output)
+
+    def _emit(self, split_id: str, position: int, output: WatermarkOutput) -> None:
+        said = self._said_before(split_id, position)
+        if said is not None:
+            output.emit_watermark(said[0])
+            if said[1]:
+                output.mark_idle()

@@ -65,6 +65,10 @@ class WatermarkStrategy:
         After how long without anything to read a split is idle, in microseconds; None for never.
     alignment : AlignmentParameters or None
         None without alignment.
+    uses_source_watermarks : bool
+        Whether the watermarks are those that the source itself emits.
+    auto_watermark_interval_us : int
+        How often a generator of the user's is called without records, in microseconds; above 0.
 
     Examples
     --------
@@ -82,6 +86,8 @@ class WatermarkStrategy:
     timestamp_assigner: TimestampAssigner = field(default_factory=RecordTimestampAssigner)
     idle_timeout_us: int | None = None
     alignment: AlignmentParameters | None = None
+    uses_source_watermarks: bool = False
+    auto_watermark_interval_us: int = 200_000
 
     def __post_init__(self) -> None:
         if self.out_of_orderness_us is not None and self.generator_supplier is not None:
@@ -94,6 +100,15 @@ class WatermarkStrategy:
         if self.idle_timeout_us is not None and self.idle_timeout_us <= 0:
             raise InvalidArgumentError(
                 f"idle_timeout_us = {self.idle_timeout_us} must be above 0, or None for no idleness"
+            )
+        if self.uses_source_watermarks and (self.out_of_orderness_us, self.generator_supplier) != (None, None):
+            raise InvalidArgumentError(
+                "uses_source_watermarks = True: cannot be given together with out_of_orderness_us or "
+                "generator_supplier; choose where watermarks come from"
+            )
+        if self.auto_watermark_interval_us <= 0:
+            raise InvalidArgumentError(
+                f"auto_watermark_interval_us = {self.auto_watermark_interval_us} must be above 0"
             )
         if not isinstance(self.timestamp_assigner, TimestampAssigner):
             raise InvalidArgumentError(
@@ -146,6 +161,14 @@ class WatermarkStrategy:
             )
         return WatermarkStrategy(generator_supplier=supplier)
 
+    @staticmethod
+    def from_source_watermarks() -> WatermarkStrategy:
+        """Use the watermarks, and the idleness, that the source itself emits with its records.
+
+        Under any other strategy what a source emits is ignored.
+        """
+        return WatermarkStrategy(uses_source_watermarks=True)
+
     def with_timestamp_assigner(
         self,
         assigner: TimestampAssigner | str | Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any],
@@ -182,6 +205,16 @@ class WatermarkStrategy:
         """
         return replace(self, idle_timeout_us=parse_duration_us(timeout, name="timeout", minimum_us=1))
 
+    def with_auto_watermark_interval(self, interval: timedelta | str) -> WatermarkStrategy:
+        """Call a generator of the user's every `interval` although no record comes; by default every 200 ms.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is not a duration above 0.
+        """
+        return replace(self, auto_watermark_interval_us=parse_duration_us(interval, name="interval", minimum_us=1))
+
     def with_watermark_alignment(
         self, group: str, max_drift: timedelta | str, update_interval: timedelta | str = "1 second"
     ) -> WatermarkStrategy:
@@ -199,13 +232,23 @@ class WatermarkStrategy:
         )
         return replace(self, alignment=parameters)
 
+    @property
+    def makes_own_watermarks(self) -> bool:
+        """Whether watermarks are made by a generator of the user's, or by the source."""
+        return self.uses_source_watermarks or self.generator_supplier is not None
+
+    @property
+    def generator_columns(self) -> tuple[str, ...]:
+        """Columns that a generator of the user's needs to see; empty without one. Makes a generator."""
+        return () if self.generator_supplier is None else tuple(self.create_watermark_generator().columns)
+
     def create_watermark_generator(self) -> WatermarkGenerator:
         """Make a new generator of the user's.
 
         Raises
         ------
         InvalidArgumentError
-            If the strategy has no supplier, or the supplier returns something else.
+            If the strategy has no supplier, the supplier returns something else, or a generator that sees no records.
         """
         generator = None if self.generator_supplier is None else self.generator_supplier()
         if not isinstance(generator, WatermarkGenerator):
@@ -213,4 +256,7 @@ class WatermarkStrategy:
                 f"supplier = {self.generator_supplier!r} returned {generator!r}: "
                 "it must return a new WatermarkGenerator"
             )
+        kind = type(generator)
+        if kind.on_event is WatermarkGenerator.on_event and kind.on_batch is WatermarkGenerator.on_batch:
+            raise InvalidArgumentError(f"{kind.__name__} sees no record: it must override on_event or on_batch")
         return generator

@@ -7,10 +7,17 @@ back. Each split has a generator of its own, so that one split's pace never spea
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final, Protocol, overload
+from collections.abc import Iterable, Mapping
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
+
+from alignment.exceptions import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "MAX_WATERMARK",
@@ -41,35 +48,102 @@ class WatermarkOutput(Protocol):
 
 
 class WatermarkGenerator(ABC):
-    """Makes the watermarks of one split from the event times of its records."""
+    """Makes the watermarks of one split from its records, in their order.
+
+    A generator overrides :meth:`on_event` or :meth:`on_batch`. It may be made anew between any two micro-batches, from
+    what :meth:`snapshot_state` gave: what it knows must be there, and in nothing else.
+
+    Examples
+    --------
+    A producer writes a record of the kind ``"end"`` behind the last one of each hour:
+
+    >>> class EndOfHour(WatermarkGenerator):
+    ...     columns = ("kind",)
+    ...
+    ...     def on_event(self, record, timestamp, output):
+    ...         if record["kind"] == "end":
+    ...             output.emit_watermark(timestamp)
+    ...
+    ...     def on_periodic_emit(self, output):
+    ...         pass
+    ...
+    ...     def snapshot_state(self):
+    ...         return None
+    """
 
     __slots__ = ()
 
-    @abstractmethod
-    def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
-        """See one record's event time, in microseconds, after the record was handed on."""
+    columns: tuple[str, ...] = ()
+    """Dotted paths of the columns that it needs to see; without any it sees event times alone."""
+
+    state_version: int = 1
+    """Version of what :meth:`snapshot_state` gives: to be raised when that changes its meaning."""
+
+    def on_event(self, record: Mapping[str, Any], timestamp: int, output: WatermarkOutput) -> None:
+        """See one record.
+
+        Parameters
+        ----------
+        record : mapping
+            Its values by the names in :attr:`columns`.
+        timestamp : int
+            Its event time, in microseconds; see :meth:`on_batch`.
+        output : WatermarkOutput
+            Where watermarks go.
+        """
+        raise NotImplementedError(f"{type(self).__name__} overrides neither on_event nor on_batch")
+
+    def on_batch(self, records: pa.RecordBatch, timestamps: npt.NDArray[np.int64], output: WatermarkOutput) -> None:
+        """See records, as many at once as were read. The default calls :meth:`on_event` for each, which is slower.
+
+        Parameters
+        ----------
+        records : pa.RecordBatch
+            The `n` records with the :attr:`columns`, under these names; `n` may be 0.
+        timestamps : int64[n]
+            Their event times, in microseconds. With :attr:`columns` of all records, ``NO_TIMESTAMP`` where one has no
+            valid event time; without, of those alone that have one.
+        output : WatermarkOutput
+            Where watermarks go.
+        """
+        rows: Iterable[Mapping[str, Any]] = records.to_pylist() if self.columns else repeat({}, len(timestamps))
+        for record, timestamp in zip(rows, timestamps.tolist(), strict=True):
+            self.on_event(record, timestamp, output)
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Emit a watermark, mark the split idle or active, or do nothing.
 
-        Called after each batch, and every 200 ms of processing time between two micro-batches, also without records.
+        Called after the records of each micro-batch, and between two micro-batches, also without records, as often as
+        :meth:`WatermarkStrategy.with_auto_watermark_interval` says.
         """
 
-    def on_batch(self, timestamps: npt.NDArray[np.int64], output: WatermarkOutput) -> None:
-        """See the event times of a batch, in the order of its records.
+    @abstractmethod
+    def snapshot_state(self) -> Any:
+        """What it knows of the records so far, for the offset: a small value of JSON; None if it keeps nothing.
 
-        The default calls :meth:`on_event` for each; overriding it spares a Python call for each record.
+        What it has emitted need not be in it.
+        """
+
+    def restore_state(self, version: int, state: Any) -> None:
+        """Go on from what :meth:`snapshot_state` gave. Called on a new generator, unless that was None.
 
         Parameters
         ----------
-        timestamps : int64[n]
-            Valid event times only, in microseconds; n may be 0.
-        output : WatermarkOutput
-            Where watermarks go.
+        version : int
+            The :attr:`state_version` of the generator that gave it.
+        state : object
+            What it gave, as JSON has it: a tuple has become a list.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is not overridden.
         """
-        for timestamp in timestamps.tolist():
-            self.on_event(timestamp, output)
+        raise InvalidArgumentError(
+            f"the offset has the state {state!r} (version {version}) of a watermark generator, and "
+            f"{type(self).__name__} does not take it: override restore_state, or start with a new checkpointLocation"
+        )
 
 
 @overload

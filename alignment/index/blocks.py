@@ -12,6 +12,7 @@ import numpy.typing as npt
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
 from alignment.runs import first_not_before, running
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK
 
 __all__ = ["CACHED_TIMES", "BlockTable", "EventTimeLoader"]
 
@@ -29,8 +30,9 @@ class _Blocks(NamedTuple):
     """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.
 
     `times` holds the exact times of the blocks that are cached, None for the others; `used` says when they were last
-    looked up, 0 for the others. `opaque` and `head` are those of `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where
-    the inside of a block is loaded.
+    looked up, 0 for the others. `loose` says whether a block has times beyond the limit: 0 no, 1 yes, 2 perhaps; of
+    such a block the first `skip` records, which were read before the limit moved, are of no account. `opaque` and
+    `head` are those of `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where the inside of a block is loaded.
     """
 
     owner: Int64Array
@@ -39,6 +41,7 @@ class _Blocks(NamedTuple):
     low: Int64Array
     high: Int64Array
     loose: Int64Array
+    skip: Int64Array
     opaque: Int64Array
     head: Int64Array
     used: Int64Array
@@ -53,11 +56,13 @@ class _Added(NamedTuple):
 
     split_id: str
     opaque: int
-    columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
-    """`first`, `rows`, `low`, `high`, `loose`."""
+    columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array]
+    """`first`, `rows`, `low`, `high`."""
 
 
-_NO_BLOCKS = _Blocks._make([*(np.empty(0, np.int64) for _ in range(9)), np.empty(0, np.object_)])
+_PERHAPS_LOOSE: Final = 2
+
+_NO_BLOCKS = _Blocks._make([*(np.empty(0, np.int64) for _ in range(10)), np.empty(0, np.object_)])
 
 
 class BlockTable:
@@ -86,6 +91,7 @@ class BlockTable:
         self._order: tuple[str, ...] = ()
         self._blocks = _NO_BLOCKS
         self._added: list[_Added] = []
+        self._latest_valid_us = MAX_WATERMARK
         self._stale = True
 
     # ---- changes -------------------------------------------------------------------------------------------------
@@ -106,15 +112,7 @@ class BlockTable:
         self._end_of[split_id] = self._origin_of[split_id] = position
         self._stale = True
 
-    def append(
-        self,
-        split_id: str,
-        rows: npt.ArrayLike,
-        min_us: npt.ArrayLike,
-        max_us: npt.ArrayLike,
-        *,
-        exact: npt.ArrayLike = True,
-    ) -> None:
+    def append(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         """Add the blocks that follow the last known one of a split. O(1) amortised a block.
 
         Parameters
@@ -124,10 +122,8 @@ class BlockTable:
         min_us, max_us
             `int64[k]`, bounds of the event times of each block in microseconds. `min_us` is `NO_TIMESTAMP` where a
             record has no valid event time, `max_us` where none has. No record is earlier than `min_us`, and one is at
-            `max_us`: watermarks are made of it.
-        exact
-            `bool[k]`, or one for all: false where `max_us` is only an upper bound. Such a block is loaded at the first
-            question, to learn the maximum.
+            `max_us`: watermarks are made of it. A block with times beyond the limit of `limit_times` is loaded at
+            the first question.
         """
         count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
         if not count.shape == low.shape == high.shape:
@@ -139,9 +135,24 @@ class BlockTable:
             raise InvalidArgumentError(f"a block of split {split_id!r} has {count.min()} rows; must be at least 1")
         if np.count_nonzero(low > high):
             raise InvalidArgumentError(f"a block of split {split_id!r} has min_us > max_us")
-        loose = np.zeros(count.shape, np.int64)
-        loose[:] = np.logical_not(exact)
-        self._add(split_id, count, low, high, loose, 0)
+        self._add(split_id, count, low, high, 0)
+
+    def limit_times(self, limit_us: int, positions: Int64Array) -> None:
+        """From now on event times from `limit_us` on count as none. In opaque blocks there must not be any.
+
+        Records before `positions` (`int64[n]`) were judged by an earlier limit, and this one changes nothing of them.
+        O(m); blocks with such times are loaded at the next question.
+        """
+        self._settle()
+        self._latest_valid_us, blocks = limit_us - 1, self._blocks
+        loose = (blocks.loose > 0) | ((blocks.high >= limit_us) & (blocks.opaque == 0))
+        blocks.loose[loose] = _PERHAPS_LOOSE
+        blocks.skip[loose] = np.clip(positions[blocks.owner[loose]] - blocks.first[loose], 0, blocks.rows[loose])
+        self._stale = bool(loose.any())
+
+    def valid(self, times: Int64Array) -> Int64Array:
+        """The event times that count under the limit of `limit_times`, `NO_TIMESTAMP` in place of others. O(n)."""
+        return np.where(times <= self._latest_valid_us, times, NO_TIMESTAMP)
 
     def remove(self, split_ids: Iterable[str]) -> None:
         """Forget splits, their blocks and their times. O(m + n), however many are removed.
@@ -208,14 +219,12 @@ class BlockTable:
         except KeyError:
             raise UnknownSplitError(f"split {split_id!r} is not in the event-time index; register it first") from None
 
-    def _add(
-        self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, loose: Int64Array, opaque: int
-    ) -> None:
+    def _add(self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, opaque: int) -> None:
         end = self._known_end(split_id)
         ends = end + np.cumsum(rows)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
-        self._added.append(_Added(split_id, opaque, (ends - rows, rows, low, high, loose)))
+        self._added.append(_Added(split_id, opaque, (ends - rows, rows, low, high)))
         self._stale = True
 
     def _taken_in(self, slots: dict[str, int]) -> _Blocks:
@@ -224,12 +233,14 @@ class BlockTable:
         self._added.clear()
         if not added:
             return _NO_BLOCKS
-        first, rows, low, high, loose = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
+        first, rows, low, high = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
         sizes = [blocks.columns[0].size for blocks in added]
         owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int64), sizes)
         opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int64), sizes)
-        head, used = np.full_like(rows, NO_TIMESTAMP), np.zeros_like(rows)
-        return _Blocks(owner, first, rows, low, high, loose, opaque, head, used, np.full(rows.size, None, np.object_))
+        loose = np.where((high > self._latest_valid_us) & (opaque == 0), _PERHAPS_LOOSE, 0)
+        skip, used, head = np.zeros_like(rows), np.zeros_like(rows), np.full_like(rows, NO_TIMESTAMP)
+        times = np.full(rows.size, None, np.object_)
+        return _Blocks(owner, first, rows, low, high, loose, skip, opaque, head, used, times)
 
     def _settle(self) -> None:
         """Take all changes into the columns, and derive what the questions need."""
@@ -250,7 +261,7 @@ class BlockTable:
         self._stop: Int64Array = np.searchsorted(blocks.owner, numbers, side="right").astype(np.int64)
         self._ends: Int64Array = np.fromiter((self._end_of[split_id] for split_id in order), np.int64, len(order))
         self._origins: Int64Array = np.fromiter((self._origin_of[split_id] for split_id in order), np.int64, len(order))
-        for block in np.flatnonzero(blocks.loose):
+        for block in np.flatnonzero(blocks.loose == _PERHAPS_LOOSE):
             self._tighten(int(block))
         self._attained = self._attained_times()
         self._suffix_max = running(np.maximum, self._attained[::-1], blocks.owner[::-1])[::-1]
@@ -275,10 +286,10 @@ class BlockTable:
         return begun
 
     def _tighten(self, block: int) -> None:
-        """Replace the bounds of a block by what its records say."""
+        """Replace the bounds of a block by what its records say under the limit."""
         times = self._times(block)
         self._blocks.low[block], self._blocks.high[block] = times.min(), times.max()
-        self._blocks.loose[block] = 0
+        self._blocks.loose[block] = int((times != self._blocks.times[block]).any())
 
     def _slices(
         self, blocks: Int64Array, begin: Int64Array, end: Int64Array
@@ -304,6 +315,9 @@ class BlockTable:
         """Exact event times of each of `blocks`. O(1) each where they are cached."""
         found: list[Int64Array | None] = self._blocks.times[blocks].tolist()
         times = [self._loaded(int(blocks[i])) if known is None else known for i, known in enumerate(found)]
+        for i in np.flatnonzero(self._blocks.loose[blocks]):
+            times[i] = np.where(times[i] <= self._latest_valid_us, times[i], NO_TIMESTAMP)
+            times[i][: self._blocks.skip[blocks[i]]] = NO_TIMESTAMP
         self._loads += 1
         self._blocks.used[blocks] = self._loads
         self._evict()

@@ -91,7 +91,7 @@ class OpaqueBlocks(BlockTable):
         if self._locate is None:
             raise InvalidArgumentError(f"an asked block of split {split_id!r}: the index was given no locate")
         one = np.ones(1, np.int64)
-        self._add(split_id, one * rows, one * NO_TIMESTAMP, one * max_us, one * 0, _TO_ITS_LATEST)
+        self._add(split_id, one * rows, one * NO_TIMESTAMP, one * max_us, _TO_ITS_LATEST)
 
     def next_times(self, positions: Int64Array) -> Int64Array:
         """Event times of the records at `positions` as far as answers told them, `int64[n]`. O(n log m).

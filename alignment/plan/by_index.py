@@ -47,8 +47,8 @@ __all__ = [
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
-WatermarkAdvance: TypeAlias = Callable[[str, Int64Array], int]
-"""`(split_id, event times just admitted) -> watermark`: the slow door, for generators of the user's own."""
+WatermarkAdvance: TypeAlias = Callable[[str, int, int], int]
+"""`(split_id, start, stop) -> watermark` after the records of `[start, stop)`, which are admitted: the slow door."""
 
 
 def plan_micro_batch(
@@ -191,9 +191,8 @@ def _advance(
     watermarks = before.watermarks.copy()
     if advance is not None:
         for slot in np.flatnonzero(ends > before.positions):
-            split_id = before.split_ids[slot]
-            times = index.times_between(split_id, int(before.positions[slot]), int(ends[slot]))
-            watermarks[slot] = max(int(watermarks[slot]), advance(split_id, times[times != MIN_WATERMARK]))
+            said = advance(before.split_ids[slot], int(before.positions[slot]), int(ends[slot]))
+            watermarks[slot] = max(int(watermarks[slot]), said)
     return watermarks
 
 

@@ -81,7 +81,8 @@ class ReactivePlanner:
     Parameters
     ----------
     rules
-        See `PlanningRules`. `out_of_orderness_us` must be given, and `perfect` cannot be.
+        See `PlanningRules`; `perfect` cannot be given. Without `out_of_orderness_us` the table has the watermarks that
+        the reports justify.
     first_rows
         How many records a split of unknown density is admitted; at least 1.
     growth
@@ -90,7 +91,7 @@ class ReactivePlanner:
     Raises
     ------
     InvalidArgumentError
-        If the watermarks need more than the event times that are reported, or an argument is below its minimum.
+        If the watermarks need more than what is reported, or an argument is below its minimum.
 
     Notes
     -----
@@ -98,11 +99,6 @@ class ReactivePlanner:
     """
 
     def __init__(self, rules: PlanningRules, *, first_rows: int = 4096, growth: int = 4) -> None:
-        if rules.out_of_orderness_us is None:
-            raise InvalidArgumentError(
-                "out_of_orderness_us = None: a generator of one's own needs the event times themselves, and readers "
-                "report only how late the latest is; look ahead instead, or use a bound on out-of-orderness"
-            )
         if rules.perfect:
             raise InvalidArgumentError(
                 "perfect = True: needs an index of the event times that are not read yet; look ahead instead, or "
@@ -180,8 +176,9 @@ class ReactivePlanner:
         idle, complete = conditions.flags(len(before))
         max_rows, horizon_us = conditions.max_rows, conditions.horizon_us
         slots = self._splits.take_up(before)
-        seen = bounded_watermark(self._splits.latest_us[slots], self._bound_us)
-        watermarks = np.maximum(before.watermarks, seen)
+        watermarks = before.watermarks
+        if self._bound_us is not None:
+            watermarks = np.maximum(watermarks, bounded_watermark(self._splits.latest_us[slots], self._bound_us))
         unread = before.positions < ends
 
         bounding = bounding_splits(self._rules, unread, idle, complete, conditions.draining)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from alignment.simulation.capacity import Capacity, Load, capacity
 from alignment.simulation.run import SimulationResult, SourceTrace, simulate
 from alignment.simulation.scenario import Faults, Planning, Records, Scenario, SourceScenario
 
 __all__ = [
+    "Capacity",
     "Faults",
+    "Load",
     "Planning",
     "Records",
     "Scenario",
     "SimulationResult",
     "SourceScenario",
     "SourceTrace",
+    "capacity",
     "simulate",
 ]

@@ -69,8 +69,6 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         The columns that the query reads, in the source's own types: what every record must have.
     timestamp_assigner
         Where event times come from: an index is built with it.
-    event_time_limit_us
-        Event times from here on are invalid, and move no watermark; None where there is no such limit.
     out_of_orderness_us
         How far a record may be behind the latest one of its split and still be on time; None if nothing says so, as
         with a watermark generator of the user's own, and without any.
@@ -81,9 +79,16 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     schema: pa.Schema
     timestamp_assigner: TimestampAssigner
-    event_time_limit_us: int | None = None
     out_of_orderness_us: int | None
     supports_opaque_blocks: bool
+
+    @property
+    def event_time_limit_us(self) -> int | None:
+        """Event times from here on are invalid, and move no watermark; None where there is no such limit.
+
+        With `maxFutureSkew` it rises with the clock: read it when it is needed, and do not keep it.
+        """
+        return None
 
     # ---- readers -------------------------------------------------------------------------------------------------
 

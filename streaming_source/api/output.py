@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from alignment.watermarks import WatermarkOutput
 from streaming_source.api.split import SourceSplit
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockEmitter", "ReaderOutput", "RecordEmitter", "RecordEvaluator", "SourceOutput", "SplitState"]
 
+_log = logging.getLogger(__name__)
+
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
 
@@ -24,8 +27,8 @@ ElementT = TypeVar("ElementT")
 class SourceOutput(WatermarkOutput):
     """Takes the records of one split, a block at a time.
 
-    The planner decides watermarks and idleness, for all readers: the three methods for them raise an
-    `UnsupportedOperationError`.
+    What it is told of watermarks and idleness counts under `WatermarkStrategy.from_source_watermarks()`: it says
+    something of all records that were collected before it. Under any other strategy it is ignored.
     """
 
     @abstractmethod
@@ -50,16 +53,16 @@ class SourceOutput(WatermarkOutput):
         """
 
     def emit_watermark(self, watermark: int) -> None:
-        """Not supported."""
-        _refuse("emit a watermark")
+        """No record of this split with an event time of `watermark` or less will come; in microseconds."""
+        ignore("a watermark")
 
     def mark_idle(self) -> None:
-        """Not supported."""
-        _refuse("mark a split as idle")
+        """The split holds nothing back, as long as it has nothing to read."""
+        ignore("idleness")
 
     def mark_active(self) -> None:
-        """Not supported."""
-        _refuse("mark a split as active")
+        """The split counts again. A record says so as well."""
+        ignore("activity")
 
 
 class ReaderOutput(SourceOutput):
@@ -141,9 +144,6 @@ class RecordEvaluator(ABC):
         """
 
 
-def _refuse(what: str) -> NoReturn:
-    raise UnsupportedOperationError(
-        f"a reader cannot {what}: watermarks and idleness are decided by the WatermarkStrategy of the query. Emit "
-        "source timestamps or a column of event times, and let the query use for_bounded_out_of_orderness(...), or "
-        "for_generator(...) for a rule of your own, and with_idleness(...)"
-    )
+def ignore(what: str) -> None:
+    """Something that the source emitted is not used."""
+    _log.debug("the source emitted %s, which counts under WatermarkStrategy.from_source_watermarks() alone", what)

@@ -1,7 +1,7 @@
 """Runs a source's enumerator in Spark's planner process, and plans its micro-batches."""
 
 from streaming_source.coordinator.assignment import assign_ranges
-from streaming_source.coordinator.calls import monotonic_us, processing_time_us
+from streaming_source.coordinator.calls import monotonic_us, processing_time_us, wall_clock_us
 from streaming_source.coordinator.context import AssignmentTracker
 from streaming_source.coordinator.coordinator import SourceCoordinator
 from streaming_source.coordinator.rules import ReadRules
@@ -18,4 +18,5 @@ __all__ = [
     "assign_ranges",
     "monotonic_us",
     "processing_time_us",
+    "wall_clock_us",
 ]

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from streaming_source.coordinator.workers import Workers
 
-__all__ = ["AsyncCalls", "TimedHandler", "monotonic_us", "processing_time_us"]
+__all__ = ["AsyncCalls", "TimedHandler", "monotonic_us", "processing_time_us", "wall_clock_us"]
 
 TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]
 """`(result, error, processing time in microseconds at which the call began)`."""
@@ -39,6 +39,11 @@ def processing_time_us() -> int:
     So it can be compared with what an earlier process wrote down.
     """
     return _BEGAN_US + monotonic_us()
+
+
+def wall_clock_us() -> int:
+    """The wall clock, in microseconds since the epoch; where it was put back since this process began, it goes on."""
+    return max(time.time_ns() // 1000, processing_time_us())
 
 
 class AsyncCalls:

@@ -159,6 +159,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.timestamp_assigner = assigner
         self.schema = schema
         self._is_hosted = self._probes_records = False
+        self._time_limit_us: Callable[[], int | None] = lambda: None
         self._calls = calls
         self._workers = workers
         self._events: dict[int, list[SourceEvent]] = {}
@@ -172,7 +173,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.expected: dict[str, int] = {}
         self.known_ends: dict[str, int] = {}
 
-    def take_engine(self, engine: Engine, time_limit_us: int | None, *, probes_records: bool) -> None:
+    def take_engine(self, engine: Engine, time_limit_us: Callable[[], int | None], *, probes_records: bool) -> None:
         """Send events to this engine from now on. Called once, before any use.
 
         Parameters
@@ -180,14 +181,19 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         engine
             The engine.
         time_limit_us
-            Event times from here on are invalid; None for no limit.
+            Says from when on event times are invalid now; None for no limit.
         probes_records
             Whether the enumerator's calls look for records of all splits; else they look for splits alone.
         """
         self.engine = engine
         self._is_hosted = True
         self._probes_records = probes_records
-        self.event_time_limit_us = time_limit_us
+        self._time_limit_us = time_limit_us
+
+    @property
+    def event_time_limit_us(self) -> int | None:
+        """See `SplitEnumeratorContext`."""
+        return self._time_limit_us()
 
     def take_added(self) -> list[SplitT]:
         """Splits assigned since the last call."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
-from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked
+from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked, TimeLimitMoved
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
 from alignment.plan.model import MicroBatchPlan
 from alignment.watermarks import MIN_WATERMARK
@@ -63,6 +63,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         Of the alignment group whose other members are other sources; None if there is none. Left when this is closed.
     recorder
         Writes down what drives the engine; None for nobody.
+    clock_us
+        Wall clock in microseconds since the epoch, for `maxFutureSkew`; None for that of processing time.
 
     Notes
     -----
@@ -82,11 +84,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         workers: Workers | None = None,
         meeting: GroupExchange | None = None,
         recorder: Recorder | None = None,
+        clock_us: Callable[[], int] | None = None,
     ) -> None:
         self._source = source
         self._rules = rules
         self._schema = schema
         self._now_us = now_us
+        self._clock_us = now_us if clock_us is None else clock_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
         self._group: GroupMembership | None = None
@@ -150,6 +154,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._readers,
             self._workers,
             self._now_us,
+            lambda: self._rules.time_limit_at(self._clock_us()),
             self._recorder,
         )
         self._started = False
@@ -332,6 +337,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _plan(self, max_rows: int | None) -> bool:
         """Plan, and hand the state out if there is news in it; whether there is."""
         runtime, engine = self.runtime, self.runtime.engine
+        limit_us = runtime.context.event_time_limit_us
+        if limit_us is not None:
+            engine.apply(TimeLimitMoved(limit_us))
         runtime.assign_waiting()
         self._look_again = False
         if blocked := self.host.enumerator.blocked_splits():
@@ -344,7 +352,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         plan = engine.plan(self._now_us(), max_rows)
         is_news = self._announce_again or engine.has_news(plan)
         if is_news:
-            self._hand_out(plan)
+            self._hand_out(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if group is not None:
             group.report(plan.slowest_us, engine.nearest_us)
         return is_news
@@ -380,7 +388,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             "" if idle_us is None else f", or has had nothing to read for idleTimeout, {format_duration(idle_us)}",
         )
 
-    def _hand_out(self, plan: MicroBatchPlan) -> None:
+    def _hand_out(self, plan: MicroBatchPlan, time_limit_us: int | None) -> None:
         runtime, engine = self.runtime, self.runtime.engine
         ids = plan.after.split_ids
         if plan.late.any():
@@ -390,8 +398,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
         checkpoint = self.host.snapshot(sequence)
+        silent_since_us = engine.silent_since_us(plan)
+        generators = () if runtime.generators is None else runtime.generators.states(plan.after)
         routed = self.state.routed + (int(plan.late.sum()) if self._rules.routes_late else 0)
-        self.state = SourceState(sequence, splits, table, late_so_far, engine.silent_since_us(plan), checkpoint, routed)
+        self.state = SourceState(
+            sequence, splits, table, late_so_far, silent_since_us, checkpoint, routed, generators, time_limit_us
+        )
         self._announce_again = False
         runtime.event_times.finish_splits(engine.commit(plan))
 
@@ -402,6 +414,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
         # a source that says nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
+        # What was read and not reported is read again, for the watermark alone.
+        self._announce_again |= any(one is not None and one.position is not None for one in state.generators)
         if self._group is not None and len(state.table) and not self.is_draining:
             # The others may plan before this source, which until then is where it was (FLINK-40505).
             self._group.report(state.table.slowest_counting(), None)

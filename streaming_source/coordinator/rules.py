@@ -26,6 +26,8 @@ class ReadRules:
         What the planner makes of it.
     time_limit_us
         Event times from here on are invalid, or None.
+    max_future_skew_us
+        Event times later than the wall clock by more than this are invalid, too; None for no such rule.
     announces
         The watermark is announced by rows, so that Spark's own watermark follows it.
     group
@@ -46,6 +48,7 @@ class ReadRules:
     strategy: WatermarkStrategy
     planning: PlanningRules
     time_limit_us: int | None = None
+    max_future_skew_us: int | None = None
     announces: bool = False
     group: str | None = None
     counts_late: bool = False
@@ -53,6 +56,13 @@ class ReadRules:
     reports: bool = False
     read_ahead_rows: int = 4_000_000
     allow_unaligned: bool = False
+
+    def time_limit_at(self, clock_us: int) -> int | None:
+        """Event times from here on are invalid while the wall clock shows `clock_us`; None for no limit."""
+        if self.max_future_skew_us is None:
+            return self.time_limit_us
+        limit_us = clock_us + self.max_future_skew_us + 1
+        return limit_us if self.time_limit_us is None else min(limit_us, self.time_limit_us)
 
     @property
     def supports_opaque_blocks(self) -> bool:

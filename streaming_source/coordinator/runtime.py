@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from alignment.engine import Engine
 from alignment.events import RangesReported, Restored
 from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.reports import RangeReport
-from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source, SourceEvent, SourceSplit, SplitEnumerator, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.assignment import even_ranges
@@ -32,8 +31,11 @@ from streaming_source.exceptions import OptionError
 if TYPE_CHECKING:
     from alignment.plan.by_reports import ReactivePlanner
     from alignment.recording import Recorder
+    from alignment.split_generators import GeneratorState, SplitGenerators
 
 __all__ = ["SourceRuntime"]
+
+_ALL_ROWS: Final = 2**62
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
@@ -55,6 +57,10 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         Where event times of unread records come from.
     engine
         Owns what is known between two micro-batches, and plans.
+    generators
+        What says the watermarks of splits, where no bound gives them; None if there is none.
+    reads_on
+        Readers report, and a watermark needs all records before it: what was not reported is read again for it.
     """
 
     calls: AsyncCalls
@@ -62,6 +68,8 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     host: EnumeratorHost[SplitT, CheckpointT]
     event_times: EventTimeProvider[SplitT]
     engine: Engine
+    generators: SplitGenerators | None = None
+    reads_on: bool = False
 
     @classmethod
     def of(
@@ -73,6 +81,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         readers: int,
         workers: Workers,
         now_us: Callable[[], int],
+        time_limit_us: Callable[[], int | None],
         recorder: Recorder | None = None,
     ) -> SourceRuntime[SplitT, CheckpointT]:
         """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
@@ -87,6 +96,8 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             How many read one micro-batch.
         workers, now_us
             Where and when work is done.
+        time_limit_us
+            Says from when on event times are invalid now; None for no limit.
         recorder
             Writes down what drives the engine; None for nobody.
 
@@ -112,9 +123,13 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             enumerator = source.restore_enumerator(context, checkpoint)
         context.enumerator = enumerator
         event_times = _event_times_of(source, enumerator, context, calls, workers, now_us, rules)
-        engine = _engine_of(event_times, rules, recorder)
-        context.take_engine(engine, rules.time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
-        return cls(calls, context, EnumeratorHost(enumerator, context, calls), event_times, engine)
+        index = _index_of(event_times, recorder)
+        generators = _generators_of(event_times, index, rules)
+        engine = _engine_of(index, generators, rules, recorder)
+        context.take_engine(engine, time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
+        host = EnumeratorHost(enumerator, context, calls)
+        reads_on = rules.reports and generators is not None
+        return cls(calls, context, host, event_times, engine, generators, reads_on)
 
     def ranges(
         self,
@@ -126,16 +141,49 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         """What to read between two states, cut so that it can be shared by `readers`."""
         before = start.by_id()
         pairs = [(before.get(split.split_id) or split.origin(), split) for split in end.splits]
+        if self.reads_on:
+            seen_to = self.seen_to(end)
+            pairs = [(begun.at(seen_to.get(begun.split_id, begun.position)), ended) for begun, ended in pairs]
         pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
+        if self.reads_on:
+            # A watermark needs the records in their order: a split has one reader.
+            return [part for begun, ended in pairs for part in self.event_times.ranges(begun, ended, _ALL_ROWS)]
         rows = sum(ended.position - begun.position for begun, ended in pairs)
         rows_per_range = max(min_rows, _share(rows, readers))
         return [part for begun, ended in pairs for part in self.event_times.ranges(begun, ended, rows_per_range)]
+
+    def seen_to(self, end: SourceState[SplitT, CheckpointT]) -> dict[str, int]:
+        """Positions of splits from which a micro-batch reads, where these are before the ones at which it begins.
+
+        What was not reported when the state `end` was planned is read again, so that no watermark is lost.
+        """
+        states = zip(end.splits, end.generators, strict=True) if end.generators else ()
+        known = [(split.split_id, state.position) for split, state in states if state is not None]
+        return {split_id: position for split_id, position in known if position is not None}
+
+    def resumed_generators(
+        self, start: SourceState[SplitT, CheckpointT], end: SourceState[SplitT, CheckpointT]
+    ) -> dict[str, tuple[int, GeneratorState | None]]:
+        """What readers need to say the watermarks of what they read between two states; empty where they do not.
+
+        By split id from which position on records are emitted, and what a generator goes on from.
+        """
+        if not self.reads_on:
+            return {}
+        before = start.by_id()
+        states = end.generators or [None] * len(end.splits)
+        return {
+            split.split_id: ((before.get(split.split_id) or split.origin()).position, state)
+            for split, state in zip(end.splits, states, strict=True)
+        }
 
     def begin_from(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Let the splits of a state be in work; those that it finished leave."""
         origins = np.array([split.origin().position for split in state.splits], np.int64)
         restored = Restored(state.table, origins, state.late, state.silent_since_us, self.calls.now_us())
         self.engine.apply(restored)
+        if self.generators is not None and state.generators:
+            self.generators.restore([split.split_id for split in state.splits], state.generators)
         self.event_times.restore_splits(state)
         self.event_times.finish_splits(state.finished())
 
@@ -215,7 +263,7 @@ def _event_times_of(
                 f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen by "
                 "it; leave the option out"
             )
-        return IndexedTimes(enumerator)
+        return _indexed_times_of(source, enumerator, context, rules)
     # These are imported here and not above: they bring the readers with them, which a planner with an index never runs.
     if not rules.reports:
         from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
@@ -229,6 +277,8 @@ def _event_times_of(
             rules.read_ahead_rows,
             max_drift_us=rules.planning.max_drift_us,
             allow_unaligned=rules.allow_unaligned,
+            columns=rules.strategy.generator_columns,
+            hears=rules.strategy.uses_source_watermarks,
         )
     if source.end_of_stream is not None:
         raise OptionError(
@@ -240,19 +290,75 @@ def _event_times_of(
     return ReportedTimes(source, enumerator, context, calls, workers, now_us)
 
 
-def _engine_of(event_times: EventTimeProvider[Any], rules: ReadRules, recorder: Recorder | None) -> Engine:
-    """An engine that loads event times where they come from."""
-    strategy, limit_us = rules.strategy, rules.time_limit_us
+def _indexed_times_of(
+    source: Source[SplitT, Any],
+    enumerator: SupportsEventTimeIndex[SplitT],
+    context: CoordinatorContext[SplitT],
+    rules: ReadRules,
+) -> IndexedTimes[SplitT]:
+    strategy = rules.strategy
+    if strategy.uses_source_watermarks:
+        raise OptionError(
+            f"WatermarkStrategy.from_source_watermarks(): {source.name} has an index of event times, and emits no "
+            "watermarks; use for_bounded_out_of_orderness(...), or for_generator(...) for a rule of your own"
+        )
+    columns = strategy.generator_columns
+    if not columns:
+        return IndexedTimes(enumerator)
+    # Here and not above: it brings the readers with it.
+    from streaming_source.coordinator.event_times.ahead_reader import read_range
 
-    def valid_times(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        times = event_times.event_times(split_id, start, stop)
-        return times if limit_us is None else np.where((times >= 0) & (times < limit_us), times, NO_TIMESTAMP)
+    assigner = strategy.timestamp_assigner
+    return IndexedTimes(enumerator, lambda split: read_range(source, split, context.schema, assigner, columns))
 
-    load: EventTimeLoader = valid_times
+
+def _index_of(event_times: EventTimeProvider[Any], recorder: Recorder | None) -> EventTimeIndex:
+    """An index that loads event times where they come from."""
+    load: EventTimeLoader = event_times.event_times
     locate = event_times.locate
     if recorder is not None:
-        recorder.start(rules.planning, strategy.idle_timeout_us, limit_us, by_reports=rules.reports)
         load, locate = recorder.loading(load), locate and recorder.locating(locate)
+    return EventTimeIndex(load, cached_times=event_times.cached_times, locate=locate)
+
+
+def _generators_of(
+    event_times: EventTimeProvider[Any], index: EventTimeIndex, rules: ReadRules
+) -> SplitGenerators | None:
+    """What says the watermarks, where no bound gives them."""
+    strategy = rules.strategy
+    if not strategy.makes_own_watermarks:
+        return None
+    # Here and not above: most queries have a bound.
+    from alignment.split_generators import SourceWatermarks, UserGenerators
+
+    interval_us = strategy.auto_watermark_interval_us
+    if strategy.uses_source_watermarks:
+        return SourceWatermarks(interval_us, event_times.said_before)
+    needs_columns = bool(strategy.generator_columns)
+
+    def load(split_id: str, start: int, stop: int) -> Iterator[tuple[pa.RecordBatch | None, npt.NDArray[np.int64]]]:
+        if not needs_columns:
+            yield None, index.times_between(split_id, start, stop)
+            return
+        for block in event_times.blocks(split_id, start, stop):
+            yield block.records, index.valid(block.times)
+
+    return UserGenerators(strategy.create_watermark_generator, interval_us, load)
+
+
+def _engine_of(
+    index: EventTimeIndex, generators: SplitGenerators | None, rules: ReadRules, recorder: Recorder | None
+) -> Engine:
+    strategy = rules.strategy
+    if recorder is not None:
+        recorder.start(
+            rules.planning,
+            strategy.idle_timeout_us,
+            by_reports=rules.reports,
+            generates=generators is not None,
+        )
+        if generators is not None:
+            generators.record = recorder.write
     reactive: ReactivePlanner | None = None
     if rules.reports:
         # Here and not above: most queries plan by an index.
@@ -261,11 +367,10 @@ def _engine_of(event_times: EventTimeProvider[Any], rules: ReadRules, recorder: 
         reactive = ReactivePlanner(rules.planning)
     return Engine(
         rules.planning,
-        EventTimeIndex(load, cached_times=event_times.cached_times, locate=locate),
+        index,
         idle_timeout_us=strategy.idle_timeout_us,
         reactive=reactive,
-        create_generator=None if strategy.generator_supplier is None else strategy.create_watermark_generator,
-        time_limit_us=limit_us,
+        generators=generators,
         record=None if recorder is None else recorder.write,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ import numpy.typing as npt
 from alignment.combine import SplitStatus
 from alignment.plan.model import SplitTable
 from streaming_source.api import SourceSplit
+
+if TYPE_CHECKING:
+    from alignment.split_generators import GeneratorState
 
 __all__ = ["SourceState"]
 
@@ -40,6 +43,11 @@ class SourceState(Generic[SplitT, CheckpointT]):
     routed
         Late records that were routed so far, of all splits that ever were: taken out of the frame, and left to the
         query that reads `late_records`.
+    generators
+        Of each split what its watermark generator goes on from, where that is not said by the table; empty without one.
+    time_limit_us
+        Event times from here on are invalid in the micro-batch that leads to this state: by the wall clock when it was
+        planned, and `maxFutureSkew`. None without that option.
     """
 
     sequence: int
@@ -49,6 +57,8 @@ class SourceState(Generic[SplitT, CheckpointT]):
     silent_since_us: npt.NDArray[np.int64]
     checkpoint: CheckpointT | None
     routed: int = 0
+    generators: tuple[GeneratorState | None, ...] = ()
+    time_limit_us: int | None = None
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:

@@ -72,6 +72,21 @@ class SplitOutput(SourceOutput):
             self._target.collect(batch, source_timestamps, positions=positions)
             self._metrics.records += batch.num_rows
 
+    def emit_watermark(self, watermark: int) -> None:
+        """See `SourceOutput`. Behind what was cut off it is of records that were not emitted."""
+        if not self.ended:
+            self._target.emit_watermark(watermark)
+
+    def mark_idle(self) -> None:
+        """See `SourceOutput`."""
+        if not self.ended:
+            self._target.mark_idle()
+
+    def mark_active(self) -> None:
+        """See `SourceOutput`."""
+        if not self.ended:
+            self._target.mark_active()
+
     def _rows_before_stop(self, rows: int, positions: int | npt.NDArray[np.int64]) -> int:
         if self._stop is None:
             return rows

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from alignment.exceptions import AlignmentError
 from streaming_source.api import Source
-from streaming_source.coordinator import ReadRules, SourceCoordinator, assign_ranges, monotonic_us
+from streaming_source.coordinator import ReadRules, SourceCoordinator, assign_ranges, monotonic_us, wall_clock_us
 from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.plain_errors import bare, plainly
 from streaming_source.spark.rows import RowShaper
@@ -52,9 +52,13 @@ class AlignedBatchReader(DataSourceReader):
             ranges = coordinator.everything(self._shaper.options.min_rows_per_reader)
         finally:
             coordinator.close()
+        limit_us = self._rules.time_limit_at(wall_clock_us())
         shares = assign_ranges(ranges, self._readers, self._shaper.options.max_rows_per_reader)
         # At least one: Spark takes an empty list for one partition of its own.
-        return [AlignedInputPartition(tuple(splits), before.table.combined) for splits in shares or [[]]]
+        return [
+            AlignedInputPartition(tuple(splits), before.table.combined, time_limit_us=limit_us)
+            for splits in shares or [[]]
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one partition, as Arrow batches."""
@@ -63,6 +67,6 @@ class AlignedBatchReader(DataSourceReader):
 
         assert isinstance(partition, AlignedInputPartition)
         try:
-            yield from read_splits(self._source, self._schema, self._shaper, partition)
+            yield from read_splits(self._source, self._schema, self._shaper.at(partition), partition)
         except AlignmentError as error:
             raise bare(error) from None

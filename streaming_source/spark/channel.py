@@ -100,24 +100,22 @@ class ReaderChannel:
     ----------
     messages
         Where to send.
-    reports
-        Whether to report event times.
+    observed
+        Where event times are summed up; None if they are not to be reported.
 
     Attributes
     ----------
     ANSWERS_S
         How often a reader that has sent an event is given what the enumerator answered.
-    observed
-        Where to sum up event times; None if they are not to be reported.
     awaits_events
         Whether something was sent that the enumerator may answer.
     """
 
     ANSWERS_S: ClassVar = 0.1
 
-    def __init__(self, messages: TaskMessages, *, reports: bool) -> None:
+    def __init__(self, messages: TaskMessages, observed: ObservedTimes | None = None) -> None:
         self._messages = messages
-        self.observed = ObservedTimes() if reports else None
+        self.observed = observed
         self.awaits_events = False
         self._asks_at = 0.0
 

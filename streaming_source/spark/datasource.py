@@ -227,7 +227,9 @@ class AlignedDataSource:
         from streaming_source.spark.batch_reader import AlignedBatchReader
 
         strategy, needed, shaper = self._for_frame(schema, self._options.without_watermarks())
-        rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=None))
+        skew_us = self._options.max_future_skew_us
+        strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
+        rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=None), max_future_skew_us=skew_us)
         return AlignedBatchReader(self._source.for_batch(), rules, needed, shaper, self._readers)
 
     def times_reader(self) -> AlignedBatchReader:
@@ -247,7 +249,9 @@ class AlignedDataSource:
         data = self._data_for(schema)
         strategy = self._strategy_over(data)
         name = checked_event_time_column(schema, data, self._source_column(strategy), options.event_time_as)
-        needed = _needed(schema, data, name, strategy.timestamp_assigner.columns)
+        for_times = strategy.timestamp_assigner.columns
+        for_times = None if for_times is None else (*for_times, *strategy.generator_columns)
+        needed = _needed(schema, data, name, for_times)
         return strategy, needed, RowShaper(arrow_schema(schema), name, strategy.timestamp_assigner, options)
 
     def _data_schema(self) -> pa.Schema:
@@ -334,7 +338,7 @@ def _may_say_no_zone(kind: pa.DataType) -> bool:
 
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:
-    """The data's columns that a frame and its event times need; `for_times` is None for all."""
+    """The data's columns that a frame, its event times and watermarks need; `for_times` is None for all."""
     added = {*METADATA_COLUMNS, event_time} - {*data.names}
     wanted = {name for name in frame.names if name not in added}
     wanted |= {top_level_column(column, data.names) for column in for_times or ()}

@@ -45,6 +45,7 @@ class FrameKeywords(TypedDict, total=False):
     max_trigger_delay: timedelta | str
     num_readers: int
     warn_after: timedelta | str
+    max_future_skew: timedelta | str
     allow_unaligned_source_splits: bool
     gateway_host: str
     gateway_port: int
@@ -59,9 +60,11 @@ def from_source(
     source: Source[Any, Any],
     watermark_strategy: WatermarkStrategy,
     name: str,
+    *,
+    batch: bool = False,
     **options: Unpack[FrameKeywords],
 ) -> DataFrame:
-    """A streaming frame over a source, with the exact watermark.
+    """A streaming frame over a source, with the exact watermark; or a batch frame of all there is now.
 
     Parameters
     ----------
@@ -71,6 +74,8 @@ def from_source(
         Event times, watermarks, idleness, alignment.
     name
         Of this source in the query; the observed metrics carry it.
+    batch
+        Read once what there is, as `spark.read` does: without watermarks, whatever the strategy says of them.
     **options
         The options of the frame in `docs/options.md`, as keywords: `max_rows_per_trigger` for `maxRowsPerTrigger`.
 
@@ -112,6 +117,9 @@ def from_source(
     format_name = f"{SOURCE_FORMAT}{name}"
     spark.dataSource.register(format_class(format_name, content, sys.executable))
     SOURCES[format_name] = described
+    if batch:
+        with as_our_own():
+            return spark.read.format(format_name).load()
     with as_our_own():
         frame = spark.readStream.format(format_name).option("watermarkRows", EMITTED).load()
     return exact_frame(frame, described, name)

@@ -178,7 +178,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = self._coordinator.ranges(begun, ended, 1, 1)
         splits = tuple(part.split for part in ranges if part.split.split_id in grown)
         rows = ended.routed - begun.routed
-        return LateInputPartition(splits, begun.table.combined, "only", batch=batch, rows=rows)
+        limit_us = ended.time_limit_us
+        return LateInputPartition(splits, begun.table.combined, "only", batch=batch, time_limit_us=limit_us, rows=rows)
 
     def _state_if_there(self, log: OffsetLog, batch: int) -> SourceState[Any, Any] | None:
         """Spark may remove old offsets meanwhile; whether any were needed shows in the count."""
@@ -216,7 +217,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from streaming_source.spark.task import read_splits
 
         assert isinstance(partition, LateInputPartition)
-        shaper = self._shaper.at(partition.announced, partition.late)
+        shaper = self._shaper.at(partition)
         rows = 0
         for batch in read_splits(self._source, self._schema, shaper, partition):
             rows += batch.num_rows

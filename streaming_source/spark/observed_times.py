@@ -1,14 +1,17 @@
-"""What a task saw of event times, for its reports to the planner."""
+"""What a task saw of event times and watermarks, for its reports to the planner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from alignment.reports import RangeReport
+from alignment.split_generators import GeneratorState, LatestWatermark, RunningGenerator
+from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, EventTimes
 from streaming_source.api import SourceSplit
 
@@ -20,40 +23,94 @@ class _Seen:
     min_us: int = NO_TIMESTAMP
     max_us: int = NO_TIMESTAMP
     late: int = 0
+    said: LatestWatermark = field(default_factory=LatestWatermark)
+    generator: RunningGenerator | None = None
 
 
 class ObservedTimes:
-    """Sums up event times by split, block by block."""
+    """Sums up event times by split, block by block, and runs the user's watermark generators over the records.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    strategy
+        Of the query.
+    generators
+        See `AlignedInputPartition`.
+
+    Attributes
+    ----------
+    hears
+        Whether what the source says of watermarks counts.
+    """
+
+    def __init__(
+        self, strategy: WatermarkStrategy, generators: Mapping[str, tuple[int, GeneratorState | None]] | None = None
+    ) -> None:
+        self._strategy = strategy
+        self._generators = generators or {}
         self._by_split: dict[str, _Seen] = {}
+        self.hears = strategy.uses_source_watermarks
 
-    def add(self, split_id: str, times: EventTimes, late: npt.NDArray[np.bool_]) -> None:
-        """The next records of a split, `n` of them. O(n).
+    def see(self, split_id: str, batch: pa.RecordBatch, times: EventTimes, positions: npt.NDArray[np.int64]) -> int:
+        """The next records of a split, `n` of them; how many of the first were emitted before. O(n).
 
         Parameters
         ----------
         split_id
             Of the split.
-        times
-            Event times of the records.
-        late
-            `bool[n]`: which of them are at or below the announced watermark.
+        batch, times, positions
+            The records.
         """
+        seen = self._seen(split_id)
+        seen.said.mark_active()
         valid = times.valid_values
-        if not valid.size:
-            return
-        seen = self._by_split.setdefault(split_id, _Seen())
-        seen.late += int(np.count_nonzero(late))
-        earliest = int(valid.min())
-        seen.min_us = earliest if seen.min_us == NO_TIMESTAMP else min(seen.min_us, earliest)
-        seen.max_us = max(seen.max_us, int(valid.max()))
+        if valid.size:
+            earliest = int(valid.min())
+            seen.min_us = earliest if seen.min_us == NO_TIMESTAMP else min(seen.min_us, earliest)
+            seen.max_us = max(seen.max_us, int(valid.max()))
+        if seen.generator is not None:
+            seen.generator.see(batch, times.values, seen.said)
+        emitted_from, _ = self._generators.get(split_id, (0, None))
+        return int(np.searchsorted(positions, emitted_from))
+
+    def count_late(self, split_id: str, late: npt.NDArray[np.bool_]) -> None:
+        """`bool[n]`: which records of a split that are emitted are at or below the announced watermark. O(n)."""
+        self._seen(split_id).late += int(np.count_nonzero(late))
+
+    def said(self, split_id: str) -> LatestWatermark:
+        """What the source says of the records of a split that it has emitted."""
+        return self._seen(split_id).said
 
     def take(self, ranges: Iterable[SourceSplit]) -> list[RangeReport]:
         """Reports of ranges that were read to their ends, one of each split; what was summed up of them is let go."""
         reports = []
         for split in ranges:
-            seen = self._by_split.pop(split.split_id, _Seen())
-            stop = split.position if split.stop is None else split.stop
-            reports.append(RangeReport(split.split_id, split.position, stop, seen.min_us, seen.max_us, seen.late))
+            seen = self._seen(split.split_id)
+            del self._by_split[split.split_id]
+            state = GeneratorState(version=0, text="")
+            if seen.generator is not None:
+                seen.generator.emit(seen.said)
+                state = seen.generator.state()
+            reports.append(
+                RangeReport(
+                    split.split_id,
+                    split.position,
+                    split.position if split.stop is None else split.stop,
+                    seen.min_us,
+                    seen.max_us,
+                    seen.late,
+                    seen.said.watermark,
+                    seen.said.is_idle,
+                    state.version,
+                    state.text,
+                )
+            )
         return reports
+
+    def _seen(self, split_id: str) -> _Seen:
+        if split_id not in self._by_split:
+            seen = self._by_split[split_id] = _Seen()
+            if self._strategy.generator_supplier is not None:
+                _, state = self._generators.get(split_id, (0, None))
+                seen.generator = RunningGenerator(self._strategy.create_watermark_generator(), state)
+        return self._by_split[split_id]

@@ -6,7 +6,10 @@
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before any), and its status. Behind these follow, where they say something, the number of late records, and since when
 the split has had nothing to read, in microseconds since the epoch. `routed` counts the late records that were routed;
-without it there were none. Equal states give equal texts. What stands under `why` says why the watermark is there: see
+without it there were none. With `maxFutureSkew` there is `time_limit`: event times from there on are invalid in the
+micro-batch that the offset ends. With a watermark generator of the user's own `generators` has by split id what it goes
+on from: a version, its state, and, if that is not the position of the split, up to where it has seen the records. Equal
+states give equal texts. What stands under `why` says why the watermark is there: see
 `streaming_source.monitoring.offsets`.
 """
 
@@ -14,7 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,6 +32,9 @@ from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.monitoring.offsets import facts_of
+
+if TYPE_CHECKING:
+    from alignment.split_generators import GeneratorState
 
 __all__ = ["Offset", "OffsetCodec"]
 
@@ -78,12 +85,15 @@ class OffsetCodec:
             elif late[i]:
                 entry.append(late[i])
             splits.append(entry)
+        limit = {} if state.time_limit_us is None else {"time_limit": state.time_limit_us}
         offset = {
             "v": _VERSION,
             "source": self._source.name,
             "id": self.source_id,
             "n": state.sequence,
             "watermark": _or_null(state.table.combined),
+            **limit,
+            **_generators_to_json(state),
             "enumerator": self._checkpoint_to_json(state.checkpoint),
             **({"routed": state.routed} if state.routed else {}),
             "splits_v": write.version,
@@ -117,8 +127,11 @@ class OffsetCodec:
             late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
             silent_since_us = np.array([entry[4] if len(entry) > 4 else NO_TIMESTAMP for entry in entries], np.int64)
             checkpoint = self._checkpoint_from_json(offset["enumerator"])
-            routed = int(offset.get("routed", 0))
-            return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint, routed)
+            generators = _generators_from_json(offset.get("generators", {}), table.split_ids)
+            routed, limit_us = int(offset.get("routed", 0)), offset.get("time_limit")
+            return SourceState(
+                int(offset["n"]), splits, table, late, silent_since_us, checkpoint, routed, generators, limit_us
+            )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):
                 raise
@@ -156,6 +169,29 @@ class OffsetCodec:
             return None
         version, data = value
         return self._source.enumerator_checkpoint_serializer.deserialize(version, json_to_bytes(data))
+
+
+def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
+    """An entry for the states of generators; none where there is nothing to say."""
+    known = zip(state.table.split_ids, state.generators, strict=True) if state.generators else ()
+    written: dict[str, list[Any]] = {}
+    for split_id, one in known:
+        if one is not None:
+            written[split_id] = [one.version, json.loads(one.text)]
+            written[split_id] += [] if one.position is None else [one.position]
+    return {"generators": written} if written else {}
+
+
+def _generators_from_json(written: dict[str, list[Any]], split_ids: Sequence[str]) -> tuple[GeneratorState | None, ...]:
+    if not written:
+        return ()
+    # Here and not above: few queries have them.
+    from alignment.split_generators import GeneratorState
+
+    def state(version: int, value: Any, position: int | None = None) -> GeneratorState:
+        return GeneratorState(position, version, json.dumps(value, sort_keys=True, separators=(",", ":")))
+
+    return tuple([state(*written[split_id]) if split_id in written else None for split_id in split_ids])
 
 
 def _or_null(watermark: int) -> int | None:

@@ -158,8 +158,18 @@ class FrameOptions:
         metadata=option(
             "invalidTimestamp",
             choice("fail", "null", "drop"),
-            "What to do with a record whose event time is null or unreadable, or, with the exact watermark, before "
-            "1970 or after 3999.",
+            "What to do with a record whose event time is null or unreadable, later than `maxFutureSkew` allows, or, "
+            "with the exact watermark, before 1970 or after 3999.",
+        ),
+    )
+    max_future_skew_us: int | None = field(
+        default=None,
+        metadata=option(
+            "maxFutureSkew",
+            optional_duration(),
+            "A record later than the wall clock of the planner by more than this has no valid event time: it moves no "
+            "watermark, and `invalidTimestamp` decides what becomes of it.",
+            "none",
         ),
     )
     watermark_rows: bool = field(
@@ -279,9 +289,7 @@ class FrameOptions:
         return replace(without, late="keep", max_rows=None, min_rows=None)
 
 
-FRAME_OPTIONS: Final = OptionSet.of(FrameOptions) | OptionSet(
-    [Option("maxFutureSkew", optional_duration(1), "Reserved; see `frame_options`.")]
-)
+FRAME_OPTIONS: Final = OptionSet.of(FrameOptions)
 """What both doors take: `readStream.format(...)` and `from_source`."""
 
 SOURCE_OPTIONS: Final = OptionSet(
@@ -305,20 +313,13 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
     Raises
     ------
     OptionError
-        If `minRowsPerTrigger` is more than `maxRowsPerTrigger`.
-        For `maxFutureSkew`: to give the same batch when it is read again, the time that the clock showed would have
-        to be part of the offset, and it is not yet.
+        If `minRowsPerTrigger` is more than `maxRowsPerTrigger`, or of two options that need each other one is missing.
     """
     most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}; lower it")
     if (values["gatewayCertificate"] is None) != (values["gatewayKey"] is None):
         raise OptionError("options gatewayCertificate and gatewayKey: one is useless without the other; give both")
-    if values["maxFutureSkew"] is not None:
-        raise OptionError(
-            "option maxFutureSkew is not supported yet; leave it out or set it to none, "
-            "and filter records from the future in the producer"
-        )
     own = {
         "watermark_rows": values["watermarkRows"] == EMITTED,
         "is_half_exact": values["watermarkRows"] is True,
@@ -389,6 +390,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         strategy,
         planning,
         options.time_limit_us,
+        options.max_future_skew_us,
         announces=options.watermark_rows,
         group=group,
         counts_late=options.late in ("drop", "route"),
@@ -414,8 +416,8 @@ def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:
             "option late = 'route' needs event times ahead of reading, so that each late record is counted: not with "
             "indexing = 'off'; leave one out"
         )
-    if strategy.out_of_orderness_us is None:
+    if strategy.out_of_orderness_us is None and not strategy.makes_own_watermarks:
         raise OptionError(
-            "option indexing = 'off' needs a built-in watermark generator (maxOutOfOrderness): readers report the "
-            "extremes of event times, not each of them; leave the option out"
+            "option indexing = 'off' needs watermarks, and the strategy has none: use "
+            "for_bounded_out_of_orderness(...), for_generator(...) or from_source_watermarks()"
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
@@ -10,6 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from streaming_source.api import SourceEvent, SourceSplit
 
 if TYPE_CHECKING:
+    from alignment.split_generators import GeneratorState
     from streaming_source.gateway import GatewayAddress
 
 __all__ = ["AlignedInputPartition"]
@@ -35,6 +37,12 @@ class AlignedInputPartition(InputPartition):
         Number of the micro-batch.
     events
         From the enumerator, for this reader.
+    time_limit_us
+        Event times from here on are invalid; None where `maxFutureSkew` says nothing of it.
+    generators
+        Where readers run the watermark generators, or report the source's own watermarks: by split id from which
+        position on records are emitted, and what the generator goes on from. Earlier records were emitted before, and
+        are read for the watermark alone.
     gateway
         Where the reader reports; None if it has nothing to report.
     """
@@ -46,6 +54,8 @@ class AlignedInputPartition(InputPartition):
     subtask_id: int = 0
     batch: int = 0
     events: tuple[SourceEvent, ...] = ()
+    time_limit_us: int | None = None
+    generators: Mapping[str, tuple[int, GeneratorState | None]] = field(default_factory=dict)
     gateway: GatewayAddress | None = None
     # PySpark's own field, which its `__repr__` shows.
     value: Any = None

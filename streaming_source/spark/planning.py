@@ -19,6 +19,7 @@ from streaming_source.coordinator import (
     assign_ranges,
     monotonic_us,
     processing_time_us,
+    wall_clock_us,
 )
 from streaming_source.coordinator.standstill import StandstillWarning
 from streaming_source.exceptions import OptionError
@@ -70,6 +71,7 @@ class StreamPlanning:
             readers=readers,
             meeting=_meeting(rules, source.name),
             recorder=_recorder(options.event_log, source),
+            clock_us=wall_clock_us,
         )
         idle_us = rules.strategy.idle_timeout_us
         default_us = _WARN_AFTER_US if idle_us is None else 10 * idle_us
@@ -129,6 +131,7 @@ class StreamPlanning:
             gateway = self._channel.address() if shares and self._channel is not None else None
             if not shares and row_us is not None:
                 shares = [[]]
+            generators = coordinator.runtime.resumed_generators(begun, ended)
             return [
                 AlignedInputPartition(
                     tuple(splits),
@@ -139,6 +142,8 @@ class StreamPlanning:
                     batch=ended.sequence,
                     # Without something to read no reader is made: its events wait.
                     events=tuple(coordinator.runtime.take_events(subtask_id)) if splits else (),
+                    time_limit_us=ended.time_limit_us,
+                    generators={i: generators[i] for split in splits if (i := split.split_id) in generators},
                     gateway=gateway,
                 )
                 for subtask_id, splits in enumerate(shares)

@@ -12,22 +12,26 @@ import pyarrow as pa
 from alignment.columns import raw_field
 from alignment.epoch import to_microseconds
 from alignment.exceptions import InvalidTimestampError
+from alignment.iso8601 import format_timestamp
+from alignment.split_generators import LatestWatermark
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, TimestampAssigner
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
+from streaming_source.api.output import ignore
 from streaming_source.exceptions import LateRecordError, SchemaError
 from streaming_source.spark.options import FrameOptions
 
 if TYPE_CHECKING:
     from streaming_source.spark.observed_times import ObservedTimes
+    from streaming_source.spark.partitions import AlignedInputPartition
 
 __all__ = ["FrameOutput", "RowShaper"]
 
 Int64Array = npt.NDArray[np.int64]
 
 _LIMITS = (
-    " (with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "
-    "and before the year 4000)"
+    "with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "
+    "and before the year 4000"
 )
 
 
@@ -47,6 +51,8 @@ class RowShaper:
         The watermark that holds while these rows are processed: what is at or below it is late.
     late
         What becomes of that; see `AlignedInputPartition`.
+    time_limit_us
+        Event times from here on are invalid, by `maxFutureSkew`; None without.
     observed
         Told the event times of all records; None if nobody wants to know.
     """
@@ -57,11 +63,14 @@ class RowShaper:
     options: FrameOptions
     announced: int = MIN_WATERMARK
     late: str = "keep"
+    time_limit_us: int | None = None
     observed: ObservedTimes | None = None
 
-    def at(self, announced: int, late: str) -> RowShaper:
-        """The same under another announced watermark."""
-        return replace(self, announced=announced, late=late)
+    def at(self, partition: AlignedInputPartition) -> RowShaper:
+        """The same for the records of a task."""
+        return replace(
+            self, announced=partition.announced, late=partition.late, time_limit_us=partition.time_limit_us
+        )
 
     def observed_by(self, observed: ObservedTimes | None) -> RowShaper:
         """The same, with event times summed up there."""
@@ -81,9 +90,14 @@ class RowShaper:
         """
         times = self._event_times(batch, source_timestamps)
         positions = positions + np.arange(batch.num_rows) if isinstance(positions, int) else positions
+        if self.observed is not None and (first := self.observed.see(split_id, batch, times, positions)):
+            # What was emitted before is read again for its watermark alone.
+            batch, positions = batch.slice(first), positions[first:]
+            source_timestamps = None if source_timestamps is None else source_timestamps[first:]
+            times = EventTimes(times.values[first:], times.valid[first:])
         late = times.valid & (times.values <= self.announced)
         if self.observed is not None:
-            self.observed.add(split_id, times, late)
+            self.observed.count_late(split_id, late)
         keep = self._kept(split_id, batch, times, positions, late)
         columns = [
             self._column(field, split_id, batch, times, source_timestamps, positions, late) for field in self.schema
@@ -103,11 +117,15 @@ class RowShaper:
 
     def _event_times(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         times = self.assigner.extract(batch, source_timestamps)
-        limit_us = self.options.time_limit_us
-        # Those without a time hold the smallest integer: where there are some, it takes the longer way.
-        if limit_us is None or not len(times) or (times.max() < limit_us and times.values.min() >= 0):
+        if not len(times):
             return times
-        valid = times.valid & (times.values >= 0) & (times.values < limit_us)
+        limits = [limit for limit in (self.options.time_limit_us, self.time_limit_us) if limit is not None]
+        latest = min(limits, default=MAX_WATERMARK + 1) - 1
+        earliest = 0 if self.options.watermark_rows else NO_TIMESTAMP
+        # Those without a time hold the smallest integer: where there are some, it takes the longer way.
+        if times.max() <= latest and times.values.min() >= earliest:
+            return times
+        valid = times.valid & (times.values >= earliest) & (times.values <= latest)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
 
     def _kept(
@@ -124,7 +142,11 @@ class RowShaper:
         options = self.options
         if options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
-            limit = "" if options.time_limit_us is None else _LIMITS
+            rules = [_LIMITS] * options.watermark_rows
+            if self.time_limit_us is not None:
+                latest = format_timestamp(self.time_limit_us - 1)
+                rules.append(f"with maxFutureSkew it must not be later than {latest} in this micro-batch")
+            limit = f" ({'; '.join(rules)})" if rules else ""
             raise InvalidTimestampError(
                 f"split {split_id!r}, position {positions[first]}: no valid event time in "
                 f"{self._value(batch, first)}{limit}; option invalidTimestamp = null keeps such records without one, "
@@ -198,7 +220,7 @@ class RowShaper:
 
 
 class FrameOutput(ReaderOutput):
-    """Collects shaped rows, until Spark takes them. Watermarks are the planner's: it knows them before reading."""
+    """Collects shaped rows, until Spark takes them. What the source says of watermarks goes into the reports."""
 
     def __init__(
         self, shaper: RowShaper, split_id: str | None = None, rows: list[pa.RecordBatch] | None = None
@@ -221,6 +243,26 @@ class FrameOutput(ReaderOutput):
     def create_output_for_split(self, split_id: str) -> SourceOutput:
         """See `ReaderOutput`."""
         return FrameOutput(self._shaper, split_id, self._rows)
+
+    def emit_watermark(self, watermark: int) -> None:
+        """See `SourceOutput`."""
+        self._said("a watermark").emit_watermark(watermark)
+
+    def mark_idle(self) -> None:
+        """See `SourceOutput`."""
+        self._said("idleness").mark_idle()
+
+    def mark_active(self) -> None:
+        """See `SourceOutput`."""
+        self._said("activity").mark_active()
+
+    def _said(self, what: str) -> WatermarkOutput:
+        """Where it counts what the source says; nowhere, where the planner knows it or does not want to."""
+        observed = self._shaper.observed
+        if observed is not None and observed.hears:
+            return observed.said(self._split_id or "")
+        ignore(what)
+        return LatestWatermark()
 
     def release_output_for_split(self, split_id: str) -> None:
         """Nothing to let go of."""

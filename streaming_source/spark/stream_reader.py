@@ -114,11 +114,12 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from streaming_source.spark.task import read_splits
 
         assert isinstance(partition, AlignedInputPartition)
-        shaper = self._shaper.at(partition.announced, partition.late)
+        shaper = self._shaper.at(partition)
         if partition.watermark_row_us is not None:
             yield shaper.watermark_row(partition.watermark_row_us)
         try:
-            yield from read_splits(self._source, self._schema, shaper, partition, reports=self._rules.reports)
+            strategy = self._rules.strategy if self._rules.reports else None
+            yield from read_splits(self._source, self._schema, shaper, partition, strategy)
         except AlignmentError as error:
             raise bare(error) from None
 

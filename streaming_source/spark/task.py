@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from alignment.strategy import WatermarkStrategy
 from streaming_source.api import InputStatus, Source, SourceEvent, SourceReaderContext, SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.reader import create_reader
@@ -28,8 +29,7 @@ def read_splits(
     schema: pa.Schema,
     shaper: RowShaper,
     partition: AlignedInputPartition,
-    *,
-    reports: bool = False,
+    strategy: WatermarkStrategy | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of the ranges of a partition, through the source's reader. Where there is nothing yet it waits for that.
 
@@ -39,8 +39,8 @@ def read_splits(
         What to read, and what to make of it.
     partition
         The ranges.
-    reports
-        Whether to tell the planner which event times there were.
+    strategy
+        What the planner wants to know of the records that were read; None if it knows all.
     """
     channel = None
     context = SourceReaderContext(
@@ -50,7 +50,7 @@ def read_splits(
         send_source_event_to_coordinator=_no_serializer,
     )
     if partition.gateway is not None:
-        channel = _channel(source, partition, partition.gateway, reports=reports)
+        channel = _channel(source, partition, partition.gateway, strategy)
         context = replace(context, send_source_event_to_coordinator=channel.send_event)
         shaper = shaper.observed_by(channel.observed)
     remaining, events = list(partition.splits), partition.events
@@ -100,17 +100,21 @@ def _read(
 
 
 def _channel(
-    source: Source[Any, Any], partition: AlignedInputPartition, gateway: GatewayAddress, *, reports: bool
+    source: Source[Any, Any],
+    partition: AlignedInputPartition,
+    gateway: GatewayAddress,
+    strategy: WatermarkStrategy | None,
 ) -> ReaderChannel:
     # Few queries have one: a worker process need not load sockets and TLS.
     from streaming_source.gateway import GatewayClient
     from streaming_source.spark.channel import ReaderChannel
+    from streaming_source.spark.observed_times import ObservedTimes
 
     task = TaskContext.get()
     attempt = 0 if task is None else task.taskAttemptId()
     serializer = source.source_event_serializer
     messages = GatewayClient.of(gateway).for_task(partition.batch, partition.subtask_id, attempt, serializer)
-    return ReaderChannel(messages, reports=reports)
+    return ReaderChannel(messages, None if strategy is None else ObservedTimes(strategy, partition.generators))
 
 
 def _nothing_more() -> None:

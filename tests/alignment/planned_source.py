@@ -23,7 +23,6 @@ class Block:
 
     times: tuple[int, ...]
     below: int = 0
-    above: int = 0
 
     @property
     def low(self) -> int:
@@ -33,11 +32,7 @@ class Block:
 
     @property
     def high(self) -> int:
-        return min(max(self.times) + self.above, MAX_WATERMARK)
-
-    @property
-    def exact(self) -> bool:
-        return self.above == 0
+        return max(self.times)
 
 
 @dataclass
@@ -86,9 +81,7 @@ class PlannedSource:
             begin = len(split.times)
             split.times += block.times
             split.block += [begin] * len(block.times)
-            # Where not even the maximum is known, the block was looked into, and its minimum is known as well.
-            known = block.low if block.exact else min(block.times)
-            split.floor += [known] * len(block.times)
+            split.floor += [block.low] * len(block.times)
             log.blocks.append(block)
             self._tell(self.index, split_id, block, 0)
 
@@ -96,16 +89,12 @@ class PlannedSource:
         """Build the index anew from the positions, as a source does that starts from an offset."""
         self.told_from = {split_id: split.position for split_id, split in self.naive.items()}
         self.index = self._index(sorted(self.naive))
-        for split_id, split in self.naive.items():
+        for split in self.naive.values():
             position = split.position
             if 0 < position < len(split.times):
                 # Looked into from now on: nobody remembers whether this block was begun.
                 block = split.block[position]
-                # What is told of it is told of the whole; where that is loose, its rest is all that is looked at.
-                first = position if self._is_loose(split_id, position) else 0
-                split.block = [
-                    position - 0.5 if begin == block and i >= first else begin for i, begin in enumerate(split.block)
-                ]
+                split.block = [position - 0.5 if begin == block else begin for begin in split.block]
 
     def forget_read(self) -> None:
         self.index.forget_before(self._positions())
@@ -179,17 +168,9 @@ class PlannedSource:
                 begin += len(block.times)
         return index
 
-    def _is_loose(self, split_id: str, position: int) -> bool:
-        blocks = iter(self.logs[split_id].blocks)
-        end = 0
-        while end <= position:
-            block = next(blocks)
-            end += len(block.times)
-        return not block.exact
-
     def _tell(self, index: EventTimeIndex, split_id: str, block: Block, start: int) -> None:
         """Tell a block without its first records."""
-        index.append(split_id, len(block.times) - start, block.low, block.high, exact=block.exact)
+        index.append(split_id, len(block.times) - start, block.low, block.high)
 
     def _has_one_plan(self, max_rows: int | None) -> bool:
         """Whether the plan is the same whatever was planned before."""

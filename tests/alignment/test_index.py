@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,7 +28,7 @@ class Records:
         for split_id, blocks in splits.items():
             self.index.add_split(split_id)
             for block in blocks:
-                self.index.append(split_id, len(block.times), block.low, block.high, exact=block.exact)
+                self.index.append(split_id, len(block.times), block.low, block.high)
 
     def load(self, split_id: str, start: int, stop: int) -> np.ndarray:
         self.loaded.append((split_id, start, stop))
@@ -42,7 +44,7 @@ def at(*positions: int) -> np.ndarray:
 
 EVENT_TIMES = st.integers(0, 20) | st.sampled_from([NO_TIMESTAMP, NO_TIMESTAMP + 1, MAX_WATERMARK])
 LOOSE = st.sampled_from([0, 0, 3])
-BLOCKS = st.builds(Block, st.lists(EVENT_TIMES, min_size=1, max_size=4).map(tuple), LOOSE, LOOSE)
+BLOCKS = st.builds(Block, st.lists(EVENT_TIMES, min_size=1, max_size=4).map(tuple), LOOSE)
 SPLITS = st.dictionaries(st.sampled_from("abcd"), st.lists(BLOCKS, max_size=4), min_size=1)
 
 
@@ -163,11 +165,46 @@ def test_the_earliest_time_of_a_begun_block_is_that_of_its_rest() -> None:
     assert records.index.earliest_times(at(1, 1), np.array([False, True])).tolist() == [MAX_WATERMARK] * 2
 
 
-def test_a_maximum_that_is_only_a_bound_is_looked_up_before_the_first_answer() -> None:
-    records = Records({"a": [Block((1, 5), above=100), Block((7,))]})
+def test_only_blocks_with_times_beyond_the_limit_are_looked_up_for_their_latest_below_it() -> None:
+    records = Records({"a": [Block((1, 5, 105)), Block((7,))]})
+    records.index.limit_times(100, at(0))
     assert records.loaded == []
-    assert records.index.maximum_times(at(0), at(2)).tolist() == [5]
-    assert records.loaded == [("a", 0, 2)]
+    assert records.index.maximum_times(at(0), at(3)).tolist() == [5]
+    assert records.index.latest_times(at(0)).tolist() == [7]
+    assert records.loaded == [("a", 0, 3)]
+
+
+def test_a_time_beyond_the_limit_counts_when_the_limit_has_passed_it_and_it_was_not_read_before() -> None:
+    for read, latest in ((0, 105), (2, 105), (3, 60)):
+        records = Records({"a": [Block((1, 5, 105, 60))]})
+        records.index.limit_times(100, at(0))
+        assert records.index.times_between("a", 0, 4).tolist() == [1, 5, NO_TIMESTAMP, 60]
+        records.index.limit_times(200, at(read))
+        assert records.index.maximum_times(at(read), at(4)).tolist() == [latest]
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(data=st.data(), splits=SPLITS)
+def test_whatever_the_limits_every_answer_is_that_of_the_times_they_left(data: st.DataObject, splits: Any) -> None:
+    records, plain = Records(splits, cached_times=3), Records(splits)
+    read = np.zeros(len(splits), np.int64)
+    for _ in range(data.draw(st.integers(1, 3))):
+        limit = data.draw(st.integers(0, 22))
+        # Those that were read stay as they were judged then.
+        records.index.limit_times(limit, read)
+        for split_id, position in zip(records.index.split_ids, read.tolist(), strict=True):
+            rest = [t if t < limit else NO_TIMESTAMP for t in records.times[split_id][position:]]
+            plain.times[split_id] = plain.times[split_id][:position] + rest
+        naive = Records({i: [Block(tuple(plain.times[i]))] if plain.times[i] else [] for i in plain.index.split_ids})
+        ends = positions_in(data, records, read)
+        for bound in (limit - 1, 7):
+            assert records.index.cut(read, bound).tolist() == naive.index.cut(read, bound).tolist()
+        for split_id, begin, end in zip(records.index.split_ids, read.tolist(), ends.tolist(), strict=True):
+            assert records.index.times_between(split_id, begin, end).tolist() == plain.times[split_id][begin:end]
+        latest = [max(t, default=NO_TIMESTAMP) for t in naive.unread(read)]
+        assert (records.index.latest_times(read) >= latest).all()
+        assert (records.index.latest_times(read) < limit).all() or limit == 0
+        read = ends
 
 
 def test_the_cache_holds_what_it_may_and_always_the_latest_block() -> None:

@@ -160,13 +160,6 @@ def test_no_split_is_read_further_past_the_end_of_a_finite_one_than_the_drift() 
     assert source.plan().rows == 1
 
 
-def test_a_maximum_that_no_record_has_gives_no_watermark() -> None:
-    source = PlannedSource(PlanningRules(1))
-    source.join("a")
-    source.append("a", [Block((10, 11), above=1_000)])
-    assert source.plan().after.combined == 9
-
-
 def test_records_without_a_time_are_read_and_move_no_watermark() -> None:
     source = a_source(PlanningRules(1), a=[NO_TIMESTAMP, 10, NO_TIMESTAMP], b=[NO_TIMESTAMP] * 3)
     plan = source.plan(max_rows=4)
@@ -267,18 +260,6 @@ def _has_room(source: PlannedSource, at_once: int, horizon: int) -> bool:
 
 
 # ---- arguments -----------------------------------------------------------------------------------------------------
-
-
-def test_a_restart_inside_a_block_of_loose_bounds_forgets_the_maximum_that_was_read() -> None:
-    source = PlannedSource(PlanningRules(out_of_orderness_us=None, max_drift_us=0))
-    source.join("ahead")
-    source.join("behind")
-    source.append("ahead", [Block((5, 5, 5))])
-    source.append("behind", [Block((5, 1, 1), above=1)])
-    source.plan(max_rows=2)
-    source.restart()
-    plan = source.plan()
-    assert plan.after.positions.tolist() == [1, 3]
 
 
 def test_a_limit_of_no_rows_is_refused() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -28,10 +28,13 @@ BATCH = pa.record_batch({"x": [None]}, schema=pa.schema({"x": pa.string()}))
 class Silent(WatermarkGenerator):
     """Of a user's own."""
 
-    def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
+    def on_event(self, record: Mapping[str, Any], timestamp: int, output: WatermarkOutput) -> None:
         """Nothing."""
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Nothing."""
+
+    def snapshot_state(self) -> None:
         """Nothing."""
 
 

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,19 +15,24 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def test_the_default_batch_calls_a_plain_generator_for_each_record() -> None:
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
 
     class PerEvent(WatermarkGenerator):
-        def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
-            seen.append(timestamp)
+        columns = ("k",)
+
+        def on_event(self, record: Mapping[str, Any], timestamp: int, output: WatermarkOutput) -> None:
+            seen.append((record["k"], timestamp))
 
         def on_periodic_emit(self, output: WatermarkOutput) -> None:
             """Nothing."""
 
+        def snapshot_state(self) -> None:
+            """Nothing."""
+
     nowhere: WatermarkOutput = None  # type: ignore[assignment]
-    PerEvent().on_batch(np.array([3, 1, 2]), nowhere)
-    assert seen == [3, 1, 2]
-    assert all(type(timestamp) is int for timestamp in seen)
+    PerEvent().on_batch(pa.record_batch({"k": [7, 8, 9]}), np.array([3, 1, 2]), nowhere)
+    assert seen == [(7, 3), (8, 1), (9, 2)]
+    assert all(type(timestamp) is int for _, timestamp in seen)
 
 
 @given(st.lists(INT64), st.integers(0, 2**63 - 1))

@@ -121,7 +121,7 @@ class Planner:
         )
         self.index = EventTimeIndex(self._load)
         self.engine = Engine(PlanningRules(None), self.index)
-        self.context.take_engine(self.engine, None, probes_records=True)
+        self.context.take_engine(self.engine, lambda: None, probes_records=True)
         self.enumerator = NotingEnumerator(self.context, splits)
         self.host = EnumeratorHost(self.enumerator, self.context, self.calls)
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from alignment.engine import Engine
-from alignment.plan.by_index import PlanningRules
+from alignment.events import TimeLimitMoved
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import RecordSplit, SplitsAssignment
@@ -183,8 +182,7 @@ def test_an_empty_list_of_blocks_is_no_news() -> None:
 
 def test_event_times_from_the_limit_on_bound_nothing() -> None:
     planner = started()
-    planner.engine = Engine(PlanningRules(None), planner.index, time_limit_us=100)
-    planner.context.take_engine(planner.engine, 100, probes_records=True)
+    planner.engine.apply(TimeLimitMoved(100))
     planner.index._load = lambda split_id, start, stop: np.array([5, NO_TIMESTAMP])[: stop - start]
     planner.context.assign_split(RecordSplit("a"), 0)
     planner.context.add_blocks("a", 2, 5, 100)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,7 @@ class Quiet(WatermarkGenerator):
         self.quiet = 0
         self.after_five = after_five
 
-    def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
+    def on_event(self, record: Mapping[str, Any], timestamp: int, output: WatermarkOutput) -> None:
         self.latest = max(self.latest, timestamp)
         self.quiet = 0
 
@@ -39,19 +41,30 @@ class Quiet(WatermarkGenerator):
         elif self.quiet == 11:
             output.mark_active()
 
+    def snapshot_state(self) -> list[int]:
+        return [self.latest, self.quiet]
+
+    def restore_state(self, version: int, state: list[int]) -> None:
+        self.latest, self.quiet = state
+
 
 class Made:
     """A harness over generators that a test can look at."""
 
     def __init__(self, source: TestingSource, after_five: str = "nothing", **options: object) -> None:
-        self.generators: list[Quiet] = []
+        self.made: list[Quiet] = []
         self.source = source
         strategy = WatermarkStrategy.for_generator(lambda: self.make(after_five))
         self.harness = SourceHarness(source, strategy, clock=source.clock, **options)  # type: ignore[arg-type]
 
     def make(self, after_five: str) -> Quiet:
-        self.generators.append(Quiet(after_five))
-        return self.generators[-1]
+        self.made.append(Quiet(after_five))
+        return self.made[-1]
+
+    @property
+    def generators(self) -> list[Quiet]:
+        """Those that saw records, or were called for more."""
+        return [generator for generator in self.made if generator.quiet]
 
     def let_pass(self, ms: int) -> int:
         """Poll every 10 ms, as Spark does; how many micro-batches there were."""
@@ -117,10 +130,13 @@ def test_ot_04_a_watermark_that_was_emitted_only_goes_forward() -> None:
 
 def test_ot_08_event_times_out_of_order_give_a_rising_watermark() -> None:
     class PerEvent(WatermarkGenerator):
-        def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
+        def on_event(self, record: Mapping[str, Any], timestamp: int, output: WatermarkOutput) -> None:
             output.emit_watermark(timestamp)
 
         def on_periodic_emit(self, output: WatermarkOutput) -> None:
+            """Nothing."""
+
+        def snapshot_state(self) -> None:
             """Nothing."""
 
     source = TestingSource({"a": [100, 120, 110]})

@@ -15,13 +15,14 @@ from pyspark.sql import SparkSession
 
 import alignment
 import streaming_source
-from tests.docs.pages import ROOT, blocks, code, pages
+from tests.docs.pages import ROOT, blocks, code, pages, printed
 
 RUN_BY_TESTS = {
     "README.md",
     "docs/files.md",
     "docs/from-spark-kafka.md",
     "docs/kafka.md",
+    "docs/performance.md",
     "docs/write-a-connector.md",
 }
 
@@ -48,6 +49,12 @@ def test_every_page_with_code_is_run_by_a_test() -> None:
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?://)([^)#\s]+)", page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_page_on_performance_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "performance.md"
+    exec(compile(code(page), "performance.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == printed(page)
 
 
 @pytest.mark.spark

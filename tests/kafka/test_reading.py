@@ -10,12 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from alignment import WatermarkStrategy
 from alignment.exceptions import InvalidTimestampError
+from streaming_source.connectors import KafkaSource
 from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.support import SKEWS, by_split, format_options, on_executor, reading, records, to_end
 from tests.kafka.topics import CODECS, Record, Topic, wait_until
 from tests.spark.support import SECOND, T0
+from tests.streaming_source.one_source import check_that_all_ways_read_the_same
 from tests.streaming_source.reading import Reading
 
 T0_MS = T0 // 1000
@@ -256,3 +259,32 @@ def test_a_producer_that_writes_nanoseconds_as_milliseconds(topic: Topic, indexi
     times = table["timestamp"].cast(pa.int64()).to_pylist()
     assert times == [(T0_MS + i) * 1000 for i in range(count)] + [None] + times[count + 1 :]
     assert watermark == times[-1] - 1 == (T0_MS + 2 * count - 1) * 1000 - 1
+
+
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+def test_a_source_gives_the_same_records_to_a_batch_and_to_streams_that_end_or_not(topic: Topic, indexing: str) -> None:
+    each = [(n, i) for n in range(3) for i in range(20)]
+    times_ms = [T0_MS + 1000 * (5 * n + i - 2 * (i % 4 == 3)) for n, i in each]
+    written = [Record(time_ms, b"v", partition=n) for time_ms, (n, _) in zip(times_ms, each, strict=True)]
+    topic.create(partitions=3).write(written)
+
+    def make(bounded: bool) -> KafkaSource:
+        options = {"startingOffsets": "earliest", "bounded": bounded, "indexing": indexing}
+        return KafkaSource.of(topic.broker.bootstrap, topic.name, **options)
+
+    read = check_that_all_ways_read_the_same(make, WatermarkStrategy.for_bounded_out_of_orderness("2 seconds"), 60)
+    assert [(row["partition"], row["offset"]) for row in read] == each
+
+
+@pytest.mark.parametrize("rows", [6, 12_000], ids=["read at once", "by the index of the brokers"])
+def test_a_record_from_the_future_moves_no_watermark(topic: Topic, rows: int) -> None:
+    far_ms = T0_MS + 200 * 365 * 86_400_000
+    times_ms = [far_ms if i == rows // 2 else T0_MS + i for i in range(rows)]
+    topic.create(partitions=1).write([Record(time_ms, b"v") for time_ms in times_ms])
+    options = {"watermarkRows": "true", "maxFutureSkew": "1 hour", "invalidTimestamp": "null", "indexing": "auto"}
+    with reading(topic, **options) as begun:
+        (table,) = to_end(begun)
+        read = table.filter(table.column("offset").is_valid())
+        assert read.num_rows == rows
+        assert read.filter(read.column("timestamp").is_null()).column("offset").to_pylist() == [rows // 2]
+        assert begun.offset["watermark"] == (T0_MS + rows - 1) * 1000 - 1

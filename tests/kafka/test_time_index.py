@@ -32,7 +32,7 @@ class Index:
         self.topic = topic
         self.context: TestingEnumeratorContext[KafkaSplit] = TestingEnumeratorContext()
         self.admin = KafkaAdmin(config, RetryPolicy(30))
-        self.scanner = Scanner(config, fail_on_data_loss=True, patience_s=30, time_limit_us=None)
+        self.scanner = Scanner(config, fail_on_data_loss=True, patience_s=30)
         self.index = TimeIndex(self.context, self.admin, self.admin, self.scanner, fail_on_data_loss=True)
         self.index.FEW = few  # type: ignore[misc]
         self.index.add([KafkaSplit(topic.name, partition) for partition in topic.partitions])

@@ -149,11 +149,14 @@ def test_a_strategy_with_a_generator_of_the_users_own_sets_the_watermark(spark: 
         def __init__(self) -> None:
             self.latest = 0
 
-        def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
+        def on_event(self, record: object, timestamp: int, output: WatermarkOutput) -> None:
             self.latest = max(self.latest, timestamp)
 
         def on_periodic_emit(self, output: WatermarkOutput) -> None:
             output.emit_watermark(self.latest - 10_000_000)
+
+        def snapshot_state(self) -> int:
+            return self.latest
 
     for split, ahead in (("a", 0), ("b", 100)):
         write_file(tmp_path / "in" / split / "f.parquet", T0 + ahead * SECOND + np.arange(60) * SECOND)
@@ -172,7 +175,7 @@ def test_a_generator_of_the_users_own_lets_a_silent_split_go_although_no_record_
         def __init__(self) -> None:
             self.latest, self.quiet = 0, 0
 
-        def on_event(self, timestamp: int, output: WatermarkOutput) -> None:
+        def on_event(self, record: object, timestamp: int, output: WatermarkOutput) -> None:
             self.latest, self.quiet = max(self.latest, timestamp), 0
 
         def on_periodic_emit(self, output: WatermarkOutput) -> None:
@@ -181,6 +184,9 @@ def test_a_generator_of_the_users_own_lets_a_silent_split_go_although_no_record_
                 output.emit_watermark(self.latest)
             if self.quiet == 6:
                 output.mark_idle()
+
+        def snapshot_state(self) -> list[int]:
+            return [self.latest, self.quiet]
 
     logs = {"silent": T0 + np.arange(5) * SECOND, "goes-on": T0 + np.arange(60) * SECOND}
     write_logs(tmp_path / "in", logs, files=1)
@@ -233,3 +239,14 @@ def test_a_read_limit_of_one_row_still_gives_every_row_and_never_a_late_one(
     frame = exact(tmp_path / "in", maxOutOfOrderness="2 seconds", maxRowsPerTrigger=1, late="fail", bounded="true")
     run = Run(spark, windows(frame, "1 second"), tmp_path / "cp").caught_up()
     assert [(start - T0) // SECOND for start, *_ in run.rows] == [0, 0, 2, 2, 3, 3]
+
+
+def test_a_record_from_the_future_closes_no_window(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
+    logs = SKEWS["one-ahead"]
+    broken = {split: times.copy() for split, times in logs.items()}
+    broken["split-2"][40] += 200 * 365 * 86_400 * SECOND
+    write_logs(tmp_path / "in", broken)
+    options = {"maxOutOfOrderness": "5 seconds", "maxRowsPerTrigger": 300, "bounded": "true"}
+    frame = exact(tmp_path / "in", maxFutureSkew="1 hour", invalidTimestamp="drop", late="fail", **options)
+    run = available_now(spark, windows(frame), tmp_path / "cp")
+    assert run.rows == naive_windows({**logs, "split-2": np.delete(logs["split-2"], 40)})

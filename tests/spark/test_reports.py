@@ -25,11 +25,10 @@ from tests.spark.support import (
     available_now,
     end_offset,
     eventually,
-    fails_with,
     naive_windows,
     windows,
 )
-from tests.spark.unindexed import AskingLogs, EndingLogs, IdlingLogs, UnindexedLogs, append_log
+from tests.spark.unindexed import AskingLogs, EndingLogs, UnindexedLogs, append_log
 
 pytestmark = pytest.mark.spark
 
@@ -120,15 +119,6 @@ def test_a_split_that_is_paused_while_nothing_is_read_shows_as_paused_in_the_pro
         spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
 
 
-def test_a_connector_that_marks_its_split_idle_is_told_that_the_strategy_decides(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    append_log(tmp_path / "logs", "a", SMALL["split-0"])
-    frame = streaming_source.from_source(spark, IdlingLogs(str(tmp_path / "logs")), strategy(None), "idling")
-    with fails_with("a reader cannot mark a split as idle", "with_idleness(...)"):
-        available_now(spark, frame, tmp_path / "cp")
-
-
 _FRESH_WORKERS = """
 import sys
 from pathlib import Path
@@ -165,6 +155,6 @@ def test_workers_that_spark_does_not_keep_between_tasks_report_as_well(tmp_path:
 def test_where_drift_would_cost_records_reports_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="lateness = 'none' needs event times ahead of reading"):
         reported(spark, tmp_path, "perfect", strategy(), lateness="none")
-    own = WatermarkStrategy.for_generator(lambda: None).with_timestamp_assigner("ts")  # type: ignore[arg-type, return-value]
-    with pytest.raises(OptionError, match="needs a built-in watermark generator"):
+    own = WatermarkStrategy.no_watermarks().with_timestamp_assigner("ts")
+    with pytest.raises(OptionError, match="needs watermarks, and the strategy has none"):
         reported(spark, tmp_path, "own", own)

@@ -35,6 +35,7 @@ from streaming_source.reader import SourceReaderBase, create_fetcher_manager
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("k", pa.int64()), ("s", pa.string())])
 _ROWS_PER_FETCH = 5_000
+LOW_WATER_US = 3_000_000
 
 
 def append_log(folder: Path, split: str, times: npt.NDArray[np.int64]) -> None:
@@ -211,19 +212,19 @@ class _UnpausableLogReader(_LogReader):
     pause_or_resume_splits = SplitReader.pause_or_resume_splits
 
 
-class IdlingLogs(UnindexedLogs):
-    """The same, by an author who marks the output of a split idle behind each block."""
+class LowWaterLogs(UnindexedLogs):
+    """The same, by an author who emits behind each block how far the log had come when its last record was written."""
 
-    name = "idling_logs"
+    name = "low_water_logs"
 
     def create_record_emitter(self, context: SourceReaderContext) -> RecordEmitter[RecordBlock, RecordSplit]:
-        return _IdlingEmitter()
+        return _LowWaterEmitter()
 
 
-class _IdlingEmitter(BlockEmitter):
+class _LowWaterEmitter(BlockEmitter):
     def emit_record(self, element: RecordBlock, output: SourceOutput, split_state: SplitState[Any]) -> None:
         super().emit_record(element, output, split_state)
-        output.mark_idle()
+        output.emit_watermark(element.batch.column("ts").cast(pa.int64())[-1].as_py() - LOW_WATER_US)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class Reader(Scanner):
     """Reads records from the lists."""
 
     def __init__(self, logs: dict[Partition, Log]) -> None:
-        super().__init__(CONFIG, fail_on_data_loss=True, patience_s=1, time_limit_us=None)
+        super().__init__(CONFIG, fail_on_data_loss=True, patience_s=1)
         self.logs = logs
         self.read = 0
 
@@ -208,6 +208,20 @@ def test_a_latest_that_is_no_record_is_not_believed(last: Entry) -> None:
     parts.append(Entry(1), Entry(9), Entry(4), last)
     parts.look()
     assert parts.told() == ([], [(3, 1 * MS, 9 * MS)])
+
+
+def test_news_with_a_record_from_the_future_are_read_to_find_out_which_one_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = Partitions(1)
+    parts.append(Entry(1), Entry(9), Entry(1000), Entry(4))
+    monkeypatch.setattr(Told, "event_time_limit_us", 100 * MS)
+    parts.look()
+    assert parts.told() == ([], [(4, 1 * MS, 1000 * MS)])
+    monkeypatch.setattr(Told, "event_time_limit_us", 2000 * MS)
+    parts.append(Entry(1999), Entry(5))
+    parts.look()
+    assert parts.told()[0] == [(2, 1999 * MS)]
 
 
 def test_news_behind_a_record_that_is_later_than_all_of_them_are_read() -> None:

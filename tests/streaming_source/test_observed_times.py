@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, EventTimes
 from streaming_source.api import RecordSplit
 from streaming_source.spark.observed_times import ObservedTimes
@@ -13,17 +15,17 @@ from streaming_source.testing.output import EmittedRecord
 from streaming_source.testing.read_task import reports_of
 
 TIMES = st.lists(st.just(NO_TIMESTAMP) | st.integers(-50, 50), max_size=20)
-NOTHING_LATE = NO_TIMESTAMP
+NO_COLUMNS = pa.record_batch({})
 
 
 @given(times=st.dictionaries(st.sampled_from("abc"), TIMES), block=st.integers(1, 7))
 def test_any_records_in_any_blocks_give_the_reports_of_each_record(times: dict[str, list[int]], block: int) -> None:
-    observed, records = ObservedTimes(), []
+    observed, records = ObservedTimes(WatermarkStrategy.for_monotonous_timestamps()), []
     for split_id, of_split in times.items():
         records += [EmittedRecord(split_id, position, time) for position, time in enumerate(of_split)]
         for begin in range(0, len(of_split), block):
             values = np.array(of_split[begin : begin + block], np.int64)
-            observed.add(split_id, EventTimes.of(values), np.zeros(values.size, np.bool_))
+            observed.see(split_id, NO_COLUMNS, EventTimes.of(values), np.arange(values.size))
     ranges = [RecordSplit(split_id, 0, len(of_split)) for split_id, of_split in times.items()]
     assert observed.take(ranges) == reports_of(ranges, records)
     again = observed.take(ranges)
@@ -31,7 +33,8 @@ def test_any_records_in_any_blocks_give_the_reports_of_each_record(times: dict[s
 
 
 def test_late_records_are_counted() -> None:
-    observed = ObservedTimes()
-    observed.add("a", EventTimes.of(np.array([5, 1, 2])), np.array([False, True, True]))
+    observed = ObservedTimes(WatermarkStrategy.for_monotonous_timestamps())
+    observed.see("a", NO_COLUMNS, EventTimes.of(np.array([5, 1, 2])), np.array([10, 11, 12]))
+    observed.count_late("a", np.array([False, True, True]))
     (report,) = observed.take([RecordSplit("a", 10, 13)])
     assert (report.start, report.stop, report.late) == (10, 13, 2)

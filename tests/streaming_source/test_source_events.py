@@ -130,7 +130,7 @@ def test_a_reader_that_is_polled_often_does_not_ask_for_events_as_often() -> Non
             return [Greeting(self.asked)]
 
     messages = Messages()
-    channel = ReaderChannel(cast("TaskMessages", messages), reports=False)
+    channel = ReaderChannel(cast("TaskMessages", messages))
     assert (channel.take_events(), messages.asked) == ([], 0)
     channel.send_event(Greeting(0))
     assert channel.take_events() == [Greeting(1)]

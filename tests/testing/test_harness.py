@@ -27,7 +27,6 @@ from streaming_source.api import (
     SplitsAddition,
     SplitState,
 )
-from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.testing import CollectingOutput, Gap, Pause, ReadBatch, SourceHarness, TestingSource
 from streaming_source.testing.inline import create_inline_reader
 
@@ -378,19 +377,14 @@ class _Muttering(BlockEmitter):
 
 @pytest.mark.parametrize("reports", [None, list], ids=["read ahead", "reported"])
 @pytest.mark.parametrize(
-    ("says", "refused"),
-    [
-        (lambda output: output.emit_watermark(5), "cannot emit a watermark"),
-        (lambda output: output.mark_idle(), "cannot mark a split as idle"),
-        (lambda output: output.mark_active(), "cannot mark a split as active"),
-    ],
+    "says", [lambda output: output.emit_watermark(50), lambda output: output.mark_idle()], ids=["watermark", "idle"]
 )
-def test_a_reader_that_speaks_of_watermarks_is_refused(
-    says: Callable[[SourceOutput], None], refused: str, reports: Any
+def test_what_a_reader_says_of_watermarks_is_ignored_unless_the_strategy_uses_it(
+    says: Callable[[SourceOutput], None], reports: Any
 ) -> None:
     class Source(TestingSource):
         def create_record_emitter(self, context: SourceReaderContext) -> BlockEmitter:
             return _Muttering(says)
 
-    with pytest.raises(UnsupportedOperationError, match=refused):
-        harness(Source({"a": [1, 2]}), reports=reports).run()
+    plain, muttering = (harness(kind({"a": [1, 2]}), reports=reports) for kind in (TestingSource, Source))
+    assert [batch.watermark for batch in muttering.run()] == [batch.watermark for batch in plain.run()]

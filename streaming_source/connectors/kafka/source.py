@@ -207,7 +207,6 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
             self.client,
             fail_on_data_loss=self.fail_on_data_loss,
             patience_s=patience_s,
-            time_limit_us=context.event_time_limit_us,
         )
         # Two connections: plans do not wait for looks.
         looks, plans = KafkaAdmin(self.client, patience), KafkaAdmin(self.client, patience)

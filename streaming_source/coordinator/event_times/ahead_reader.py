@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.columns import top_level_column
+from alignment.split_generators import LatestWatermark
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import (
     CaughtUp,
@@ -25,21 +26,22 @@ from streaming_source.api import (
     SplitsRemoval,
     SplitState,
 )
+from streaming_source.api.output import ignore
 from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.split_output import SplitOutput
 
-__all__ = ["AheadReader", "AheadSplit", "Fetched", "columns_for_times"]
+__all__ = ["AheadReader", "AheadSplit", "Fetched", "columns_for_times", "read_range"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 
-def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
-    """The columns that event times are made of; at least one, since records without columns cannot be counted."""
+def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Sequence[str] = ()) -> pa.Schema:
+    """The columns of event times, and others by path; at least one: records without columns cannot be counted."""
     columns = assigner.columns
     if columns is None:
         return schema
-    needed = {top_level_column(column, schema.names) for column in columns} or {*schema.names[:1]}
+    needed = {top_level_column(column, schema.names) for column in (*columns, *others)} or {*schema.names[:1]}
     return pa.schema([field for field in schema if field.name in needed])
 
 
@@ -55,11 +57,14 @@ class Fetched:
         Nothing more will come.
     caught_up
         See `SplitReader.caught_up`.
+    said
+        What the source said of the split: behind how many of these records, the watermark, and whether it is idle.
     """
 
     blocks: tuple[SeenBlock, ...]
     finished: bool
     caught_up: CaughtUp | None = None
+    said: tuple[tuple[int, int, bool], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -78,14 +83,26 @@ class AheadSplit(Generic[SplitT]):
         Makes event times.
     end_of_stream
         See `Source`.
+    columns
+        Paths of columns that are kept beside the event times.
+    hears
+        Whether the watermarks that the source emits are kept.
     """
 
     __slots__ = ("output", "split", "state", "times")
 
-    def __init__(self, split: SplitT, assigner: TimestampAssigner, end_of_stream: RecordEvaluator | None) -> None:
+    def __init__(
+        self,
+        split: SplitT,
+        assigner: TimestampAssigner,
+        end_of_stream: RecordEvaluator | None,
+        columns: Sequence[str] = (),
+        *,
+        hears: bool = False,
+    ) -> None:
         self.split = split
         self.state = SplitState(split)
-        self.times = _TimesOutput(assigner)
+        self.times = _TimesOutput(assigner, columns, hears=hears)
         self.output = SplitOutput(self.times, ReaderMetrics(), end_of_stream, split.stop)
 
     @property
@@ -178,11 +195,11 @@ class AheadReader(Generic[SplitT]):
         records.recycle()
         fetched = {}
         for split_id, split in splits.items():
-            blocks, is_finished = split.times.take(), split_id in finished or split.has_ended
+            (blocks, said), is_finished = split.times.take(), split_id in finished or split.has_ended
             if blocks or is_finished:
-                fetched[split_id] = Fetched(blocks, is_finished)
-            elif split_id not in paused:
-                fetched[split_id] = Fetched(blocks, is_finished, reader.caught_up(split_id))
+                fetched[split_id] = Fetched(blocks, is_finished, said=said)
+            elif said or split_id not in paused:
+                fetched[split_id] = Fetched(blocks, is_finished, reader.caught_up(split_id), said)
         for split_id in finished:
             self._added.pop(split_id, None)
             self._paused.discard(split_id)
@@ -219,12 +236,33 @@ class AheadReader(Generic[SplitT]):
         return self._reader
 
 
-class _TimesOutput(SourceOutput):
-    """Keeps positions and event times."""
+def read_range(
+    source: Source[SplitT, Any], split: SplitT, schema: pa.Schema, assigner: TimestampAssigner, columns: Sequence[str]
+) -> Iterator[SeenBlock]:
+    """The records of a split up to its stop: their event times, and these columns."""
+    reader: AheadReader[SplitT] = AheadReader(source, columns_for_times(schema, assigner, columns))
+    ahead = AheadSplit(split, assigner, source.end_of_stream, columns)
+    try:
+        is_finished = False
+        while not is_finished:
+            fetched = reader.fetch({split.split_id: ahead})[split.split_id]
+            yield from fetched.blocks
+            is_finished = fetched.finished
+    finally:
+        reader.close()
 
-    def __init__(self, assigner: TimestampAssigner) -> None:
+
+class _TimesOutput(SourceOutput):
+    """Keeps positions and event times, and what is wanted beside."""
+
+    def __init__(self, assigner: TimestampAssigner, columns: Sequence[str], *, hears: bool) -> None:
         self._assigner = assigner
+        self._columns = columns
+        self._hears = hears
         self._blocks: list[SeenBlock] = []
+        self._rows = 0
+        self._latest = LatestWatermark()
+        self._said: list[tuple[int, int, bool]] = []
 
     def collect(
         self,
@@ -234,13 +272,42 @@ class _TimesOutput(SourceOutput):
         positions: int | npt.NDArray[np.int64],
     ) -> None:
         """See `SourceOutput`."""
+        if self._latest.is_idle:
+            self.mark_active()
         # Copied: they would keep the whole batch in memory, and its buffers may be used again.
         times = np.array(self._assigner.extract(batch, source_timestamps).values)
+        records = None
+        if self._columns:
+            names = sorted({top_level_column(column, batch.schema.names) for column in self._columns})
+            records = batch.select(names).take(pa.array(np.arange(batch.num_rows)))
         self._blocks.append(
-            SeenBlock(positions if isinstance(positions, int) else np.array(positions, np.int64), times)
+            SeenBlock(positions if isinstance(positions, int) else np.array(positions, np.int64), times, records)
         )
+        self._rows += batch.num_rows
 
-    def take(self) -> tuple[SeenBlock, ...]:
-        """What was collected since the last call."""
-        taken, self._blocks = tuple(self._blocks), []
+    def emit_watermark(self, watermark: int) -> None:
+        """See `SourceOutput`."""
+        self._latest.emit_watermark(watermark)
+        self._say("a watermark")
+
+    def mark_idle(self) -> None:
+        """See `SourceOutput`."""
+        self._latest.mark_idle()
+        self._say("idleness")
+
+    def mark_active(self) -> None:
+        """See `SourceOutput`."""
+        self._latest.mark_active()
+        self._say("activity")
+
+    def _say(self, what: str) -> None:
+        if self._hears:
+            self._said.append((self._rows, self._latest.watermark, self._latest.is_idle))
+        else:
+            ignore(what)
+
+    def take(self) -> tuple[tuple[SeenBlock, ...], tuple[tuple[int, int, bool], ...]]:
+        """What was collected, and what was said, since the last call."""
+        taken = tuple(self._blocks), tuple(self._said)
+        self._blocks, self._said, self._rows = [], [], 0
         return taken

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from alignment.index import FirstLater
 from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.event_times.provider import EventTimeProvider
 from streaming_source.coordinator.state import SourceState
+
+if TYPE_CHECKING:
+    from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 
 __all__ = ["IndexedTimes"]
 
@@ -25,13 +28,19 @@ class IndexedTimes(EventTimeProvider[SplitT]):
     ----------
     index
         The enumerator.
+    read
+        Reads the records of a split up to its stop in the planner: their event times, and the columns that a watermark
+        generator needs.
     """
 
     # What it added of the records since an earlier state is forgotten.
     goes_back = False
 
-    def __init__(self, index: SupportsEventTimeIndex[SplitT]) -> None:
+    def __init__(
+        self, index: SupportsEventTimeIndex[SplitT], read: Callable[[SplitT], Iterable[SeenBlock]] | None = None
+    ) -> None:
         self._index = index
+        self._read = read
 
     @property
     def locate(self) -> FirstLater:
@@ -63,6 +72,13 @@ class IndexedTimes(EventTimeProvider[SplitT]):
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `EventTimeProvider`."""
         return self._index.event_times(split_id, start, stop)
+
+    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
+        """See `EventTimeProvider`. The index has no records: those that are planned are read here as well."""
+        assert self._read is not None, "a generator that needs columns has a way to read them"
+        ends = self._index.split_at(split_id, start), self._index.split_at(split_id, stop)
+        for part in self._index.ranges(*ends, stop - start):
+            yield from self._read(part.split)
 
     def extend_snapshot(self) -> None:
         """See `EventTimeProvider`."""

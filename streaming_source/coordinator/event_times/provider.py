@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,10 @@ from alignment.index import FirstLater
 from alignment.index.blocks import CACHED_TIMES
 from streaming_source.api import SourceSplit, SplitRange
 from streaming_source.coordinator.state import SourceState
+from streaming_source.exceptions import UnsupportedOperationError
+
+if TYPE_CHECKING:
+    from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 
 __all__ = ["EventTimeProvider"]
 
@@ -80,6 +84,14 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     @abstractmethod
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `SupportsEventTimeIndex`."""
+
+    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
+        """The records of `[start, stop)` with the columns that a watermark generator needs."""
+        raise UnsupportedOperationError(f"{type(self).__name__} has no records")
+
+    def said_before(self, split_id: str, position: int) -> tuple[int, bool] | None:
+        """What the source itself said of a split behind the records before a position: see `SourceWatermarks`."""
+        return None
 
     def before_plan(self) -> None:
         """A micro-batch is planned next."""

@@ -27,7 +27,7 @@ from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, columns_for_times
 from streaming_source.coordinator.event_times.fetch_scheduler import FetchScheduler
 from streaming_source.coordinator.event_times.provider import EventTimeProvider
-from streaming_source.coordinator.event_times.scanned_records import ScannedRecords
+from streaming_source.coordinator.event_times.scanned_records import ScannedRecords, SeenBlock
 from streaming_source.coordinator.event_times.split_scan import Arrival, Fetcher, SplitScan, Stage
 from streaming_source.coordinator.state import SourceState
 from streaming_source.coordinator.workers import WORKERS, Workers
@@ -72,6 +72,10 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         How far a split may be ahead of the slowest one; None for any distance.
     allow_unaligned
         Whether splits may run ahead where a `SplitReader` of several splits cannot pause; if not, it is refused.
+    columns
+        Paths of columns that are kept, beside event times, for a watermark generator.
+    hears
+        Whether the source's own watermarks count.
     """
 
     # All times are in memory already: nothing is to be gained by keeping them twice.
@@ -88,6 +92,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         *,
         max_drift_us: int | None = None,
         allow_unaligned: bool = False,
+        columns: Sequence[str] = (),
+        hears: bool = False,
     ) -> None:
         self._source = source
         self._context = context
@@ -98,7 +104,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._max_drift_us = max_drift_us
         self._fetching = source.fetching
         self._must_pause = self._fetching.kind != "per_split" and not allow_unaligned
-        schema = columns_for_times(context.schema, context.timestamp_assigner)
+        self._columns, self._hears = columns, hears
+        schema = columns_for_times(context.schema, context.timestamp_assigner, columns)
         self._reader_context = SourceReaderContext(schema, enumerator=context.enumerator)
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, ScannedRecords] = {}
@@ -129,7 +136,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         assigner, end_of_stream = self._context.timestamp_assigner, self._source.end_of_stream
         with self._lock:
             for split in splits:
-                scan = self._scans[split.split_id] = SplitScan(AheadSplit(split, assigner, end_of_stream))
+                ahead = AheadSplit(split, assigner, end_of_stream, self._columns, hears=self._hears)
+                scan = self._scans[split.split_id] = SplitScan(ahead)
                 key = self._fetching.key_of(split.split_id)
                 fetcher = self._fetchers.get(key)
                 if fetcher is None:
@@ -202,6 +210,14 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """See `EventTimeProvider`."""
         return self._scans[split_id].seen.times(start, stop)
+
+    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
+        """See `EventTimeProvider`; the positions are numbers of records."""
+        return self._scans[split_id].seen.blocks(start, stop)
+
+    def said_before(self, split_id: str, position: int) -> tuple[int, bool] | None:
+        """See `EventTimeProvider`; `position` is a number of records."""
+        return self._scans[split_id].seen.said_before(position)
 
     def split_at(self, split_id: str, position: int) -> SplitT:
         """The split in the state in which the record of this number is next."""
@@ -342,7 +358,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 continue
             scan.judge(part, MAX_WATERMARK if limit_us is None else limit_us, others=brought, nothing=nothing)
             scan.is_last = part.finished or (drains and scan.found_nothing)
-            if part.blocks or scan.is_last or scan.found_nothing or not brought:
+            if part.blocks or part.said or scan.is_last or scan.found_nothing or not brought:
                 self._pass_on(Arrival(scan, began_us, part, scan.found_nothing, scan.is_last))
         fetcher.stage = Stage.RESTING
         if brought or fetcher.is_wanted:
@@ -402,6 +418,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             with self._lock:
                 scan.seen.append(block)
                 scan.untaken -= len(block)
+        for rows, watermark, is_idle in fetched.said:
+            scan.seen.say(fetched.rows - rows, watermark, is_idle)
         if fetched.finished:
             self._context.complete_split(split_id)
         scan.is_known = True

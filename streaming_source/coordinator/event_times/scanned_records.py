@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from alignment.timestamps import NO_TIMESTAMP
 
@@ -27,10 +28,13 @@ class SeenBlock:
         Position of the first if the others follow it without a gap, else `int64[n]`, rising.
     times
         `int64[n]`, event times; `NO_TIMESTAMP` where there is none.
+    records
+        The columns of them that a watermark generator needs; None if none does.
     """
 
     positions: int | Int64Array
     times: Int64Array
+    records: pa.RecordBatch | None = None
 
     def __len__(self) -> int:
         return self.times.size
@@ -70,6 +74,8 @@ class ScannedRecords:
         self.end = self.committed_to = position
         # (position, number) of where a range may begin or end: between blocks, and where states are.
         self._borders: list[tuple[int, int]] = [(position, position)]
+        # (number, watermark, is_idle) of what the source itself said behind the record before that number; rising.
+        self._said: list[tuple[int, int, bool]] = []
 
     @property
     def unread(self) -> int:
@@ -95,6 +101,24 @@ class ScannedRecords:
                 return self._blocks[i][row] + 1
         return next(position for position, known in self._borders if known == number)
 
+    def say(self, rows: int, watermark: int, is_idle: bool) -> None:
+        """The source said this behind all records but the last `rows`; behind what it said before. O(1)."""
+        self._said.append((self.end - rows, watermark, is_idle))
+
+    def said_before(self, number: int) -> tuple[int, bool] | None:
+        """What the source said last behind the records before `number`; None if nothing. O(log n)."""
+        i = bisect_left(self._said, (number + 1,))
+        return None if i == 0 else self._said[i - 1][1:]
+
+    def blocks(self, first: int, stop: int) -> Iterator[SeenBlock]:
+        """The records of these numbers, without their positions. O(blocks)."""
+        for block, end in zip(self._blocks, self._ends, strict=True):
+            begin = end - len(block)
+            part = slice(max(first - begin, 0), max(stop - begin, 0))
+            if len(times := block.times[part]):
+                records = None if block.records is None else block.records.slice(part.start, len(times))
+                yield SeenBlock(0, times, records)
+
     def times(self, first: int, stop: int) -> Int64Array:
         """Event times of the records of these numbers, which are of one block. O(log n)."""
         i = bisect_left(self._ends, stop)
@@ -107,6 +131,7 @@ class ScannedRecords:
         border = (self.position_at(number), number)
         done = bisect_left(self._ends, number + 1)
         del self._blocks[:done], self._ends[:done]
+        del self._said[: max(bisect_left(self._said, (number + 1,)) - 1, 0)]
         # What lies between the last two states is still to be cut into ranges.
         self._borders = sorted({border, *(known for known in self._borders if known[1] >= last)})
 

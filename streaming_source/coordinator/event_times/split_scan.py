@@ -232,4 +232,5 @@ class Arrival(Generic[SplitT]):
 
     def is_like(self, other: Arrival[SplitT]) -> bool:
         """Whether both found nothing, and know the same of it."""
-        return self.found_nothing and other.found_nothing and self.fetched.caught_up is other.fetched.caught_up
+        is_same = self.fetched.caught_up is other.fetched.caught_up and not other.fetched.said
+        return self.found_nothing and other.found_nothing and is_same

@@ -11,7 +11,7 @@ Of the news of a partition there are three kinds:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -62,11 +62,11 @@ class News(NamedTuple):
 class NewsFinder:
     """Finds news: asks, and lets the scanner read what brokers cannot say. See `TimeIndex` for what is raised.
 
-    Event times from `time_limit_us` on are invalid; None for no limit.
+    Event times from what `time_limit_us` gives on are invalid; None for no limit.
     """
 
     def __init__(
-        self, admin: KafkaAdmin, scanner: Scanner, time_limit_us: int | None, *, fail_on_data_loss: bool
+        self, admin: KafkaAdmin, scanner: Scanner, time_limit_us: Callable[[], int | None], *, fail_on_data_loss: bool
     ) -> None:
         self._admin = admin
         self._scanner = scanner
@@ -141,7 +141,7 @@ class NewsFinder:
     def _confirmed(
         self, parts: Mapping[Partition, UntoldPart], answers: Mapping[Partition, FoundRecord | None]
     ) -> dict[str, tuple[int, int]]:
-        limit_us = self._time_limit_us
+        limit_us = self._time_limit_us()
         wanted = {}
         for where, answer in answers.items():
             part = parts[where]

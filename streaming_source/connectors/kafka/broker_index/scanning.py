@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import KeptClients, SplitsAddition, SplitsRemoval
 from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.connectors.kafka.records import MessageColumns
@@ -37,18 +36,15 @@ _SINGLE_AT_ONCE: Final = 1000
 class Scanner:
     """Reads ranges of many partitions at once with one consumer. From any thread, several calls at a time.
 
-    Event times from `time_limit_us` on are invalid; None for no limit. See `KafkaSplitReader` for what is raised.
+    See `KafkaSplitReader` for what is raised.
     """
 
-    def __init__(
-        self, config: ClientConfig, *, fail_on_data_loss: bool, patience_s: float, time_limit_us: int | None
-    ) -> None:
+    def __init__(self, config: ClientConfig, *, fail_on_data_loss: bool, patience_s: float) -> None:
         self._config = config
         given = {**_SHORT_FETCHES, **dict(config.settings)}
         self._for_single = replace(config, settings=tuple(sorted(given.items())))
         self._fail_on_data_loss = fail_on_data_loss
         self._patience_s = patience_s
-        self._time_limit_us = time_limit_us
         self._clients = KeptClients()
         self._columns = MessageColumns(pa.schema([pa.field("offset", pa.int64())]), BinaryValues())
         self._lock = threading.Lock()
@@ -139,7 +135,7 @@ class Scanner:
                             offsets = block.positions
                             if isinstance(offsets, int):
                                 offsets = np.arange(offsets, offsets + len(block.batch), dtype=np.int64)
-                            if take(split_id, offsets, self._valid(block.source_timestamps)):
+                            if take(split_id, offsets, block.source_timestamps):
                                 enough.add(split_id)
                 for split_id in fetched.finished_splits:
                     left.pop(split_id, None)
@@ -152,7 +148,3 @@ class Scanner:
             reader.close()
             if self._is_closed:
                 self._clients.close()
-
-    def _valid(self, times: Int64Array) -> Int64Array:
-        limit_us = self._time_limit_us
-        return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)

@@ -88,7 +88,7 @@ class TimeIndex:
     ) -> None:
         self._context = context
         self._for_looks, self._of_plans = (
-            NewsFinder(admin, scanner, context.event_time_limit_us, fail_on_data_loss=fail_on_data_loss)
+            NewsFinder(admin, scanner, lambda: context.event_time_limit_us, fail_on_data_loss=fail_on_data_loss)
             for admin in (for_looks, for_plans)
         )
         self._ends = for_looks.ends
