@@ -15,6 +15,7 @@ __all__ = [
     "MAX_WATERMARK",
     "MIN_WATERMARK",
     "NO_TIMESTAMP",
+    "AlignmentListener",
     "TimestampAssigner",
     "WatermarkGenerator",
     "WatermarkOutput",
@@ -39,10 +40,12 @@ if TYPE_CHECKING:
     )
     from streaming_source.spark.exact_watermark import with_exact_watermark
     from streaming_source.spark.frame_reader import read_stream
+    from streaming_source.spark.listener import AlignmentListener
     from streaming_source.spark.registration import from_source, register
     from streaming_source.spark.watermark_rows import required_delay
 
 _OF_SPARK = {
+    "AlignmentListener": "listener",
     "from_source": "registration",
     "read_stream": "frame_reader",
     "register": "registration",
