@@ -409,9 +409,11 @@ class Engine:
             table, late = plan.after, late + plan.late
         holds_us = table.watermarks
         if plan is not None:
-            held = dict(zip(plan.after.split_ids, plan.holds_us.tolist(), strict=True))
-            own = zip(table.split_ids, table.watermarks.tolist(), strict=True)
-            holds_us = np.array([held.get(split_id, watermark) for split_id, watermark in own], np.int64)
+            holds_us = plan.holds_us
+            if table.split_ids != plan.after.split_ids:
+                held = dict(zip(plan.after.split_ids, holds_us.tolist(), strict=True))
+                own = zip(table.split_ids, table.watermarks.tolist(), strict=True)
+                holds_us = np.array([held.get(split_id, watermark) for split_id, watermark in own], np.int64)
         bound_us = MAX_WATERMARK if plan is None else plan.bound_us
         drift_us, timeout_us = self.rules.max_drift_us, self.idle_clock.timeout_us
         return explain(

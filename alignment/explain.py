@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -121,6 +122,8 @@ class SplitExplanation:
         Records of it that came at or below the announced watermark, so far.
     next_us
         Event time of its next record, where that is further beyond the bound than another drift; else None.
+    place
+        Where that record is, as the connector calls it; None where it does not say.
     """
 
     split_id: str
@@ -133,6 +136,12 @@ class SplitExplanation:
     silent_since_us: int | None = None
     late: int = 0
     next_us: int | None = None
+    place: str | None = None
+
+    @property
+    def next_place(self) -> str:
+        """Where its next record is."""
+        return self.place or f"position {self.position}"
 
     @property
     def counts(self) -> bool:
@@ -140,7 +149,7 @@ class SplitExplanation:
         return self.status in (SplitStatus.ACTIVE, SplitStatus.PAUSED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Explanation:
     """A source between two micro-batches.
 
@@ -181,7 +190,7 @@ class Explanation:
         """Whether the alignment group sets the limit. O(n)."""
         return any(split.waits_for is WaitsFor.GROUP for split in self.splits)
 
-    @property
+    @cached_property
     def holders(self) -> tuple[SplitExplanation, ...]:
         """The splits that hold the watermark: all that count and hold it lowest. O(n).
 
@@ -195,7 +204,7 @@ class Explanation:
         stuck = tuple(split for split in lowest if split.next_us is not None)
         return stuck or self.setters or lowest
 
-    @property
+    @cached_property
     def setters(self) -> tuple[SplitExplanation, ...]:
         """The splits that set the limit of the others: the lowest of those that do not wait at it. O(n)."""
         return _lowest([split for split in self.splits if split.counts and split.waits_for is not WaitsFor.DRIFT])
@@ -205,7 +214,7 @@ class Explanation:
         """Ids of the `holders`. O(n)."""
         return tuple(split.split_id for split in self.holders)
 
-    @property
+    @cached_property
     def cause(self) -> Cause:
         """Why the watermark is not further. O(n)."""
         if self.watermark == MAX_WATERMARK:

@@ -9,9 +9,9 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["duration_text", "moment", "named", "sentence"]
+__all__ = ["duration_text", "moment", "named", "sentence", "watermark_text"]
 
 _NAMED: Final = 3
 _SECOND_US: Final = 1_000_000
@@ -38,6 +38,17 @@ def moment(us: int, near_us: int | None = None) -> str:
     if near_us is not None and us // _DAY_US == near_us // _DAY_US:
         return clock
     return f"{day} {clock} UTC"
+
+
+def watermark_text(us: int) -> str:
+    """A watermark for a table, in UTC.
+
+    Examples
+    --------
+    >>> watermark_text(MIN_WATERMARK), watermark_text(1_767_261_733_999_999)
+    ('none', '2026-01-01 10:02:13')
+    """
+    return {MIN_WATERMARK: "none", MAX_WATERMARK: "end"}.get(us) or moment(us).removesuffix(" UTC")
 
 
 def duration_text(us: int) -> str:
@@ -124,7 +135,7 @@ def _beyond_the_limit(explanation: Explanation, split: SplitExplanation) -> str:
     until = f" before {named(setters)} {'have' if setters[1:] else 'has'} come that far or is idle" if setters else ""
     beyond = duration_text(split.next_us - explanation.bound_us)
     return (
-        f"cannot go on{until}: its next record, at position {split.position}, is of {moment(split.next_us)}, {beyond} "
+        f"cannot go on{until}: its next record, at {split.next_place}, is of {moment(split.next_us)}, {beyond} "
         f"beyond the limit, and {split.behind - 1:,} more wait behind it"
     )
 
@@ -163,7 +174,8 @@ def _future(explanation: Explanation, where: str) -> str:
 
 
 def _pinned(explanation: Explanation) -> list[str]:
-    pinned = [split for split in explanation.splits if split.next_us is not None and split not in explanation.holders]
+    held_by = set(explanation.held_by)
+    pinned = [split for split in explanation.splits if split.next_us is not None and split.split_id not in held_by]
     if not pinned:
         return []
     first = max(pinned, key=lambda split: split.next_us or 0)

@@ -1,7 +1,7 @@
 """FLIP-27 event-time sources for Spark Structured Streaming.
 
 `read_stream(spark)` is where to begin: a reader like Spark's, whose frames have the exact watermark. `from_source`
-gives such a frame over a `Source` and a `WatermarkStrategy`.
+gives such a frame over a `Source` and a `WatermarkStrategy`. `explain(query)` says why its watermark stands there.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "WatermarkOutput",
     "WatermarkStrategy",
     "__version__",
+    "explain",
     "from_source",
     "read_stream",
     "register",
@@ -38,26 +39,28 @@ if TYPE_CHECKING:
         WatermarkOutput,
         WatermarkStrategy,
     )
+    from streaming_source.monitoring.explained import explain
     from streaming_source.spark.exact_watermark import with_exact_watermark
     from streaming_source.spark.frame_reader import read_stream
     from streaming_source.spark.listener import AlignmentListener
     from streaming_source.spark.registration import from_source, register
     from streaming_source.spark.watermark_rows import required_delay
 
-_OF_SPARK = {
-    "AlignmentListener": "listener",
-    "from_source": "registration",
-    "read_stream": "frame_reader",
-    "register": "registration",
-    "required_delay": "watermark_rows",
-    "with_exact_watermark": "exact_watermark",
+_HOMES = {
+    "AlignmentListener": "spark.listener",
+    "explain": "monitoring.explained",
+    "from_source": "spark.registration",
+    "read_stream": "spark.frame_reader",
+    "register": "spark.registration",
+    "required_delay": "spark.watermark_rows",
+    "with_exact_watermark": "spark.exact_watermark",
 }
 
 
 def __getattr__(name: str) -> Any:
     # Lazily: the source model is of use without Spark, and importing PySpark takes a second.
     if name in __all__:
-        home = f"streaming_source.spark.{_OF_SPARK[name]}" if name in _OF_SPARK else "alignment"
+        home = f"streaming_source.{_HOMES[name]}" if name in _HOMES else "alignment"
         return getattr(import_module(home), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -37,6 +37,11 @@ class SourceSplit(ABC):
         """Where reading goes on, never negative, never going back."""
 
     @property
+    def place(self) -> str:
+        """Where that is, in words that lead a person there: override it where records have other names."""
+        return f"position {self.position}"
+
+    @property
     def stop(self) -> int | None:
         """Where reading ends: at the first record at or after it. None if only the source says where the end is.
 

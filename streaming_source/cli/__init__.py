@@ -1,4 +1,4 @@
-"""The command line: `streaming-source demo` and `streaming-source simulate`."""
+"""The command line: `streaming-source explain`, `report`, `simulate` and `demo`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def main() -> None:
     try:
         from streaming_source.cli.main import app
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("typer", "rich", "matplotlib"):
+        if error.name is None or error.name.partition(".")[0] not in ("typer", "rich"):
             raise
-        message = f"error: the command line needs {error.name}: pip install 'spark-watermark-alignment[demo]'"
+        message = f"error: the command line needs {error.name}: pip install 'spark-watermark-alignment[cli]'"
         print(message, file=sys.stderr)
         raise SystemExit(2) from None
     app()

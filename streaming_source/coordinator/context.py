@@ -135,6 +135,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         What the enumerator finds is sent to it, in events.
     expected
         Of splits, a position before which there are records; for the planner to take.
+    known_ends
+        The same, the last that is known of each.
     """
 
     def __init__(
@@ -164,6 +166,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.added: list[SplitT] = []
         self.engine: Engine
         self.expected: dict[str, int] = {}
+        self.known_ends: dict[str, int] = {}
 
     def take_engine(self, engine: Engine, time_limit_us: int | None, *, probes_records: bool) -> None:
         """Send events to this engine from now on. Called once, before any use.
@@ -272,7 +275,12 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     def expect_records(self, ends: Mapping[str, int]) -> None:
         """See `SplitEnumeratorContext`."""
         expected = dict(ends)
-        self._calls.on_thread(lambda: self.expected.update(expected))
+
+        def expect() -> None:
+            self.expected.update(expected)
+            self.known_ends.update(expected)
+
+        self._calls.on_thread(expect)
 
     def complete_split(self, split_id: str) -> None:
         """See `SplitEnumeratorContext`."""

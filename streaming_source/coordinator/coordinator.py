@@ -14,6 +14,7 @@ import pyarrow as pa
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked
+from alignment.explain import Explanation, SplitExplanation, WaitsFor
 from alignment.plan.model import MicroBatchPlan
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
@@ -26,7 +27,6 @@ from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import SourceError
 
 if TYPE_CHECKING:
-    from alignment.explain import Explanation
     from alignment.recording import Recorder
     from streaming_source.coordinator.group_exchange import GroupExchange, GroupMembership
 
@@ -274,13 +274,24 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if not self._started:
             return None
         explanation = self.runtime.engine.explain(self._now_us())
-        position_at = self.runtime.event_times.position_at
-        splits = tuple(
-            replace(split, position=position_at(split.split_id, split.position)) for split in explanation.splits
-        )
+        known = self.state.by_id()
+        splits = tuple(self._located(split, known.get(split.split_id)) for split in explanation.splits)
         waits = self._group is not None and explanation.waits_for_group
         member = self._group.slowest(explanation.at_us) if waits and self._group is not None else None
         return replace(explanation, splits=splits, group=member)
+
+    def _located(self, split: SplitExplanation, state: SourceSplit | None) -> SplitExplanation:
+        """In positions of the source, with all records that are said to be there, be they seen or not."""
+        position = self.runtime.event_times.position_at(split.split_id, split.position)
+        unseen = self.runtime.context.known_ends.get(split.split_id, 0) - position
+        if position == split.position and unseen <= split.behind and split.next_us is None:
+            return split
+        if unseen > split.behind:
+            if split.waits_for is WaitsFor.RECORDS:
+                split = replace(split, waits_for=WaitsFor.NOTHING, silent_since_us=None)
+            split = replace(split, behind=unseen)
+        place = state.place if split.next_us is not None and state is not None and state.position == position else None
+        return replace(split, position=position, place=place)
 
     def ranges(
         self,

@@ -122,9 +122,8 @@ def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
         kind = "is from the future" if (split.next_us or 0) > last.at_us else "lies far ahead of what the others have"
         yield Advice(
             "data",
-            f"The record at position {split.position} of split {split.split_id!r}, of {moment(split.next_us or 0)}, "
-            f"{kind}: all records behind it wait until the others have come that far. Correct or remove it at its "
-            "source.",
+            f"The record at {split.next_place} of split {split.split_id!r}, of {moment(split.next_us or 0)}, {kind}: "
+            "all records behind it wait until the others have come that far. Correct or remove it at its source.",
         )
     elif last.cause is Cause.FUTURE:
         split = max(last.splits, key=lambda split: split.watermark)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from textwrap import fill
 from typing import Any, Final, Protocol
 
 from alignment.explain import SplitExplanation
-from alignment.sentence import duration_text, moment
-from alignment.watermarks import MIN_WATERMARK
+from alignment.sentence import duration_text, moment, watermark_text
 from streaming_source.monitoring.advice import Advice, advise
 from streaming_source.monitoring.checkpoint import Checkpoint, MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
 
-__all__ = ["ExplainedQuery", "ExplainedSource", "explain", "explain_checkpoint"]
+__all__ = ["ExplainedQuery", "ExplainedSource", "aligned", "explain", "explain_checkpoint"]
 
 _COLUMNS: Final = ("split", "status", "watermark", "position", "behind", "late", "waits for", "since")
+_WIDTH: Final = 100
 _LINES: Final = 20
 """Splits that a table shows at most."""
 
@@ -45,7 +46,7 @@ class ExplainedSource:
     def __str__(self) -> str:
         """In words."""
         advice = [f"Advice ({advice.option}): {advice.text}" for advice in self.advice]
-        return "\n".join([self.report.sentence, *advice, *_table(self.report)])
+        return "\n".join([*map(_wrapped, [self.report.sentence, *advice]), *_table(self.report)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,10 @@ def _explained(history: Sequence[WatermarkReport]) -> ExplainedSource:
     return ExplainedSource(history[-1], tuple(advise(history)))
 
 
+def _wrapped(text: str) -> str:
+    return fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
 def _heading(batch: MicroBatch, age_us: int) -> str:
     state = "committed" if batch.is_committed else "not committed"
     ago = duration_text(max(age_us, 0))
@@ -148,16 +153,20 @@ def _table(report: WatermarkReport) -> list[str]:
     explanation = report.explanation
     holders = set(explanation.held_by)
     ordered = sorted(explanation.splits, key=lambda s: (s.split_id not in holders, s.watermark, s.split_id))
-    rows = [_COLUMNS, *map(_row, ordered[:_LINES])]
-    widths: list[int] = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows] if rows[1:] else []
+    lines = aligned([_COLUMNS, *map(_row, ordered[:_LINES])]) if ordered else []
     more = len(ordered) - _LINES
     return lines + ([f"... and {more} more"] if more > 0 else [])
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table, its columns one below another."""
+    widths: list[int] = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
 def _row(split: SplitExplanation) -> tuple[str, ...]:
-    watermark = "none" if split.watermark == MIN_WATERMARK else moment(split.watermark).removesuffix(" UTC")
-    since = "" if split.silent_since_us is None else moment(split.silent_since_us).removesuffix(" UTC")
+    watermark = watermark_text(split.watermark)
+    since = "" if split.silent_since_us is None else watermark_text(split.silent_since_us)
     waits_for = split.waits_for.value if split.counts else ""
     numbers = (f"{number:,}" for number in (split.position, split.behind, split.late))
     return split.split_id, split.status.name.lower(), watermark, *numbers, waits_for, since

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -127,21 +127,23 @@ class History:
     @classmethod
     def of_checkpoint(cls, path: str) -> Self:
         """Of all micro-batches that the offset log of a checkpoint still has; see `Checkpoint`."""
-        return cls()._with(Checkpoint(path).history())
+        history = cls()
+        for batch in Checkpoint(path).history():
+            history.add(batch)
+        return history
 
     @classmethod
     def of_progress(cls, progress: Iterable[Mapping[str, Any]]) -> Self:
         """Of what a query reported, such as its `recentProgress`."""
-        return cls()._with(map(MicroBatch.of_progress, progress))
-
-    def _with(self, batches: Iterable[MicroBatch]) -> Self:
-        for batch in batches:
-            self.add(batch)
-        return self
+        history = cls()
+        for reported in progress:
+            history.add_progress(reported)
+        return history
 
     def add(self, batch: MicroBatch) -> None:
         """Take the next micro-batch, or the last one once more: of one micro-batch the last word counts. O(splits)."""
-        sources, splits = [], []
+        sources: list[dict[str, Any]] = []
+        splits: list[dict[str, Any]] = []
         for place, report in enumerate(batch.sources):
             if report is not None:
                 explanation = report.explanation
@@ -162,6 +164,17 @@ class History:
             while self._rows > self._capacity and len(self._kept) > 1:
                 self._rows -= self._kept.popleft()[2].num_rows
             self._latest = batch
+
+    def add_progress(self, progress: Mapping[str, Any]) -> None:
+        """Take what a query reported: a micro-batch, or while it waits what has become of its splits since the last."""
+        batch = MicroBatch.of_progress(progress)
+        if not any(batch.sources):
+            return
+        if "addBatch" in progress["durationMs"]:
+            self.add(batch)
+        elif self._latest is not None:
+            # Spark gives this report the number of the micro-batch that comes next, if one does.
+            self.add(replace(self._latest, sources=batch.sources))
 
     def pause(self) -> None:
         """The query has ended: the time until its next run is spent in no status."""

@@ -35,8 +35,12 @@ _KEYS: Final = (
     ("0", "Show all", "All"),
 )
 _DRIFT: Final = (
-    "How far the foremost split that counts is ahead of the slowest. Where the slowest has a gap between two records, or "
-    "comes back from being idle, that may be more than maxDrift: nobody waits for records that are not there."
+    "How far the foremost split that counts is ahead of the slowest. Where the slowest has a gap between two records, "
+    "or comes back from being idle, that may be more than maxDrift: nobody waits for records that are not there."
+)
+_ABSENT: Final = (
+    '<p class="faint">A checkpoint does not say how many rows a micro-batch had, nor how many are in state: '
+    "the report of an AlignmentListener draws these too.</p>"
 )
 _COLUMNS: Final = {
     "split": "split",
@@ -124,8 +128,8 @@ def _columns(
     lines: dict[str, dict[str, Any]] = {
         split: {"id": split, "watermark": [None] * len(index), "status": ["-"] * len(index)} for split in drawn
     }
-    told = zip(ids, splits["batch"].to_pylist(), _integers(splits["watermark"]), splits["status"].to_pylist(), strict=True)
-    for split, number, watermark, status in told:
+    columns_of = (splits["batch"].to_pylist(), _integers(splits["watermark"]), splits["status"].to_pylist())
+    for split, number, watermark, status in zip(ids, *columns_of, strict=True):
         if split in lines:
             lines[split]["watermark"][index[number]] = watermark
             lines[split]["status"][index[number]] = _LETTERS.get(status, "-")
@@ -150,14 +154,18 @@ def _section(place: int, columns: dict[str, Any], explained: ExplainedSource, sp
     report = explained.report
     name = escape(report.source)
     advice = "".join(f"<li><strong>{escape(a.option)}</strong>: {escape(a.text)}</li>" for a in explained.advice)
-    more = f"{_DRAWN} of {splits:,} splits are drawn: those that held the watermark most often." if splits > _DRAWN else ""
+    drawn = f"{_DRAWN} of {splits:,} splits are drawn: those that held the watermark most often."
     buttons = "".join(
         f'<button type="button" data-key="{key}" title="{label}" aria-label="{label}">{text}</button>'
         for key, label, text in _KEYS
     )
     key = "".join(f'<span><span class="key {status}"></span>{status}</span> ' for status in _LETTERS)
     figures = [
-        _figure("times", "Event time", f"The watermark of each split after each micro-batch, in UTC. {more}"),
+        _figure(
+            "times",
+            "Event time",
+            f"The watermark of each split after each micro-batch, in UTC. {drawn if splits > _DRAWN else ''}",
+        ),
         _figure("status", "Paused and idle", key),
     ]
     if any(us is not None for us in columns["drift"]):
@@ -170,26 +178,22 @@ def _section(place: int, columns: dict[str, Any], explained: ExplainedSource, sp
     if any(rows is not None for rows in columns["state"]):
         figures.append(_figure("state", "State", "Rows in the state of all stateful operators of the query."))
     figures.append(_figure("late", "Late records", "Of the splits in work, so far."))
-    absent = "" if counts_rows else (
-        '<p class="faint">A checkpoint does not say how many rows a micro-batch had, nor how many are in state: '
-        "the report of an AlignmentListener draws these too.</p>"
-    )
     return f"""<section id="source-{place}" aria-label="{name}">
 <h2>{name}</h2>
 <p class="why">{escape(report.sentence)}</p>
 <ul class="advice">{advice}</ul>
 <div class="bar" role="toolbar" aria-label="Plots of {name}">{buttons}<output aria-live="polite"></output></div>
 {"".join(figures)}
-{absent}
+{"" if counts_rows else _ABSENT}
 <figure><figcaption><h3>Splits</h3></figcaption>{_table(explained)}</figure>
 </section>"""
 
 
 def _figure(name: str, title: str, text: str) -> str:
-    keys = "arrow keys move the cursor, + and - zoom, 0 shows all"
+    label = f"{title}: arrow keys move the cursor, + and - zoom, 0 shows all"
     return (
         f"<figure><figcaption><h3>{title}</h3><p>{text}</p></figcaption>"
-        f'<div class="plot" data-plot="{name}" tabindex="0" role="application" aria-label="{title}: {keys}"></div></figure>'
+        f'<div class="plot" data-plot="{name}" tabindex="0" role="application" aria-label="{label}"></div></figure>'
     )
 
 
@@ -202,13 +206,14 @@ def _table(explained: ExplainedSource) -> str:
     rows = "".join(_row(split, values, holds=split in holders) for split, values in splits[:_LISTED])
     more = len(splits) - _LISTED
     note = f'<p class="faint">and {more:,} more</p>' if more > 0 else ""
-    return f'<div class="wide" tabindex="0"><table class="splits"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}'
+    table = f'<table class="splits"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<div class="wide" tabindex="0">{table}</div>{note}'
 
 
 def _row(split: str, values: dict[str, Any], *, holds: bool) -> str:
     cells = {"split": split, "rowsLate": 0, **values}
     written = "".join(f"<td{_kind(column)}>{escape(str(cells.get(column, '')))}</td>" for column in _COLUMNS)
-    return f'<tr{" class=holds" if holds else ""}>{written}</tr>'
+    return f"<tr{' class=holds' if holds else ''}>{written}</tr>"
 
 
 def _kind(column: str) -> str:

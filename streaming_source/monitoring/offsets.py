@@ -14,20 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation, GroupMember, SplitExplanation, WaitsFor
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.monitoring.report import WatermarkReport, bounds_from_json, bounds_to_json
+from streaming_source.monitoring.report import KAFKA, WatermarkReport, bounds_from_json, bounds_to_json
 
-__all__ = ["facts_of", "report_of_offset"]
+__all__ = ["facts_of", "positions_of_offset", "report_of_offset"]
 
 Offset: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, int]
-
-_KAFKA: Final = "aligned_kafka"
 
 
 def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) -> dict[str, Any]:
@@ -54,7 +52,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "waitsFor": next((limit.value for limit in waiting if limit is not WaitsFor.TRANSACTION), None),
         "behind": behind if any(behind) else None,
         "holds": {i: split.holds_us for i, split in splits.items() if split.holds_us != split.watermark},
-        "next": {i: split.next_us for i, split in splits.items() if split.next_us is not None},
+        "next": {i: (split.next_us, split.place) for i, split in splits.items() if split.next_us is not None},
         "blocked": [i for i, split in splits.items() if split.waits_for is WaitsFor.TRANSACTION],
         "unreported": [i for i, split in splits.items() if split.waits_for is WaitsFor.REPORT],
         "group": None if explanation.group is None else astuple(explanation.group),
@@ -63,7 +61,12 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
     return {name: value for name, value in facts.items() if value}
 
 
-def report_of_offset(offset: Offset, at_us: int, stands_since_us: int) -> WatermarkReport:
+def positions_of_offset(offset: Offset) -> dict[str, int]:
+    """Of each split of an offset, finished ones too, the position of its next record. O(n)."""
+    return dict(offset.get("why", {}).get("places") or _places(offset))
+
+
+def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -> WatermarkReport:
     """What an offset says of its source. O(n).
 
     Parameters
@@ -80,7 +83,7 @@ def report_of_offset(offset: Offset, at_us: int, stands_since_us: int) -> Waterm
     """
     try:
         facts = offset.get("why", {})
-        places = facts.get("places") or _places(offset)
+        places = positions_of_offset(offset).items()
         behind = facts.get("behind") or [0] * len(places)
         splits = tuple(
             _split(place, entry, rows, facts)
@@ -121,16 +124,16 @@ def _split(place: Place, entry: Sequence[Any], behind: int, facts: Mapping[str, 
         position,
         behind,
         waits_for,
-        None if since_us == NO_TIMESTAMP else since_us,
+        None if since_us == NO_TIMESTAMP or behind else since_us,
         entry[3] if len(entry) > 3 else 0,
-        facts.get("next", {}).get(split_id),
+        *facts.get("next", {}).get(split_id, ()),
     )
 
 
 def _places(offset: Offset) -> list[Place]:
     """Id and position of each split, if they are where the connectors here write them."""
     source = offset["source"]
-    return [_kafka_place(*entry[0]) if source == _KAFKA else _place(entry[0]) for entry in offset["splits"]]
+    return [_kafka_place(*entry[0]) if source == KAFKA else _place(entry[0]) for entry in offset["splits"]]
 
 
 def _place(written: Any) -> Place:

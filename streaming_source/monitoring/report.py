@@ -15,7 +15,10 @@ from alignment.iso8601 import format_timestamp
 from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["WatermarkReport", "bounds_from_json", "bounds_to_json"]
+__all__ = ["KAFKA", "WatermarkReport", "bounds_from_json", "bounds_to_json"]
+
+KAFKA: Final = "aligned_kafka"
+"""Name of the source whose positions are offsets."""
 
 _END: Final = "the end"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,9 +72,16 @@ class WatermarkReport:
             "group": None if explanation.group is None else _member_to_json(explanation.group),
             "rowsLate": explanation.late,
             "rowsBehind": sum(split.behind for split in explanation.splits),
+            "metrics": self._offsets_behind() if self.source == KAFKA else None,
         }
         splits = {split.split_id: _split_to_json(split) for split in explanation.splits}
         return {**{name: value for name, value in found.items() if value is not None}, "splits": splits}
+
+    def _offsets_behind(self) -> dict[str, str]:
+        """By the names, and as text, as Spark's own Kafka source has them in `sources[].metrics`."""
+        behind = [split.behind for split in self.explanation.splits] or [0]
+        found = {"min": min(behind), "max": max(behind), "avg": sum(behind) / len(behind)}
+        return {f"{name}OffsetsBehindLatest": str(value) for name, value in found.items()}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -135,6 +145,7 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
         "silentSince": None if split.silent_since_us is None else _text(split.silent_since_us),
         "rowsLate": split.late or None,
         "nextRecord": None if split.next_us is None else _text(split.next_us),
+        "place": split.place,
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -152,6 +163,7 @@ def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanatio
         _micros(found["silentSince"]) if "silentSince" in found else None,
         found.get("rowsLate", 0),
         _micros(found["nextRecord"]) if "nextRecord" in found else None,
+        found.get("place"),
     )
 
 

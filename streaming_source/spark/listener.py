@@ -5,22 +5,28 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
+    StreamingQueryProgress,
 )
 
 from streaming_source.monitoring.checkpoint import MicroBatch
+from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
+from streaming_source.monitoring.html_report import html_report
+from streaming_source.monitoring.report import WatermarkReport
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
     from pyspark.sql.connect.streaming.query import StreamingQuery as ConnectQuery
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["AlignmentListener"]
 
@@ -63,9 +69,18 @@ class AlignmentListener(StreamingQueryListener):
         with self._lock:
             return self._histories.get(str(getattr(query, "id", query)), History(self._capacity))
 
+    def write_report(self, query: StreamingQuery | ConnectQuery, path: str | Path) -> None:
+        """Write an HTML page of the history of a query; it needs no network. As `streaming-source report`, and more.
+
+        Rows, and those in state, are on it, which a checkpoint does not have.
+        """
+        title = f"Watermarks of {query.name or query.id}"
+        page = html_report(self.history(query), explain(query), title)
+        Path(path).write_text(page, encoding="utf-8")
+
     def collect(self) -> Iterable[Metric]:
         """The state of all queries that run, as metrics; for `prometheus_client`."""
-        # Here and not above: it needs the extra.
+        # Here and not above: it needs the extra `metrics`.
         from streaming_source.monitoring.metrics import metrics_of
 
         with self._lock:
@@ -78,18 +93,14 @@ class AlignmentListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Take a micro-batch into the history of its query."""
-        progress = event.progress
-        batch = MicroBatch.of_progress(progress)
-        if not any(batch.sources):
-            return
-        query = str(progress.id)
-        with self._lock:
-            history = self._histories.setdefault(query, History(self._capacity))
-            self._names[query] = progress.name or query
-            self._running.add(query)
-            before = history.latest
-            history.add(batch)
-        _log_changes(self._names[query], before, batch)
+        self._add(event.progress)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Take in what has become of the splits meanwhile: the event does not say, the last progress does."""
+        query = None if self.spark is None else self.spark.streams.get(str(event.id))
+        progress = None if query is None else query.lastProgress
+        if progress is not None:
+            self._add(progress)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Keep the history of a query that has ended, and those of the last ones before it."""
@@ -104,6 +115,17 @@ class AlignmentListener(StreamingQueryListener):
             for known in ended[:-_ENDED]:
                 del self._histories[known], self._names[known]
 
+    def _add(self, progress: StreamingQueryProgress) -> None:
+        query = str(progress.id)
+        with self._lock:
+            history = self._histories.setdefault(query, History(self._capacity))
+            self._names[query] = progress.name or query
+            self._running.add(query)
+            before = history.latest
+            history.add_progress(progress)
+        if history.latest is not None:
+            _log_changes(self._names[query], before, history.latest)
+
 
 def _log_changes(name: str, before: MicroBatch | None, after: MicroBatch) -> None:
     for place, report in enumerate(after.sources):
@@ -112,5 +134,5 @@ def _log_changes(name: str, before: MicroBatch | None, after: MicroBatch) -> Non
             _log.info("query %s, %s: %s", name, report.source, report.sentence)
 
 
-def _reason(report: Any) -> tuple[Any, ...]:
+def _reason(report: WatermarkReport) -> tuple[Any, ...]:
     return report.explanation.cause, report.explanation.held_by

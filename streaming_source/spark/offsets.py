@@ -38,11 +38,17 @@ CheckpointT = TypeVar("CheckpointT")
 
 
 class OffsetCodec:
-    """Writes and reads the offsets of one source."""
+    """Writes and reads the offsets of one source.
+
+    Attributes
+    ----------
+    source_id
+        A digest of what is read and how it is split.
+    """
 
     def __init__(self, source: Source[Any, Any]) -> None:
         self._source = source
-        self._id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
+        self.source_id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
 
     def encode(self, state: SourceState[Any, Any], explanation: Explanation | None = None) -> Offset:
         """The state as JSON values, keys always in the same order; with the reasons for it, where there are some. O(n).
@@ -67,7 +73,7 @@ class OffsetCodec:
         offset = {
             "v": _VERSION,
             "source": self._source.name,
-            "id": self._id,
+            "id": self.source_id,
             "n": state.sequence,
             "watermark": _or_null(state.table.combined),
             "enumerator": self._checkpoint_to_json(state.checkpoint),
@@ -120,10 +126,11 @@ class OffsetCodec:
                 f"the offset has version {offset['v']!r}, this library reads up to {_VERSION}: it was written by a "
                 "newer one; upgrade spark-watermark-alignment"
             )
-        if offset["source"] != name or offset["id"] != self._id:
+        if offset["source"] != name or offset["id"] != self.source_id:
             raise OffsetError(
                 f"the offset is of another source ({offset['source']}, id {offset['id']}), not of this one "
-                f"({name}, id {self._id}): what is read, or how it is split, has changed; use a new checkpointLocation"
+                f"({name}, id {self.source_id}): what is read, or how it is split, has changed; use a new "
+                "checkpointLocation"
             )
 
     def _checkpoint_to_json(self, checkpoint: Any) -> list[Any] | None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from alignment.plan.by_index import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import arguments, boolean, choice, duration, integer, option, optional_duration, text
 from streaming_source.coordinator import ReadRules
@@ -34,6 +35,11 @@ _OWN_SPLITS: Final = "the splits of this source"
 
 def _watermark_rows(name: str, value: str) -> bool | str:
     return EMITTED if value == EMITTED else boolean(name, value)
+
+
+def _warn_after(name: str, value: str) -> int:
+    duration_us = optional_duration(1)(name, value)
+    return MAX_WATERMARK if duration_us is None else duration_us
 
 
 STRATEGY_OPTIONS: Final = OptionSet(
@@ -193,6 +199,15 @@ class FrameOptions:
     gateway_key: str | None = field(
         default=None,
         metadata=option("gatewayKey", text, "PEM file on the driver: the private key of `gatewayCertificate`."),
+    )
+    warn_after_us: int | None = field(
+        default=None,
+        metadata=option(
+            "warnAfter",
+            _warn_after,
+            "A warning says which split holds the watermark once it has for this long, and why; `none`: never.",
+            "10 times `idleTimeout`, or 10 minutes",
+        ),
     )
     event_log: str | None = field(
         default=None,

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -20,8 +20,10 @@ from streaming_source.coordinator import (
     monotonic_us,
     processing_time_us,
 )
+from streaming_source.coordinator.standstill import StandstillWarning
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.spark.logs import log_lines_of
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.partitions import AlignedInputPartition
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from streaming_source.spark.channel import PlannerChannel
 
 __all__ = ["StreamPlanning"]
+
+
+_WARN_AFTER_US: Final = 600_000_000
 
 
 class StreamPlanning:
@@ -66,6 +71,11 @@ class StreamPlanning:
             meeting=_meeting(rules, source.name),
             recorder=_recorder(options.event_log, source),
         )
+        idle_us = rules.strategy.idle_timeout_us
+        default_us = _WARN_AFTER_US if idle_us is None else 10 * idle_us
+        warn_after_us = default_us if options.warn_after_us is None else options.warn_after_us
+        self._standstill = StandstillWarning(warn_after_us, self._coordinator.explain)
+        log_lines_of(f"{source.name} {self._codec.source_id}")
         self._has_events = source.source_event_serializer is not None
         self._channel: PlannerChannel | None = None
         if rules.reports or self._has_events:
@@ -95,6 +105,7 @@ class StreamPlanning:
                 return start
             before = coordinator.state
             after = coordinator.advance(max_rows)
+            self._standstill.look(processing_time_us())
             if after is before:
                 return start
             self._recent = {before.sequence: before, after.sequence: after}

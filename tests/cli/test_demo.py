@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from streaming_source.cli.demo import picture
 from streaming_source.cli.demo.flights import load_flights, out_of_orderness_us, whole_hours, write_logs
@@ -19,6 +20,7 @@ from streaming_source.cli.demo.history import AlignedBatch, SparkBatch, SplitSta
 from streaming_source.cli.demo.picture import save_picture
 from streaming_source.cli.demo.report import Verdict
 from streaming_source.cli.demo.runs import Plan
+from streaming_source.cli.main import app
 
 SCRIPT = Path(sys.executable).parent / "streaming-source"
 
@@ -79,9 +81,9 @@ def test_logs_hold_each_flight_once_and_roll_by_rows(flights: pa.Table, tmp_path
 
 
 def test_the_state_of_every_split_is_read_from_the_offsets() -> None:
-    begun = {"splits": [], "watermark": None}
+    begun = {"source": "aligned_files", "n": 0, "splits": [], "watermark": None}
     splits = [[["AA", 9, "f", 1], 5, "active"], [["HA", 3, "f", 3], 8, "paused"], [["OO", 2, "f", 2], 9, "finished"]]
-    ended = {"splits": splits, "watermark": 5}
+    ended = {**begun, "splits": splits, "watermark": 5}
     progress = [
         {"sources": [{"startOffset": json.dumps(begun), "endOffset": json.dumps(ended), "numInputRows": 14}]},
         {"sources": [{"startOffset": json.dumps(ended), "endOffset": json.dumps(ended), "numInputRows": 0}]},
@@ -153,10 +155,32 @@ def test_the_demo_loses_nothing_where_sparks_own_stream_does(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing is left behind"
 
 
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "k8s://https://127.0.0.1:1", "locl[*]", "spark://here"])
+def test_a_master_that_is_not_there_is_named_before_spark_is_started(master: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["demo", "--master", master, "--output", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert f"error: --master {master}: " in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_demo_that_cannot_run_does_not_say_that_rows_were_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming_source.cli.demo.command.load_flights", lambda _: 1 / 0)
+    result = CliRunner().invoke(app, ["demo", "--output", str(tmp_path)])
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "error: division by zero")
+
+
+def test_the_command_line_needs_neither_spark_nor_the_demos_packages() -> None:
+    code = "import sys, streaming_source.cli.main; print({'pyspark', 'matplotlib', 'pandas'} & sys.modules.keys())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "set()\n"
+
+
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
     # A module that fails to import stands for one that is not installed.
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from streaming_source.cli import main; main()"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert run.stderr == "error: the command line needs typer: pip install 'spark-watermark-alignment[demo]'\n"
+    assert run.stderr == "error: the command line needs typer: pip install 'spark-watermark-alignment[cli]'\n"

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming_source import read_stream, required_delay
+from streaming_source import explain, read_stream, required_delay
+from streaming_source.monitoring import explain_checkpoint
 from tests.kafka.support import BOUND, SKEWS, Logs, format_options, naive_logs
 from tests.kafka.topics import MS, Topic
 from tests.spark.support import (
@@ -239,9 +240,18 @@ def test_the_offset_in_the_progress_says_where_each_partition_is(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
     topic.create(partitions=2).write_logs({p: T0 + np.arange(10) * SECOND for p in range(2)})
-    run = available_now(spark, exact(spark, topic), tmp_path / "cp")
+    run = available_now(spark, exact(spark, topic, maxOffsetsPerTrigger=5), tmp_path / "cp")
     splits = end_offset(run.progress[-1])["splits"]
     assert [entry[0][:3] for entry in splits] == [[topic.name, 0, 10], [topic.name, 1, 10]]
+    behind = [progress["sources"][0]["latestOffset"]["metrics"] for progress in run.progress]
+    least, most, mean = (f"{name}OffsetsBehindLatest" for name in ("min", "max", "avg"))
+    assert behind[-1] == {least: "0", most: "0", mean: "0.0"}
+    # Of five records at most those of two seconds fit: each has one in both partitions.
+    assert behind[0] == {least: "8", most: "8", mean: "8.0"}
+    (source,) = explain(run.query).to_json()["sources"]
+    (stored,) = explain_checkpoint(str(tmp_path / "cp")).to_json()["sources"]
+    assert {i: split["position"] for i, split in source["splits"].items()} == {f"{topic.name}-{p}": 10 for p in (0, 1)}
+    assert stored["splits"] == source["splits"]
 
 
 def test_json_values_give_the_event_time(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:

@@ -122,6 +122,8 @@ def is_allowed(module: Module, found: Import) -> bool:
     if within(module.name, "streaming_source.gateway"):
         own = ("streaming_source.api", "streaming_source.exceptions", "streaming_source.gateway")
         return within(target, "alignment", *own)
+    if within(module.name, "streaming_source.monitoring"):
+        return within(target, "alignment", "pyarrow", "streaming_source.exceptions", "streaming_source.monitoring")
     if connector := connector_of(module.name):
         own = ("alignment", "streaming_source.api", "streaming_source.exceptions", connector)
         return within(target, *own) or not within(target, *PACKAGES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streaming_source.monitoring import explain_checkpoint
 from tests.spark.support import SECOND, T0, naive_windows, write_file
 
 pytestmark = pytest.mark.spark
 
 _PROGRAM = """
-import json, sys
+import json, sys, time
 from pyspark.sql import SparkSession, functions as F
-from streaming_source import read_stream, register, with_exact_watermark
+from streaming_source import explain, read_stream, register, with_exact_watermark
 from streaming_source.exceptions import OptionError
 
 root = sys.argv[1]
@@ -27,6 +29,7 @@ spark = (
     .config("spark.ui.enabled", "false")
     .config("spark.sql.shuffle.partitions", "2")
     .config("spark.sql.session.timeZone", "UTC")
+    .config("spark.sql.streaming.noDataProgressEventInterval", "200ms")
     .getOrCreate()
 )
 register(spark)
@@ -44,19 +47,31 @@ frames = {
     "read_stream": read_stream(spark).format("aligned_files").options(**options).load(root + "/in"),
     "with_exact_watermark": with_exact_watermark(plain),
 }
-rows = {}
+rows, explained = {}, []
 for name, frame in frames.items():
     counted = frame.groupBy(F.window("ts", "1 minute"), "s").count().select(
         F.unix_micros("window.start"), F.unix_micros("window.end"), "s", "count"
     )
     query = counted.writeStream.format("memory").queryName(name).option("checkpointLocation", root + "/" + name)
-    query.trigger(availableNow=True).start().awaitTermination(120)
+    query = query.trigger(availableNow=True).start()
+    query.awaitTermination(120)
     rows[name] = sorted(map(tuple, spark.table(name).collect()))
-print(json.dumps([refused, rows]))
+    explained.append(str(explain(query)))
+unbounded = {**options, "bounded": "false", "idleTimeout": "1 hour", "maxDrift": "1 minute", "warnAfter": "1 second"}
+live = read_stream(spark).format("aligned_files").options(**unbounded).load(root + "/in")
+query = live.writeStream.format("memory").queryName("live").option("checkpointLocation", root + "/live").start()
+query.processAllAvailable()
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline and "silent" not in [s["cause"] for s in explain(query).to_json()["sources"]]:
+    time.sleep(0.2)
+time.sleep(0.5)
+explained.append(explain(query).to_json())
+query.stop()
+print(json.dumps([refused, rows, explained]))
 """
 
 
-def test_both_ways_to_the_exact_watermark_under_spark_connect(tmp_path: Path) -> None:
+def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_spark_connect(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
     logs = {"a": T0 + np.arange(200) * SECOND, "b": T0 + np.arange(200) * 5 * SECOND}
     for split, times in logs.items():
@@ -71,7 +86,7 @@ def test_both_ways_to_the_exact_watermark_under_spark_connect(tmp_path: Path) ->
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    refused, rows = json.loads(done.stdout.splitlines()[-1])
+    refused, rows, explained = json.loads(done.stdout.splitlines()[-1])
     told = [
         "this one has Filter on it",
         "this one has NADrop on it",
@@ -84,3 +99,15 @@ def test_both_ways_to_the_exact_watermark_under_spark_connect(tmp_path: Path) ->
     assert [expected in message for expected, message in zip(told, refused, strict=True)] == [True] * len(told)
     expected = [list(row) for row in naive_windows(logs)]
     assert rows == {"read_stream": expected, "with_exact_watermark": expected}
+    ended, again, live = explained
+    assert ended.splitlines()[0] == again.splitlines()[0] == "The source has ended: every window is closed."
+    (source,) = live["sources"]
+    assert (source["heldBy"], source["splits"]["b"]["waitsFor"]) == (["a"], "drift")
+    # Split `b` ends far ahead: its rows are beyond the limit, and it waits for `a`.
+    assert source["splits"]["b"]["rowsBehind"] > 0
+    stored = explain_checkpoint(str(tmp_path / "live")).to_json()["sources"][0]
+    assert (stored["heldBy"], stored["watermark"]) == (["a"], source["watermark"])
+    warned = [line for line in done.stderr.splitlines() if "the watermark has been held for" in line]
+    assert len(warned) == 1, done.stderr[-4000:]
+    assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z WARNING aligned_files [0-9a-f]{8}: ", warned[0])
+    assert "because split 'a' has delivered nothing since" in warned[0]

@@ -16,7 +16,7 @@ from streaming_source.cli.demo.history import aligned_history, spark_history
 from streaming_source.cli.demo.picture import save_picture
 from streaming_source.cli.demo.report import Verdict, print_report
 from streaming_source.cli.demo.runs import Plan, run_aligned, run_batch, run_spark
-from streaming_source.cli.demo.session import spark_session
+from streaming_source.cli.demo.session import check_master, spark_session
 
 __all__ = ["DemoSettings", "run_demo"]
 
@@ -60,6 +60,7 @@ def run_demo(settings: DemoSettings) -> bool:
     """
     # Progress goes to standard error: standard output is the report, and its last line JSON.
     console = Console(stderr=True)
+    check_master(settings.master)
     settings.output.mkdir(parents=True, exist_ok=True)
     log, picture = settings.output / "spark.log", settings.output / "watermarks.png"
     with TemporaryDirectory(prefix="streaming-source-demo-") as directory:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from alignment.watermarks import MAX_WATERMARK
+from alignment.combine import SplitStatus
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source.monitoring.offsets import positions_of_offset, report_of_offset
 
 __all__ = ["AlignedBatch", "SparkBatch", "SplitState", "aligned_history", "spark_history", "split_positions"]
 
@@ -71,7 +73,7 @@ class SparkBatch:
 
 
 def aligned_history(progress: Iterable[Mapping[str, Any]]) -> list[AlignedBatch]:
-    """From the offsets in a query's progress: they hold the state of every split (`streaming_source.spark.offsets`)."""
+    """From the offsets in a query's progress: they hold the state of every split."""
     history = []
     for batch in progress:
         source = batch["sources"][0]
@@ -79,21 +81,22 @@ def aligned_history(progress: Iterable[Mapping[str, Any]]) -> list[AlignedBatch]
         if offset is None or offset == _offset(source["startOffset"]):
             # A batch without data, in which Spark only closed windows.
             continue
+        state = report_of_offset(offset).explanation
         splits = {
-            entry[0][0]: SplitState(entry[1], entry[2] == "paused")
-            for entry in offset["splits"]
-            if entry[2] != "finished"
+            split.split_id: SplitState(
+                None if split.watermark == MIN_WATERMARK else split.watermark, split.status is SplitStatus.PAUSED
+            )
+            for split in state.splits
         }
-        ended = offset["watermark"] == MAX_WATERMARK
-        watermark_us = None if ended else offset["watermark"]
-        history.append(AlignedBatch(source["numInputRows"], watermark_us, ended, splits))
+        watermark_us = None if state.watermark in (MIN_WATERMARK, MAX_WATERMARK) else state.watermark
+        history.append(AlignedBatch(source["numInputRows"], watermark_us, state.watermark == MAX_WATERMARK, splits))
     return history
 
 
 def split_positions(batch: Mapping[str, Any] | None) -> dict[str, int]:
     """The next record of each split after a micro-batch; nothing before the first."""
     offset = _offset(batch["sources"][0]["endOffset"]) if batch is not None else None
-    return {} if offset is None else {entry[0][0]: entry[0][1] for entry in offset["splits"]}
+    return {} if offset is None else positions_of_offset(offset)
 
 
 def spark_history(progress: Iterable[Mapping[str, Any]]) -> list[SparkBatch]:

@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from streaming_source.cli.demo.flights import DemoError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["spark_session"]
+__all__ = ["check_master", "spark_session"]
+
+_ADDRESS: Final = re.compile(r"(?P<host>\[[^]]+\]|[^:,/\s]+):(?P<port>\d+)")
+_WITHOUT_ADDRESS: Final = re.compile(r"local(\[(\*|\d+)(,\d+)?\]|-cluster\[\d+,\d+,\d+\])?|yarn")
+_CONNECT_S: Final = 5.0
+
+
+def check_master(master: str) -> None:
+    """Say at once what Spark takes a minute to find out, and then ends the process for.
+
+    Raises
+    ------
+    DemoError
+        If Spark knows no such master, or nobody listens at its address.
+    """
+    kind, _, place = master.partition("://")
+    if _WITHOUT_ADDRESS.fullmatch(master.replace(" ", "")):
+        return
+    found = list(_ADDRESS.finditer(place.removeprefix("https://").removeprefix("http://")))
+    if kind not in ("spark", "k8s") or not found:
+        raise DemoError(f"--master {master}: must be local[*], local[n], spark://host:port, k8s://host:port or yarn")
+    for address in found:
+        try:
+            socket.create_connection((address["host"].strip("[]"), int(address["port"])), _CONNECT_S).close()
+            return
+        except (OSError, OverflowError) as error:
+            reason = error
+    raise DemoError(f"--master {master}: nobody can be reached there ({reason}); start the master, or use local[*]")
 
 
 @contextmanager

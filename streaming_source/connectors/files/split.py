@@ -92,6 +92,12 @@ class FileSplit(SourceSplit):
             return False
         return (info.mtime_ns or 0) // 1_000_000 != self.modified_ms or self.size not in (None, info.size)
 
+    @property
+    def place(self) -> str:
+        """`row 17 of AA/part-003.parquet`; see `SourceSplit`."""
+        row, name = (self.row or 0, f"/{self.file}") if self.file else (self.position, "")
+        return f"row {row} of {self.path}{name}"
+
     def origin(self) -> FileSplit:
         """See `SourceSplit`."""
         return FileSplit(self.split_id, modified_ms=self.modified_ms, size=self.size)

@@ -53,6 +53,11 @@ class KafkaSplit(SourceSplit):
         """Which partition it is."""
         return Partition(self.topic, self.partition)
 
+    @property
+    def place(self) -> str:
+        """`offset 17`; see `SourceSplit`."""
+        return f"offset {self.position}"
+
     def origin(self) -> KafkaSplit:
         """See `SourceSplit`."""
         return self.at(self.begin)

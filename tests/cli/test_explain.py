@@ -1,0 +1,81 @@
+"""`streaming-source explain`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+import streaming_source
+from streaming_source.cli.main import app
+from tests.monitoring.situations import Situation, records, silent_split
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Iterator[Situation]:
+    made = silent_split(tmp_path)
+    yield made
+    made.close()
+
+
+def explained(query: Situation, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["explain", str(query.folder / "checkpoint"), *arguments])
+
+
+def test_one_sentence_comes_first_and_then_the_splits(query: Situation) -> None:
+    result = explained(query)
+    heading, first, *lines = result.stdout.splitlines()
+    assert (result.exit_code, heading.partition(",")[0]) == (0, "Micro-batch 0")
+    assert first.startswith("The watermark stands at 2026-01-01 09:59:57 UTC because split 'carrier=HA' has delivered")
+    assert [line.split()[0] for line in lines[-5:]] == [f"carrier={code}" for code in ("HA", "AA", "B6", "DL", "UA")]
+
+
+def test_json_is_for_programs(query: Situation) -> None:
+    found = json.loads(explained(query, "--json").stdout)
+    assert (found["batch"], found["committed"]) == (0, True)
+    (source,) = found["sources"]
+    assert (source["watermark"], source["heldBy"]) == ("2026-01-01T09:59:57.999999Z", ["carrier=HA"])
+    assert source["bounds"] == {
+        "maxOutOfOrderness": "2 seconds",
+        "maxDrift": "10 seconds",
+        "idleTimeout": "1 minute",
+    }
+
+
+def test_the_history_has_a_line_for_each_micro_batch(query: Situation) -> None:
+    query.source.go_on("carrier=HA", *records([5]))
+    query.let_pass(1)
+    *_, first, second = [line for line in explained(query, "--history").stdout.splitlines() if line.strip()]
+    assert first.split()[:6] == ["0", "2026-01-01", "10:00:00", "2026-01-01", "09:59:57", "slowest"]
+    assert second.split()[:5] == ["1", "2026-01-01", "10:00:20", "2026-01-01", "10:00:02"]
+    batches = json.loads(explained(query, "--history", "--json").stdout)["batches"]
+    assert [batch["sources"][0]["rowsBehind"] for batch in batches] == [208, 188]
+
+
+def test_watch_says_it_again_when_it_changes(query: Situation, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[Any] = []
+
+    def sleep(_: float) -> None:
+        steps.append(None)
+        if len(steps) == 2:
+            query.source.go_on("carrier=HA", *records([5]))
+            query.let_pass(1)
+        if len(steps) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("streaming_source.cli.explain.time.sleep", sleep)
+    result = explained(query, "--history", "--json", "--watch")
+    assert result.exit_code == 0
+    assert [len(json.loads(line)["batches"]) for line in result.stdout.splitlines()] == [1, 2]
+
+
+def test_what_is_no_checkpoint_and_the_version(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["explain", str(tmp_path)])
+    assert result.exit_code == 2
+    assert f"error: {tmp_path} is no checkpoint of a streaming query" in result.stderr
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"{streaming_source.__version__}\n"

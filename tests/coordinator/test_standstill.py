@@ -1,0 +1,74 @@
+"""A watermark that is held for long is said once, with who holds it and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from alignment.combine import SplitStatus
+from alignment.explain import Bounds, Explanation, SplitExplanation, WaitsFor
+from streaming_source.coordinator.standstill import StandstillWarning
+
+SECOND = 1_000_000
+ACTIVE = SplitStatus.ACTIVE
+
+
+def split(split_id: str, watermark_s: int, waits_for: WaitsFor = WaitsFor.RECORDS) -> SplitExplanation:
+    return SplitExplanation(split_id, ACTIVE, watermark_s * SECOND, watermark_s * SECOND, 1, 0, waits_for, 0)
+
+
+class Query:
+    """Its watermark stands where its slowest split is."""
+
+    def __init__(self) -> None:
+        self.now_s = 0
+        self.since_s = 0
+        self.looks = 0
+        self.splits = [split("a", 1), split("b", 5)]
+        self.warning = StandstillWarning(60 * SECOND, self.explain)
+
+    def explain(self) -> Explanation:
+        self.looks += 1
+        lowest = min((split.watermark for split in self.splits), default=0)
+        bounds = Bounds(idle_timeout_us=None)
+        return Explanation(lowest, self.now_s * SECOND, self.since_s * SECOND, tuple(self.splits), bounds=bounds)
+
+    def let_pass(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now_s += 1
+            self.warning.look(self.now_s * SECOND)
+
+
+def test_a_split_that_holds_the_watermark_for_long_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    query = Query()
+    query.let_pass(60)
+    assert not caplog.records
+    query.let_pass(300)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("the watermark has been held for 1 min")
+    assert "because split 'a' has delivered nothing since" in record.getMessage()
+    assert query.looks < 150, "an explanation is not for every poll"
+
+
+def test_it_is_said_again_when_another_split_or_something_else_holds_it(caplog: pytest.LogCaptureFixture) -> None:
+    query = Query()
+    query.let_pass(100)
+    query.splits = [split("a", 9), split("b", 5)]
+    query.since_s = query.now_s
+    query.let_pass(50)
+    assert len(caplog.records) == 1
+    query.let_pass(50)
+    assert ["split 'a'" in r.getMessage() for r in caplog.records] == [True, False]
+    query.splits[1] = split("b", 5, WaitsFor.TRANSACTION)
+    query.let_pass(100)
+    assert "split 'b' has an open transaction" in caplog.records[-1].getMessage()
+
+
+def test_a_watermark_that_moves_or_that_nobody_holds_is_no_matter(caplog: pytest.LogCaptureFixture) -> None:
+    query = Query()
+    for _ in range(20):
+        query.let_pass(10)
+        query.since_s = query.now_s
+    query.splits = []
+    query.let_pass(200)
+    assert not caplog.records

@@ -1,0 +1,75 @@
+"""Why the watermark stands, in situations that users get into: from the running query, and from its checkpoint alone.
+
+`docs/troubleshooting.md` shows the same ones, word for word.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming_source.monitoring import ExplainedQuery
+from tests.monitoring.situations import SITUATIONS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
+
+HA, UA = "carrier=HA", "carrier=UA"
+
+EXPECTED: dict[str, tuple[str, list[str], list[str]]] = {
+    # situation: cause, held by, advice
+    "nothing wrong": ("nothing", [HA], []),
+    "silent split": ("silent", [HA], []),
+    "one split idle": ("nothing", [UA], []),
+    "all splits idle": ("allIdle", [], []),
+    "at the limit": ("slowest", [HA], []),
+    "finished": ("ended", [], []),
+    "new split with nothing": ("empty", ["carrier=YV"], []),
+    "empty partition": ("empty", ["orders-2"], ["idleTimeout"]),
+    "record from the future": ("future", [HA], ["data"]),
+    "watermark in the future": ("future", [HA], ["data"]),
+    "lost reports": ("report", [HA], ["gatewayHost"]),
+    "dead group member": ("group", [HA], []),
+    "read limit too small": ("rows", [HA, UA], ["maxRowsPerTrigger"]),
+    "delay too small": ("nothing", [HA, UA], ["maxOutOfOrderness"]),
+}
+
+
+def facts(explained: ExplainedQuery) -> dict[str, Any]:
+    """All that is said of the one source, but the moment at which it is said."""
+    (source,) = explained.to_json()["sources"]
+    return {name: value for name, value in source.items() if name not in ("at", "standsSince")}
+
+
+def without_what_is_reported_later(explained: ExplainedQuery) -> dict[str, Any]:
+    """The offset of a micro-batch is written before its readers report, and where nothing is announced none follows."""
+    return {name: value for name, value in facts(explained).items() if name != "splits"}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_cause_is_found_in_the_progress_and_in_the_checkpoint_alone(name: str, tmp_path: Path) -> None:
+    query = SITUATIONS[name](tmp_path)
+    live, stored = query.explain(), query.explain_checkpoint()
+    query.close()
+    found = facts(live)
+    assert (found["cause"], found["heldBy"], [advice["option"] for advice in found["advice"]]) == EXPECTED[name]
+    heading, _, text = str(stored).partition("\n")
+    assert re.fullmatch(r"Micro-batch \d+, planned at .* UTC \(.* ago\), committed:", heading)
+    if name == "lost reports":
+        assert without_what_is_reported_later(stored) == without_what_is_reported_later(live)
+    else:
+        assert facts(stored) == found
+        assert text == str(live)
+    assert examples()[name] == re.sub(r"process \d+", "process 4711", str(live))
+
+
+def examples() -> dict[str, str]:
+    """The page's, by situation: the block behind a comment that names it."""
+    found = re.findall(r"<!-- (.*?) -->\n```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return dict(found)
+
+
+def test_the_page_has_an_example_of_each_situation_and_no_other() -> None:
+    assert set(examples()) == set(SITUATIONS) == set(EXPECTED)
