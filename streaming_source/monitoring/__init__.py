@@ -2,7 +2,7 @@
 
 `report` is the value and its JSON, `offsets` what an offset says, `checkpoint` all micro-batches of a checkpoint,
 `explained` the last of them in words, with `advice`. `history` has them as Arrow tables, with Spark's `statistics`,
-`metrics` the last as OpenMetrics, and `html_report` draws them.
+`metrics` the last as OpenMetrics, and `html_page` draws them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from streaming_source.monitoring.checkpoint import Checkpoint, MicroBatch
     from streaming_source.monitoring.explained import ExplainedQuery, ExplainedSource, explain, explain_checkpoint
     from streaming_source.monitoring.history import History
-    from streaming_source.monitoring.html_report import html_report
+    from streaming_source.monitoring.html_page import html_report
     from streaming_source.monitoring.report import WatermarkReport
     from streaming_source.monitoring.statistics import Statistics
 
@@ -40,7 +40,7 @@ _HOMES = {
     "MicroBatch": "checkpoint",
     "Statistics": "statistics",
     "WatermarkReport": "report",
-    "html_report": "html_report",
+    "html_report": "html_page",
 }
 
 

@@ -33,9 +33,9 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
     event_time
         Its event-time column, which is found without.
     name
-        Name of the observed metrics (`observedMetrics` of the query's progress): the number of rows, of those without an
-        event time, the latest event time in microseconds since the epoch and, if the frame has metadata, the number of
-        late rows; by default a unique one.
+        Name of the observed metrics (`observedMetrics` of the query's progress): the number of rows, of those without
+        an event time, the latest event time in microseconds since the epoch and, if the frame has metadata, the number
+        of late rows; by default a unique one.
 
     Returns
     -------

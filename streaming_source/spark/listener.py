@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -20,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 from streaming_source.monitoring.checkpoint import MicroBatch
 from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
-from streaming_source.monitoring.html_report import html_report
+from streaming_source.monitoring.html_page import html_report
 from streaming_source.monitoring.report import WatermarkReport
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ class AlignmentListener(StreamingQueryListener):
         self._running: set[str] = set()
 
     def history(self, query: StreamingQuery | ConnectQuery | str) -> History:
-        """The history of a query, or of the one with this id; an empty one of a query that has reported nothing."""
+        """The history of a query, or of the one with this id; it grows while the query runs."""
         with self._lock:
-            return self._histories.get(str(getattr(query, "id", query)), History(self._capacity))
+            return self._history(str(getattr(query, "id", query)))
 
     def write_report(self, query: StreamingQuery | ConnectQuery, path: str | Path) -> None:
         """Write an HTML page of the history of a query; it needs no network. As `streaming-source report`, and more.
@@ -97,7 +98,9 @@ class AlignmentListener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Take in what has become of the splits meanwhile: the event does not say, the last progress does."""
-        query = None if self.spark is None else self.spark.streams.get(str(event.id))
+        # Spark Connect alone gives a listener its session.
+        session = self.spark or SparkSession.getActiveSession()
+        query = None if session is None else session.streams.get(str(event.id))
         progress = None if query is None else query.lastProgress
         if progress is not None:
             self._add(progress)
@@ -113,12 +116,16 @@ class AlignmentListener(StreamingQueryListener):
             self._histories[query] = history
             ended = [known for known in self._histories if known not in self._running]
             for known in ended[:-_ENDED]:
-                del self._histories[known], self._names[known]
+                del self._histories[known]
+                self._names.pop(known, None)
+
+    def _history(self, query: str) -> History:
+        return self._histories.setdefault(query, History(self._capacity))
 
     def _add(self, progress: StreamingQueryProgress) -> None:
         query = str(progress.id)
         with self._lock:
-            history = self._histories.setdefault(query, History(self._capacity))
+            history = self._history(query)
             self._names[query] = progress.name or query
             self._running.add(query)
             before = history.latest
