@@ -87,9 +87,7 @@ def test_the_page_has_the_numbers_of_explain_and_no_error(browser: Any, tmp_path
     assert said == []
 
 
-def test_mouse_and_keys_show_the_values_of_a_micro_batch_and_zoom(
-    browser: Any, tmp_path: Path, said: list[str]
-) -> None:
+def test_mouse_and_keys_show_a_micro_batch_and_zoom(browser: Any, tmp_path: Path, said: list[str]) -> None:
     query, page = one_split_idle(tmp_path), tmp_path / "report.html"
     try:
         command(query, "report", "-o", str(page))
