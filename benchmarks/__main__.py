@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks import channel, fetching, files, gateway, kafka, many_files, planning
+from benchmarks import channel, fetching, files, gateway, kafka, many_files, monitoring, planning
 
 
 def main() -> None:
@@ -24,6 +24,7 @@ def main() -> None:
             kafka.run(Path(folder))
         channel.run(Path(folder), quick=quick)
         files.run(Path(folder), quick=quick)
+        monitoring.run(Path(folder), quick=quick)
 
 
 if __name__ == "__main__":
