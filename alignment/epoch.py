@@ -1,6 +1,6 @@
 """Arrow columns of every type that can hold a time, as epoch microseconds.
 
-Timestamps of any unit (without a zone: UTC), dates, ISO-8601 text, and numbers counted from the epoch in a
+Timestamps of any unit, dates, ISO-8601 text, and numbers counted from the epoch in a
 stated unit. All conversions go downwards (towards minus infinity) where the column is finer than a
 microsecond, so that the order of two times is never turned round. What has no place in int64 microseconds is
 invalid, not wrapped.
@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 
 from alignment.exceptions import InvalidArgumentError
 from alignment.iso8601 import parse_iso8601
+from alignment.zones import UTC as _UTC
+from alignment.zones import in_utc, is_in_order
 
 __all__ = [
     "EPOCH_UNITS",
@@ -88,7 +90,7 @@ def is_order_preserving(data_type: pa.DataType, unit: str | None) -> bool:
     )
 
 
-def to_microseconds(array: pa.Array, unit: str | None) -> _Micros:
+def to_microseconds(array: pa.Array, unit: str | None, zone: str = _UTC) -> _Micros:
     """Convert a column that :func:`check_time_type` let pass.
 
     Parameters
@@ -97,6 +99,8 @@ def to_microseconds(array: pa.Array, unit: str | None) -> _Micros:
         Length n; may be dictionary-encoded.
     unit : {"s", "ms", "us", "ns"} or None
         What one step of a number means; without effect on types that say it themselves.
+    zone : str
+        Of timestamps, dates and texts without one, as :func:`alignment.zones.time_zone` names it.
 
     Returns
     -------
@@ -107,19 +111,22 @@ def to_microseconds(array: pa.Array, unit: str | None) -> _Micros:
     """
     data_type = array.type
     if pa.types.is_dictionary(data_type):
-        return _from_dictionary(array, unit)
+        return _from_dictionary(array, unit, zone)
     if pa.types.is_null(data_type):
         return np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
     if _is_text(data_type):
-        return parse_iso8601(array)
+        return parse_iso8601(array, zone)
     valid = array.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_timestamp(data_type):
-        return integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, data_type.unit)
+        micros, valid = integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, data_type.unit)
+        return micros if data_type.tz is not None else in_utc(micros, zone), valid
     if pa.types.is_date32(data_type):
         days = _to_numpy(array.cast(pa.int32())).astype(np.int64)
-        return _scale(days, valid, _US_PER_DAY)
+        micros, valid = _scale(days, valid, _US_PER_DAY)
+        return in_utc(micros, zone), valid
     if pa.types.is_date64(data_type):
-        return integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, "ms")
+        micros, valid = integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, "ms")
+        return in_utc(micros, zone), valid
     if pa.types.is_floating(data_type):
         return _from_seconds(_to_numpy(array).astype(np.float64), valid)
     if unit is None:
@@ -155,15 +162,21 @@ def integers_to_microseconds(
     return _scale(wide, valid, _US_PER_UNIT[unit])
 
 
-def scalar_to_microseconds(data_type: pa.DataType, value: object, unit: str | None) -> int | None:
-    """Convert one value of a column, as column statistics spell it; None where that cannot be done."""
+def scalar_to_microseconds(data_type: pa.DataType, value: object, unit: str | None, zone: str = _UTC) -> int | None:
+    """Convert one bound of a column, as its statistics spell it; None where that cannot be done, or says nothing."""
+    data_type = _plain(data_type)
+    if zone != _UTC and (pa.types.is_date(data_type) or (pa.types.is_timestamp(data_type) and data_type.tz is None)):
+        local_us = scalar_to_microseconds(data_type, value, unit)
+        if local_us is None or not is_in_order(local_us, zone):
+            return None
+        return int(in_utc(np.array([local_us]), zone)[0])
     if isinstance(value, datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         return int((aware - _EPOCH) // _MICROSECOND)
     if isinstance(value, date):
         return (value.toordinal() - _EPOCH.toordinal()) * _US_PER_DAY
     try:
-        array = pa.array([value], type=_plain(data_type))
+        array = pa.array([value], type=data_type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
     values, valid = to_microseconds(array, unit)
@@ -180,9 +193,9 @@ def _is_text(data_type: pa.DataType) -> bool:
     )
 
 
-def _from_dictionary(array: pa.DictionaryArray, unit: str | None) -> _Micros:
+def _from_dictionary(array: pa.DictionaryArray, unit: str | None, zone: str) -> _Micros:
     # Each distinct value is converted once, whatever its number of rows: text is dear to read.
-    values, valid = to_microseconds(array.dictionary, unit)
+    values, valid = to_microseconds(array.dictionary, unit, zone)
     if len(values) == 0:
         return np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
     indices = _to_numpy(array.indices)

@@ -7,6 +7,10 @@ processes.
 
 from __future__ import annotations
 
+import re
+import textwrap
+from typing import Final
+
 __all__ = [
     "AlignmentError",
     "DuplicateSplitError",
@@ -17,8 +21,32 @@ __all__ = [
 ]
 
 
+WIDTH: Final = 110
+"""Of a line of a message, in characters: with a traceback's indentation or the name of its class it fits a screen."""
+
+
 class AlignmentError(Exception):
-    """Base of everything that the package ``alignment`` raises on purpose."""
+    """Base of everything that the package ``alignment`` raises on purpose.
+
+    A message that is too long for one line is broken, where it can be between sentences: what is to be done stands at
+    the end of a message, and so on the last line that a user sees.
+    """
+
+    def __str__(self) -> str:
+        # Not that of the built-in exception that a class derives from as well: KeyError, say, quotes and escapes.
+        text = Exception.__str__(self)
+        return text if len(text) <= WIDTH else "\n".join(map(_folded, text.splitlines()))
+
+
+def _folded(text: str) -> str:
+    lines = [""]
+    for sentence in re.split(r"(?<=[.;:]) ", text):
+        longer = f"{lines[-1]} {sentence}".lstrip()
+        if len(longer) > WIDTH >= len(sentence):
+            lines.append(sentence)
+        else:
+            lines[-1:] = textwrap.wrap(longer, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 class InvalidArgumentError(AlignmentError, ValueError):
@@ -30,11 +58,7 @@ class InvalidTimestampError(AlignmentError, ValueError):
 
 
 class _UnknownKeyError(AlignmentError, KeyError):
-    """A key that is not there, with a readable text."""
-
-    def __str__(self) -> str:
-        # KeyError shows the repr of its argument, which turns a sentence into a quoted and escaped one.
-        return Exception.__str__(self)
+    """A key that is not there."""
 
 
 class UnknownSplitError(_UnknownKeyError):

@@ -214,12 +214,17 @@ class Explanation:
         """Ids of the `holders`. O(n)."""
         return tuple(split.split_id for split in self.holders)
 
+    @property
+    def is_in_the_future(self) -> bool:
+        """Whether the watermark is later than the clock, by more than clocks differ."""
+        return self.at_us + _FUTURE_US < self.watermark < MAX_WATERMARK
+
     @cached_property
     def cause(self) -> Cause:
         """Why the watermark is not further. O(n)."""
         if self.watermark == MAX_WATERMARK:
             return Cause.ENDED
-        if self.watermark > self.at_us + _FUTURE_US:
+        if self.is_in_the_future:
             return Cause.FUTURE
         holders = self.holders
         if not holders:

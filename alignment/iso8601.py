@@ -1,8 +1,8 @@
 """ISO-8601 text to epoch microseconds, a whole Arrow array at a time.
 
 Accepted is the extended format: a date, then optionally ``T`` or a space and a time to the hour, minute,
-second or any fraction of it, then optionally a zone (``Z``, ``+01``, ``+0130``, ``+01:30``). Without a zone
-the time is UTC. Fractions finer than a microsecond are cut off, which for a fraction is the floor.
+second or any fraction of it, then optionally a zone (``Z``, ``+01``, ``+0130``, ``+01:30``). Without one the
+time is in the reader's zone. Fractions finer than a microsecond are cut off, which for a fraction is the floor.
 Surrounding spaces are ignored. Anything else, and any date that does not exist, is unreadable: marked as
 such, never an exception, since one broken line of text must not decide over the batch it came with.
 """
@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from alignment.zones import UTC, in_utc
+
 __all__ = ["epoch_micros", "format_timestamp", "parse_iso8601"]
 
 _GRAMMAR = (
@@ -27,13 +29,15 @@ _TOO_FINE = r"(\.\d{6})\d+"
 _ENDS_WITH_ZONE = re.compile(r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$")
 
 
-def parse_iso8601(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def parse_iso8601(texts: pa.Array, zone: str = UTC) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Read an array of ISO-8601 texts.
 
     Parameters
     ----------
     texts : pa.Array
         Of type string, large_string or string_view; length n.
+    zone : str
+        Of texts without one, as :func:`alignment.zones.time_zone` names it.
 
     Returns
     -------
@@ -51,11 +55,11 @@ def parse_iso8601(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
         texts = texts.cast(pa.string())
     if texts.null_count == len(texts):
         return np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.bool_)
-    parsed = _parse_uniform(texts)
-    return parsed if parsed is not None else _parse_any(texts)
+    parsed = _parse_uniform(texts, zone)
+    return parsed if parsed is not None else _parse_any(texts, zone)
 
 
-def _parse_uniform(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]] | None:
+def _parse_uniform(texts: pa.Array, local: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]] | None:
     """Arrow's own parser, which refuses the whole array for one text that it cannot read."""
     first = texts.drop_null()[0].as_py() if texts.null_count else texts[0].as_py()
     if re.search(_TOO_FINE, first):
@@ -65,10 +69,11 @@ def _parse_uniform(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[
         epoch_us = texts.cast(pa.timestamp("us", zone)).cast(pa.int64())
     except pa.ArrowInvalid:
         return None
-    return _to_numpy(epoch_us), epoch_us.is_valid().to_numpy(zero_copy_only=False)
+    micros = _to_numpy(epoch_us)
+    return micros if zone else in_utc(micros, local), epoch_us.is_valid().to_numpy(zero_copy_only=False)
 
 
-def _parse_any(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _parse_any(texts: pa.Array, local: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     parts = pc.extract_regex(texts, _GRAMMAR)
 
     def text(name: str) -> pa.Array:
@@ -89,7 +94,12 @@ def _parse_any(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.b
 
     zone_s = np.where(west, -1, 1) * (zone_hour * 3600 + zone_minute * 60)
     epoch_us, exists = epoch_micros(year, month, day, hour, minute, second, fraction_us - zone_s * 1_000_000)
-    return epoch_us, valid & exists & (zone_hour <= 23) & (zone_minute <= 59)
+    valid &= exists & (zone_hour <= 23) & (zone_minute <= 59)
+    if local != UTC:
+        # A zone is where the text goes on behind a date and a time: Z, or an offset.
+        is_local = valid & ~_matches(texts, r"(?:[Zz]|[Tt ].*[+-]\d{2}(?::?\d{2})?)\s*$")
+        epoch_us[is_local] = in_utc(epoch_us[is_local], local)
+    return epoch_us, valid
 
 
 def epoch_micros(
@@ -124,6 +134,11 @@ def epoch_micros(
     valid &= (hour <= 23) & (minute <= 59) & (second <= 59)
     epoch_s = (first_day + day - 1) * 86_400 + hour * 3600 + minute * 60 + second
     return epoch_s * 1_000_000 + more_us, valid
+
+
+def _matches(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
+    found = pc.match_substring_regex(texts, pattern).fill_null(False)
+    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _to_numpy(array: pa.Array) -> npt.NDArray[np.int64]:

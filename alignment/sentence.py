@@ -101,7 +101,7 @@ def _main(explanation: Explanation) -> str:
         return f"{where}: all {n} splits are idle." if n > 1 else f"{where}: its only split is idle."
     if cause is Cause.HORIZON and not explanation.holders:
         return f"{where} because splits that are not read yet begin there."
-    if cause is Cause.FUTURE and explanation.watermark > explanation.at_us:
+    if explanation.is_in_the_future:
         return _future(explanation, where)
     first = explanation.holders[0]
     if cause is Cause.NOTHING:
@@ -144,12 +144,13 @@ def _member(explanation: Explanation) -> str:
     member = explanation.group
     if member is None:
         return "another source of its alignment group"
-    heard, until, stands = (
-        moment(us, explanation.at_us) for us in (member.reported_us, member.until_us, member.watermark)
-    )
+    heard, until = (moment(us, explanation.at_us) for us in (member.reported_us, member.until_us))
+    stands = "has no watermark"
+    if member.watermark > MIN_WATERMARK:
+        stands = f"stands at {moment(member.watermark, explanation.at_us)}"
     return (
-        f"source {member.source!r} (process {member.pid}) of its alignment group {member.group!r}, which stands at "
-        f"{stands} and was last heard of at {heard}; without another word it is taken for dead at {until}"
+        f"source {member.source!r} (process {member.pid}) of its alignment group {member.group!r}, which {stands} and "
+        f"was last heard of at {heard}; without another word it is taken for dead at {until}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -149,15 +149,28 @@ class WatermarkStrategy:
     def with_timestamp_assigner(
         self,
         assigner: TimestampAssigner | str | Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any],
+        unit: Literal["s", "ms", "us", "ns"] | None = None,
     ) -> WatermarkStrategy:
         """Take event times from an assigner, a column (dotted path), or a function over a batch.
+
+        Parameters
+        ----------
+        assigner : TimestampAssigner or str or callable
+            Where event times come from.
+        unit : {"s", "ms", "us", "ns"}, optional
+            What one step of a column of numbers means.
 
         Raises
         ------
         InvalidArgumentError
-            If it is none of these.
+            If it is none of these, or `unit` is given without the name of a column.
+
+        Examples
+        --------
+        >>> WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts", unit="us").timestamp_assigner
+        FieldTimestampAssigner(column='ts', unit='us')
         """
-        return replace(self, timestamp_assigner=as_timestamp_assigner(assigner))
+        return replace(self, timestamp_assigner=as_timestamp_assigner(assigner, unit))
 
     def with_idleness(self, timeout: timedelta | str) -> WatermarkStrategy:
         """Let a split that has had nothing to read for `timeout` hold nothing back.

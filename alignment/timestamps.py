@@ -26,6 +26,7 @@ from alignment.epoch import (
     to_microseconds,
 )
 from alignment.exceptions import InvalidArgumentError
+from alignment.zones import UTC, time_zone
 
 __all__ = [
     "NO_TIMESTAMP",
@@ -191,21 +192,27 @@ class FieldTimestampAssigner(TimestampAssigner):
         Name, or dotted path into structs. A column whose own name has a dot goes before a path.
     unit : {"s", "ms", "us", "ns"}, optional
         What one step of a number means. Required for whole numbers; floats are read as seconds only.
+    zone : str, optional
+        Of timestamps, dates and texts that say none: `Europe/Berlin`, `+02:00`. Absent: the session's in Spark, else
+        UTC.
 
     Notes
     -----
     Null, NaN, unreadable text and times beyond int64 microseconds are invalid. Times finer than a microsecond
-    are rounded down. A timestamp or text without a zone is UTC.
+    are rounded down.
     """
 
     column: str
     unit: str | None = None
+    zone: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.column, str) or not self.column:
             raise InvalidArgumentError(f"column = {self.column!r} must be the name of a column")
         if self.unit is not None and self.unit not in EPOCH_UNITS:
             raise InvalidArgumentError(f"unit = {self.unit!r} must be one of {', '.join(EPOCH_UNITS)}")
+        if self.zone is not None:
+            object.__setattr__(self, "zone", time_zone(self.zone))
 
     def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
         """Read the column; `source_timestamps` are not looked at.
@@ -217,7 +224,7 @@ class FieldTimestampAssigner(TimestampAssigner):
         """
         array = raw_field(batch, self.column)
         check_time_type(array.type, self.unit, self.column)
-        return EventTimes.of(*to_microseconds(array, self.unit))
+        return EventTimes.of(*to_microseconds(array, self.unit, self.zone or UTC))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -233,7 +240,7 @@ class FieldTimestampAssigner(TimestampAssigner):
         """Convert a statistic as the column's values are; None for text and floats, which sort otherwise."""
         if not is_order_preserving(data_type, self.unit):
             return None
-        return scalar_to_microseconds(data_type, value, self.unit)
+        return scalar_to_microseconds(data_type, value, self.unit, self.zone or UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,18 +301,21 @@ class CallableTimestampAssigner(TimestampAssigner):
 
 def as_timestamp_assigner(
     assigner: TimestampAssigner | str | Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any],
+    unit: str | None = None,
 ) -> TimestampAssigner:
-    """Accept an assigner, the name of a column, or a function over a batch.
+    """Accept an assigner, the name of a column (and the unit of its numbers), or a function over a batch.
 
     Raises
     ------
     InvalidArgumentError
         If it is none of these.
     """
+    if isinstance(assigner, str):
+        return FieldTimestampAssigner(assigner, unit)
+    if unit is not None:
+        raise InvalidArgumentError(f"unit = {unit!r} is that of a column of numbers: give its name as well, or no unit")
     if isinstance(assigner, TimestampAssigner):
         return assigner
-    if isinstance(assigner, str):
-        return FieldTimestampAssigner(assigner)
     if callable(assigner) and not isinstance(assigner, type):
         return CallableTimestampAssigner(assigner)
     raise InvalidArgumentError(

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 import streaming_source
 from benchmarks.on_spark import compare, drain, session
 from benchmarks.report import in_turn, table
-from streaming_source.connectors.kafka.config import ClientConfig
+from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.artifacts import BROKER, SPARK_CONNECTOR, ArtifactsMissingError
 from tests.kafka.broker import KafkaBroker

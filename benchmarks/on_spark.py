@@ -19,7 +19,6 @@ def session(*jars: Path) -> Any:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    import streaming_source
 
     spark = (
         SparkSession.builder.master("local[*]")
@@ -32,7 +31,6 @@ def session(*jars: Path) -> Any:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    streaming_source.register(spark)
     return spark
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from streaming_source.api import OptionSet
 from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.kafka.options import KAFKA_OPTIONS
+from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS
 
 PAGE = Path(__file__).with_name("options.md")

@@ -2,10 +2,12 @@
 
 `read_stream(spark)` is where to begin: a reader like Spark's, whose frames have the exact watermark. `from_source`
 gives such a frame over a `Source` and a `WatermarkStrategy`. `explain(query)` says why its watermark stands there.
+All that a program needs is here; who writes a connector finds the rest in `streaming_source.api`.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,12 @@ __all__ = [
     "MIN_WATERMARK",
     "NO_TIMESTAMP",
     "AlignmentListener",
+    "CallableTimestampAssigner",
+    "DataGeneratorSource",
+    "EventTimes",
+    "FieldTimestampAssigner",
+    "FileSource",
+    "KafkaSource",
     "TimestampAssigner",
     "WatermarkGenerator",
     "WatermarkOutput",
@@ -23,6 +31,7 @@ __all__ = [
     "__version__",
     "explain",
     "from_source",
+    "late_records",
     "read_stream",
     "register",
     "required_delay",
@@ -30,38 +39,58 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from alignment import (
-        MAX_WATERMARK,
-        MIN_WATERMARK,
+    from alignment.strategy import WatermarkStrategy
+    from alignment.timestamps import (
         NO_TIMESTAMP,
+        CallableTimestampAssigner,
+        EventTimes,
+        FieldTimestampAssigner,
         TimestampAssigner,
-        WatermarkGenerator,
-        WatermarkOutput,
-        WatermarkStrategy,
     )
+    from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
+    from streaming_source.connectors import DataGeneratorSource, FileSource, KafkaSource
     from streaming_source.monitoring.explained import explain
     from streaming_source.spark.exact_watermark import with_exact_watermark
     from streaming_source.spark.frame_reader import read_stream
+    from streaming_source.spark.from_source import from_source
+    from streaming_source.spark.late_records import late_records
     from streaming_source.spark.listener import AlignmentListener
-    from streaming_source.spark.registration import from_source, register
+    from streaming_source.spark.registration import register
     from streaming_source.spark.watermark_rows import required_delay
 
 _HOMES = {
-    "AlignmentListener": "spark.listener",
-    "explain": "monitoring.explained",
-    "from_source": "spark.registration",
-    "read_stream": "spark.frame_reader",
-    "register": "spark.registration",
-    "required_delay": "spark.watermark_rows",
-    "with_exact_watermark": "spark.exact_watermark",
+    "alignment.strategy": ["WatermarkStrategy"],
+    "alignment.timestamps": [
+        *("NO_TIMESTAMP", "CallableTimestampAssigner", "EventTimes", "FieldTimestampAssigner", "TimestampAssigner"),
+    ],
+    "alignment.watermarks": ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput"],
+    "streaming_source.connectors": ["DataGeneratorSource", "FileSource", "KafkaSource"],
+    "streaming_source.monitoring.explained": ["explain"],
+    "streaming_source.spark.exact_watermark": ["with_exact_watermark"],
+    "streaming_source.spark.frame_reader": ["read_stream"],
+    "streaming_source.spark.from_source": ["from_source"],
+    "streaming_source.spark.late_records": ["late_records"],
+    "streaming_source.spark.listener": ["AlignmentListener"],
+    "streaming_source.spark.registration": ["register"],
+    "streaming_source.spark.watermark_rows": ["required_delay"],
 }
 
 
 def __getattr__(name: str) -> Any:
     # Lazily: the source model is of use without Spark, and importing PySpark takes a second.
-    if name in __all__:
-        home = f"streaming_source.{_HOMES[name]}" if name in _HOMES else "alignment"
-        return getattr(import_module(home), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            try:
+                return getattr(import_module(home), name)
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] != "alignment":
+                    raise
+                raise ModuleNotFoundError(
+                    f"no {error.name}: the 'alignment' in {getattr(sys.modules.get('alignment'), '__file__', None)} is "
+                    "not that of spark-watermark-alignment.\nRename your own module of that name, or uninstall the "
+                    "project 'alignment', and install spark-watermark-alignment again",
+                    name=error.name,
+                ) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -32,9 +32,6 @@ class OptionError(SourceError, ValueError):
 class PathNotFoundError(SourceError, FileNotFoundError):
     """There is nothing at a path to read."""
 
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
-
 
 class SchemaError(SourceError, ValueError):
     """Columns are missing, clash, or have types that do not fit."""

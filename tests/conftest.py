@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,9 @@ settings.load_profile("quick")
 
 # Short runs: the second compiler takes more than it gives back, in Spark, Kafka and all that tests start of them.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# As where it is installed: Spark's workers find the formats also in a checkout that is on their path.
+_FORMATS = Path(__file__).parents[1] / "streaming_source" / "spark" / "formats"
+os.environ["PYTHONPATH"] = os.pathsep.join([str(_FORMATS), *filter(None, [os.environ.get("PYTHONPATH")])])
 # Each query starts a planner process, which would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -108,6 +112,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
     )
     for file, number in sorted(skipped.items()):
         terminalreporter.write_line(f"  {file}: {number} skipped")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _messages_in_one_line() -> Iterator[None]:
+    """So `match` need not know where a message is broken; `tests/spark/test_misuse.py` sees what users see."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("alignment.exceptions.WIDTH", 10_000)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

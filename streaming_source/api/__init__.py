@@ -20,6 +20,7 @@ from streaming_source.api.output import (
     SplitState,
 )
 from streaming_source.api.reader import InputStatus, ReaderMetrics, SourceReader, SourceReaderContext
+from streaming_source.api.retry import RetryPolicy
 from streaming_source.api.serializer import JsonSerializer, SimpleVersionedSerializer
 from streaming_source.api.source import Boundedness, Fetching, Source
 from streaming_source.api.split import RecordSplit, SourceSplit
@@ -58,6 +59,7 @@ __all__ = [
     "RecordSplit",
     "RecordsBySplits",
     "RecordsWithSplitIds",
+    "RetryPolicy",
     "SimpleVersionedSerializer",
     "Source",
     "SourceEvent",

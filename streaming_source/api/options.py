@@ -13,6 +13,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import Any
 
 from alignment.durations import parse_duration_us
@@ -78,10 +79,14 @@ class OptionSet:
     ----------
     options
         All of them, no name twice.
+    foreign
+        Names that other systems have and users bring along (`cloudFiles.*` for all that begin so) -> what to do
+        instead. A name that is an option counts as that.
     """
 
-    def __init__(self, options: Iterable[Option]) -> None:
+    def __init__(self, options: Iterable[Option], foreign: Mapping[str, str] | None = None) -> None:
         self._options = {option.name.lower(): option for option in options}
+        self._foreign = {name.lower(): advice for name, advice in (foreign or {}).items()}
         self._prefixes = tuple(name[:-1] for name in self._options if name.endswith(".*"))
 
     @classmethod
@@ -99,7 +104,7 @@ class OptionSet:
         return iter(self._options.values())
 
     def __or__(self, other: OptionSet) -> OptionSet:
-        return OptionSet([*self, *other])
+        return OptionSet([*self, *other], {**self._foreign, **other._foreign})
 
     def parse(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Parsed values by documented name, defaults filled in.
@@ -125,7 +130,7 @@ class OptionSet:
             before, other = seen.setdefault(target, (option.name, value))
             if other != value:
                 raise OptionError(
-                    f"option {option.name} is given twice, as {other!r} and as {value!r}"
+                    f"option {option.name} is given twice, as {other!r} and as {value!r}: give it once"
                     if before == option.name
                     else f"options {before} = {other!r} and {option.name} = {value!r} are the same: give one of them"
                 )
@@ -133,9 +138,14 @@ class OptionSet:
         return values
 
     def _unknown(self, name: str) -> str:
-        nearest = difflib.get_close_matches(name.lower(), self._options, n=1, cutoff=0.5)
-        hint = f"; did you mean {self._options[nearest[0]].name}?" if nearest else "."
-        return f"unknown option {name!r}{hint} Known options: {', '.join(sorted(option.name for option in self))}"
+        for foreign, advice in self._foreign.items():
+            if fnmatchcase(name.lower(), foreign):
+                return f"option {name} is not one of this source: {advice}"
+        nearest = difflib.get_close_matches(name.lower(), self._options, n=1, cutoff=0.6)
+        if nearest:
+            return f"unknown option {name!r}; did you mean {self._options[nearest[0]].name}?"
+        known = ", ".join(sorted(option.name for option in self))
+        return f"unknown option {name!r}. Known options: {known}. Take one of these, or leave it out"
 
 
 def option(name: str, parse: Parser, doc: str, default_text: str = "") -> dict[str, Option]:
@@ -194,7 +204,18 @@ def option_names(kind: type[Any]) -> dict[str, str]:
 
 
 def arguments(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parsed values of `OptionSet.of(kind)` as keywords of the dataclass."""
+    """Parsed values of `OptionSet.of(kind)` as keywords of the dataclass.
+
+    Raises
+    ------
+    OptionError
+        If one is not given whose field has no default.
+    """
+    for field in fields(kind):
+        has_default = (field.default, field.default_factory) != (MISSING, MISSING)
+        if "option" in field.metadata and not has_default and values[field.metadata["option"].name] is None:
+            declared = field.metadata["option"]
+            raise OptionError(f"option {declared.name} is missing: {declared.doc} Give it with .option()")
     return {field: values[name] for field, name in option_names(kind).items()}
 
 

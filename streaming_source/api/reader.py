@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from streaming_source.api.clients import KEPT_CLIENTS, KeptClients
 from streaming_source.api.events import SourceEvent
@@ -17,6 +17,7 @@ from streaming_source.exceptions import UnsupportedOperationError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from streaming_source.api.enumerator import SplitEnumerator
     from streaming_source.api.output import ReaderOutput
 
 __all__ = ["InputStatus", "ReaderMetrics", "SourceReader", "SourceReaderContext"]
@@ -80,6 +81,8 @@ class SourceReaderContext:
         Where a `SplitReader` takes clients that are expensive to make, and keeps them for the next micro-batch.
     metrics
         Counted by the reader.
+    enumerator
+        The one of the planner that reads ahead with this reader, which may ask it what it knows; None on an executor.
     """
 
     schema: pa.Schema
@@ -90,6 +93,7 @@ class SourceReaderContext:
     send_source_event_to_coordinator: Callable[[SourceEvent], None] = _no_events
     clients: KeptClients = field(default=KEPT_CLIENTS, compare=False)
     metrics: ReaderMetrics = field(default_factory=ReaderMetrics, compare=False)
+    enumerator: SplitEnumerator[Any, Any] | None = field(default=None, compare=False)
 
 
 class SourceReader(ABC, Generic[SplitT]):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from streaming_source.api.options import OptionSet, arguments
 from streaming_source.api.output import BlockEmitter, RecordEmitter, RecordEvaluator
 from streaming_source.api.split import SourceSplit
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
@@ -87,7 +89,26 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What kind of source this is: `aligned_files`, say. Written into offsets."""
+        """What kind of source this is: `aligned_files`, say. Written into offsets.
+
+        In a class that is registered as a format it is that format's name, and a plain attribute: `name = "sqlite"`.
+        """
+
+    @classmethod
+    def options(cls) -> OptionSet:
+        """What a format of this source takes beside the options of every format: by default those on its fields."""
+        return OptionSet.of(cls) if is_dataclass(cls) else OptionSet([])
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any]) -> Source[SplitT, CheckpointT]:
+        """The source of parsed values of `options`.
+
+        Raises
+        ------
+        OptionError
+            If a required one is missing, or they contradict each other.
+        """
+        return cls(**arguments(cls, values)) if is_dataclass(cls) else cls()
 
     @property
     @abstractmethod
@@ -101,6 +122,15 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     def for_batch(self) -> Source[SplitT, CheckpointT]:
         """The source that `spark.read` reads: all that there is now, and no trace is left; by default this one."""
+        return self
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether a record can be read again after its micro-batch is committed; not where this source cleans up."""
+        return True
+
+    def in_zone(self, zone: str) -> Source[SplitT, CheckpointT]:
+        """The source with times that are written without a zone in this one; by default it reads none of these."""
         return self
 
     @abstractmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -157,3 +159,36 @@ def simulate_source(
         raise typer.Exit(2) from None
     if not run_simulation(source, Faults(lost=lost), seed):
         raise typer.Exit(1)
+
+
+@app.command("take-over")
+def take_over_checkpoint(
+    checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of the old query, which has stopped.")],
+    new_checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of the new one: nothing is there yet.")],
+    subscribe: Annotated[str | None, typer.Option(help="As the option of the new query.")] = None,
+    subscribe_pattern: Annotated[str | None, typer.Option(help="As the option of the new query.")] = None,
+    assign: Annotated[str | None, typer.Option(help="As the option of the new query.")] = None,
+    source: Annotated[int, typer.Option(min=0, help="Which of the query's sources, as in its progress.")] = 0,
+) -> None:
+    """Copy the checkpoint of a query over Spark's own Kafka source so that one over aligned_kafka goes on from it.
+
+    Nothing is read, and the old checkpoint stays as it is. The last line of standard output is JSON.
+    """
+    # Here and not above: the other commands need no Kafka.
+    from streaming_source.cli.take_over import take_over
+
+    try:
+        taken = take_over(
+            checkpoint,
+            new_checkpoint,
+            subscribe=subscribe,
+            subscribe_pattern=subscribe_pattern,
+            assign=assign,
+            source=source,
+        )
+    except SourceError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    again = ", which Spark's source had planned and not committed" if taken.is_read_again else ""
+    typer.echo(f"{taken.partitions} partitions; the query goes on with micro-batch {taken.next_batch}{again}")
+    typer.echo(json.dumps(asdict(taken)))

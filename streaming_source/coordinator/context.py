@@ -28,6 +28,7 @@ from streaming_source.api import (
     ReaderInfo,
     SourceEvent,
     SourceSplit,
+    SplitEnumerator,
     SplitEnumeratorContext,
     SplitsAssignment,
 )
@@ -133,6 +134,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         Splits assigned since they were last taken.
     engine
         What the enumerator finds is sent to it, in events.
+    enumerator
+        Itself, once it is made: for readers in the planner.
     expected
         Of splits, a position before which there are records; for the planner to take.
     known_ends
@@ -165,6 +168,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.tracker: AssignmentTracker[SplitT] = AssignmentTracker()
         self.added: list[SplitT] = []
         self.engine: Engine
+        self.enumerator: SplitEnumerator[SplitT, Any] | None = None
         self.expected: dict[str, int] = {}
         self.known_ends: dict[str, int] = {}
 

@@ -390,7 +390,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
         checkpoint = self.host.snapshot(sequence)
-        self.state = SourceState(sequence, splits, table, late_so_far, engine.silent_since_us(plan), checkpoint)
+        routed = self.state.routed + (int(plan.late.sum()) if self._rules.routes_late else 0)
+        self.state = SourceState(sequence, splits, table, late_so_far, engine.silent_since_us(plan), checkpoint, routed)
         self._announce_again = False
         runtime.event_times.finish_splits(engine.commit(plan))
 

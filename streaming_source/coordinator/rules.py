@@ -30,6 +30,10 @@ class ReadRules:
         The watermark is announced by rows, so that Spark's own watermark follows it.
     group
         Name of the alignment group that other sources of the application may be in; None if this source is alone.
+    counts_late
+        The number of late records of each split must be exact, since they are taken out of the frame.
+    routes_late
+        They are, and a query of their own reads them.
     reports
         Event times of a source without an index are learnt from what its readers report, not by reading ahead.
     read_ahead_rows
@@ -42,10 +46,17 @@ class ReadRules:
     time_limit_us: int | None = None
     announces: bool = False
     group: str | None = None
+    counts_late: bool = False
+    routes_late: bool = False
     reports: bool = False
     read_ahead_rows: int = 4_000_000
 
     @property
     def supports_opaque_blocks(self) -> bool:
-        """Whether watermarks follow from a bound and one event time of each cut."""
-        return self.planning.out_of_orderness_us is not None and not self.planning.perfect and not self.reports
+        """Whether watermarks follow from a bound and one event time of each cut; late records are not counted then."""
+        return (
+            self.planning.out_of_orderness_us is not None
+            and not self.planning.perfect
+            and not self.reports
+            and not self.counts_late
+        )

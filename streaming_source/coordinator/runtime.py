@@ -110,6 +110,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             enumerator = source.create_enumerator(context)
         else:
             enumerator = source.restore_enumerator(context, checkpoint)
+        context.enumerator = enumerator
         event_times = _event_times_of(source, enumerator, context, calls, workers, now_us, rules)
         engine = _engine_of(event_times, rules, recorder)
         context.take_engine(engine, rules.time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
@@ -236,7 +237,7 @@ def _engine_of(event_times: EventTimeProvider[Any], rules: ReadRules, recorder: 
 
     def valid_times(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         times = event_times.event_times(split_id, start, stop)
-        return times if limit_us is None else np.where(times < limit_us, times, NO_TIMESTAMP)
+        return times if limit_us is None else np.where((times >= 0) & (times < limit_us), times, NO_TIMESTAMP)
 
     load: EventTimeLoader = valid_times
     locate = event_times.locate

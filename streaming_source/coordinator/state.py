@@ -37,6 +37,9 @@ class SourceState(Generic[SplitT, CheckpointT]):
         something, or that is not known. It decides alone when a split is idle after a restart.
     checkpoint
         What the enumerator remembers beside; None before it has started.
+    routed
+        Late records that were routed so far, of all splits that ever were: taken out of the frame, and left to the
+        query that reads `late_records`.
     """
 
     sequence: int
@@ -45,6 +48,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
     late: npt.NDArray[np.int64]
     silent_since_us: npt.NDArray[np.int64]
     checkpoint: CheckpointT | None
+    routed: int = 0
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:

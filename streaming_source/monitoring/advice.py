@@ -125,7 +125,7 @@ def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
             f"The record at {split.next_place} of split {split.split_id!r}, of {moment(split.next_us or 0)}, {kind}: "
             "all records behind it wait until the others have come that far. Correct or remove it at its source.",
         )
-    elif last.cause is Cause.FUTURE:
+    elif last.is_in_the_future:
         split = max(last.splits, key=lambda split: split.watermark)
         between = f"before position {split.position}"
         for before, after in pairwise(_of_split(reports, split.split_id)):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from pyarrow import fs
-
-from streaming_source.exceptions import CheckpointError
+from streaming_source.exceptions import CheckpointError, DataLossError
+from streaming_source.monitoring.offset_log import OffsetLog
 from streaming_source.monitoring.offsets import report_of_offset
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.monitoring.statistics import Statistics, epoch_us
@@ -65,7 +63,7 @@ class Checkpoint:
     Parameters
     ----------
     path
-        The query's `checkpointLocation`: a local path, or a URI of a file system that Arrow knows (`s3://`, `hdfs://`).
+        The query's `checkpointLocation`; see `OffsetLog`.
 
     Raises
     ------
@@ -74,70 +72,38 @@ class Checkpoint:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
-        if "://" in path or path.startswith("file:"):
-            self._files, root = fs.FileSystem.from_uri(path)
-        else:
-            self._files, root = fs.LocalFileSystem(), path
-        self._root = root.rstrip("/")
-        if self._files.get_file_info(f"{self._root}/offsets").type is not fs.FileType.Directory:
+        self._log = OffsetLog(path)
+        if not self._log.is_there:
             raise CheckpointError(
                 f"{path} is no checkpoint of a streaming query: it has no directory `offsets`; give the "
                 "checkpointLocation of the query"
             )
 
     def history(self) -> list[MicroBatch]:
-        """All micro-batches that the offset log still has, oldest first: Spark keeps the last hundred. O(size)."""
-        committed = set(self._numbers("commits"))
+        """All micro-batches that the offset log still has, oldest first: Spark keeps the last hundred. O(size).
+
+        Raises
+        ------
+        OffsetError
+            If the log is damaged, or of another version than Spark 4 writes.
+        """
+        return list(self._batches())
+
+    def _batches(self) -> Iterator[MicroBatch]:
+        committed = self._log.committed()
+        # Of each source its watermark, and since when it stands there.
         since: dict[int, tuple[int | None, int]] = {}
-        batches = []
-        for number in self._numbers("offsets"):
-            lines = self._read(f"offsets/{number}")
-            if lines is None:
+        for number in self._log.batches():
+            try:
+                at_us, watermark_us, offsets = self._log.read(number)
+            except DataLossError:
+                # A query that runs removes its oldest ones.
                 continue
-            metadata, offsets = _parsed(lines, f"{self.path}/offsets/{number}")
-            at_us = int(metadata["batchTimestampMs"]) * 1000
             reports = tuple(_report(place, offset, at_us, since) for place, offset in enumerate(offsets))
-            watermark_us = int(metadata.get("batchWatermarkMs", 0)) * 1000
-            batches.append(MicroBatch(number, at_us, watermark_us, number in committed, reports))
-        return batches
-
-    def latest(self) -> MicroBatch | None:
-        """The last micro-batch that was planned; None if none was. As `history`, since when the watermark stands."""
-        history = self.history()
-        return history[-1] if history else None
-
-    # ---- inside --------------------------------------------------------------------------------------------------
-
-    def _numbers(self, folder: str) -> list[int]:
-        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
-        return sorted(int(file.base_name) for file in self._files.get_file_info(selector) if file.base_name.isdigit())
-
-    def _read(self, name: str) -> list[str] | None:
-        try:
-            with self._files.open_input_stream(f"{self._root}/{name}") as file:
-                return bytes(file.read()).decode().splitlines()
-        except FileNotFoundError:
-            # A running query removes its oldest ones.
-            return None
-
-
-def _parsed(lines: Sequence[str], name: str) -> tuple[dict[str, Any], list[Any]]:
-    version, metadata, *written = lines if len(lines) > 1 else ("", "")
-    if version not in ("v1", "v2"):
-        raise CheckpointError(f"{name} begins with {version!r}: only offset logs of the versions v1 and v2 are known")
-    if version == "v2":
-        # Each with the name of its source before it.
-        written = [line.partition(":")[2] for line in written]
-    try:
-        # A source without data yet is a dash, and other sources may write anything.
-        return json.loads(metadata), [json.loads(line) if line.startswith("{") else None for line in written]
-    except ValueError as error:
-        raise CheckpointError(f"{name} is damaged: {error}") from error
+            yield MicroBatch(number, at_us, watermark_us, number in committed, reports)
 
 
 def _report(place: int, offset: Any, at_us: int, since: dict[int, tuple[int | None, int]]) -> WatermarkReport | None:
-    """Of the source at a place of the query; `since` remembers where its watermark stood, and since when."""
     if not (isinstance(offset, dict) and {"v", "source", "id", "n", "splits"} <= offset.keys()):
         return None
     if place not in since or since[place][0] != offset["watermark"]:

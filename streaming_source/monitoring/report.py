@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
+
+import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration, parse_duration_us
@@ -21,8 +22,6 @@ KAFKA: Final = "aligned_kafka"
 """Name of the source whose positions are offsets."""
 
 _END: Final = "the end"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _BOUNDS: Final = {
     "maxOutOfOrderness": "out_of_orderness_us",
     "maxDrift": "max_drift_us",
@@ -206,4 +205,5 @@ def _micros(text: str | None, default: int | None = None) -> int:
     if text == _END:
         return MAX_WATERMARK
     assert text is not None
-    return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
+    # Event times may be in years that Python's own type does not have.
+    return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64))

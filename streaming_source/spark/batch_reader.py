@@ -8,9 +8,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from alignment.exceptions import AlignmentError
 from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, assign_ranges, monotonic_us
 from streaming_source.spark.partitions import AlignedInputPartition
+from streaming_source.spark.plain_errors import bare, plainly
 from streaming_source.spark.rows import RowShaper
 
 __all__ = ["AlignedBatchReader"]
@@ -40,6 +42,7 @@ class AlignedBatchReader(DataSourceReader):
         self._shaper = shaper
         self._readers = readers
 
+    @plainly
     def partitions(self) -> Sequence[InputPartition]:
         """What each task reads."""
         coordinator = SourceCoordinator(self._source, self._rules, self._schema, monotonic_us, readers=self._readers)
@@ -49,10 +52,9 @@ class AlignedBatchReader(DataSourceReader):
             ranges = coordinator.everything(self._shaper.options.min_rows_per_reader)
         finally:
             coordinator.close()
+        shares = assign_ranges(ranges, self._readers, self._shaper.options.max_rows_per_reader)
         # At least one: Spark takes an empty list for one partition of its own.
-        return [
-            AlignedInputPartition(tuple(s), before.table.combined) for s in assign_ranges(ranges, self._readers) or [[]]
-        ]
+        return [AlignedInputPartition(tuple(splits), before.table.combined) for splits in shares or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one partition, as Arrow batches."""
@@ -60,4 +62,7 @@ class AlignedBatchReader(DataSourceReader):
         from streaming_source.spark.task import read_splits
 
         assert isinstance(partition, AlignedInputPartition)
-        yield from read_splits(self._source, self._schema, self._shaper, partition)
+        try:
+            yield from read_splits(self._source, self._schema, self._shaper, partition)
+        except AlignmentError as error:
+            raise bare(error) from None

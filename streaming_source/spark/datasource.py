@@ -6,17 +6,19 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
-from alignment.columns import exact_path, top_level_column
+from alignment.columns import exact_path, raw_field, top_level_column
 from alignment.plan.by_index import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
+from alignment.zones import UTC, time_zone
+from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
@@ -28,6 +30,7 @@ from streaming_source.spark.options import (
     read_rules,
     strategy_of,
 )
+from streaming_source.spark.plain_errors import plainly
 from streaming_source.spark.rows import RowShaper
 from streaming_source.spark.schema import (
     METADATA_COLUMNS,
@@ -37,95 +40,107 @@ from streaming_source.spark.schema import (
     frame_schema,
 )
 from streaming_source.spark.stream_reader import AlignedStreamReader
+from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
     from streaming_source.spark.batch_reader import AlignedBatchReader
+    from streaming_source.spark.late_reader import LateStreamReader
 
-__all__ = ["FORMATS", "AlignedDataSource"]
+__all__ = ["FORMATS", "AlignedDataSource", "in_zone", "make_data_source", "pickled", "source_class"]
 
-FORMATS: Final = {
-    "aligned_datagen": ("streaming_source.connectors.datagen", "DataGeneratorSource"),
-    "aligned_kafka": ("streaming_source.connectors.kafka", "KafkaSource"),
-    "aligned_files": ("streaming_source.connectors.files", "FileSource"),
+FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
+    "aligned_datagen": "DataGeneratorSource",
+    "aligned_files": "FileSource",
+    "aligned_kafka": "KafkaSource",
 }
-"""Format name -> module and class of its source; imported when the format is used."""
+"""Format name -> class of its source, or its name in `streaming_source.connectors`. `register` adds the user's own."""
+
+
+def source_class(format_name: str) -> type[Source[Any, Any]]:
+    """Of one of `FORMATS`; imported when the format is used."""
+    kind = FORMATS[format_name]
+    return getattr(connectors, kind) if isinstance(kind, str) else kind
 
 
 class AlignedDataSource:
     """One source, as one query reads it.
 
-    Not a `pyspark.sql.datasource.DataSource` itself: that one is made in `registration` and does nothing but find this.
+    Not a `pyspark.sql.datasource.DataSource` itself: that is made by `format_class`, and does nothing but find this.
 
     Parameters
     ----------
     source, strategy, options
         What to read, when its records happened, and what becomes of them.
+    zone_is_known
+        Whether they know the zone of times that say none.
     """
 
-    def __init__(self, source: Source[Any, Any], strategy: WatermarkStrategy, options: FrameOptions) -> None:
+    def __init__(
+        self,
+        source: Source[Any, Any],
+        strategy: WatermarkStrategy,
+        options: FrameOptions,
+        *,
+        zone_is_known: bool = True,
+    ) -> None:
         if isinstance(strategy.timestamp_assigner, RecordTimestampAssigner) and not source.has_source_timestamps:
             raise OptionError(
                 f"{source.name} has no source record timestamps: name the column of the event time with option "
                 "eventTimeColumn, or give the strategy a timestamp assigner"
             )
+        if options.late == "route" and not source.keeps_records:
+            raise OptionError(
+                "option late = 'route' leaves late records where they are, to be read by another query: not with an "
+                "option that removes what was read (cleanSource)"
+            )
+        if options.late_of is not None and options.late != "route":
+            raise OptionError(
+                f"late_records: the frame has option late = {options.late!r}, so that its query leaves no late records "
+                "to others; give it late = route"
+            )
         self._source = source
         self._strategy = strategy
         self._options = options
+        self._zone_is_known = zone_is_known
         self._data: pa.Schema | None = None
 
     @classmethod
-    def of_format(cls, name: str, options: Mapping[str, str], driver_host: str = "127.0.0.1") -> AlignedDataSource:
-        """From what a user gave to `readStream.format(name)`.
-
-        Parameters
-        ----------
-        name
-            Of the format.
-        options
-            As they were given.
-        driver_host
-            Under which address executors find the driver.
+    def of_format(cls, name: str, options: Mapping[str, str], zone: str | None = UTC) -> AlignedDataSource:
+        """From what a user gave to `readStream.format(name)`; `zone` is that of times that say none, None if unknown.
 
         Raises
         ------
         OptionError
             If an option is unknown or wrong.
         """
-        module, source_class = FORMATS[name]
-        kind = getattr(import_module(module), source_class)
-        values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
-        frame = frame_options(values).with_gateway_host(driver_host)
-        return cls(kind.from_options(values), strategy_of(values), frame)
+        return cls.of_class(source_class(name), "127.0.0.1", options, zone)
 
     @classmethod
-    def of_pickle(cls, content: bytes, *, emits: bool) -> AlignedDataSource:
-        """From what a user gave to `from_source`, pickled.
+    def of_class(
+        cls, kind: type[Source[Any, Any]], driver_host: str, options: Mapping[str, str], zone: str | None = None
+    ) -> AlignedDataSource:
+        """The same of a source's class; `driver_host` is under which address executors find the driver."""
+        values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
+        frame = frame_options(values).with_gateway_host(driver_host)
+        source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"] or zone
+        if zone is not None:
+            source, strategy = in_zone(source, strategy, zone)
+        return cls(source, strategy, frame, zone_is_known=zone is not None)
 
-        Parameters
-        ----------
-        content
-            Source, strategy and options.
-        emits
-            Whether `from_source` itself loads the frame, so that watermark rows are taken out again.
+    @classmethod
+    def of_source(
+        cls, source: Source[Any, Any], strategy: WatermarkStrategy, frame: FrameOptions, options: Mapping[str, str]
+    ) -> AlignedDataSource:
+        """From what a user gave to `from_source`.
 
-        Raises
-        ------
-        ModuleNotFoundError
-            If it needs a module that is not to be had here.
+        `options` say whether that loads the frame, and takes watermark rows out, and whose late records are wanted.
         """
-        try:
-            source, strategy, options = cloudpickle.loads(content)
-        except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            raise ModuleNotFoundError(
-                f"the source given to from_source needs the module {error.name!r}, which Spark's workers "
-                f"({sys.executable}) cannot import: install it for them; or put it on their PYTHONPATH before the "
-                "session starts (addPyFile does not reach Spark's planner process); or send it with the query by "
-                f"pyspark.cloudpickle.register_pickle_by_value({package})",
-                name=error.name,
-            ) from None
-        return cls(source, strategy, replace(options, watermark_rows=emits, is_half_exact=not emits))
+        said = FRAME_OPTIONS.parse(options)
+        emits = said["watermarkRows"] == EMITTED
+        late = {"late_of": said["lateRecordsOf"], "late_from": said["lateRecordsFrom"]}
+        return cls(source, strategy, replace(frame, watermark_rows=emits, is_half_exact=not emits, **late))
 
+    @plainly
     def schema(self) -> StructType:
         """Columns of the frame."""
         data = self._data_schema()
@@ -133,7 +148,22 @@ class AlignedDataSource:
         # On no rows: what the assigner says of columns and types, it says now and not in the first micro-batch.
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in data], schema=data)
         strategy.timestamp_assigner.extract(no_rows, None)
+        self._check_zone(strategy, no_rows)
         return frame_schema(data, self._source_column(strategy), self._options)
+
+    def _check_zone(self, strategy: WatermarkStrategy, no_rows: pa.RecordBatch) -> None:
+        """Refuse to guess the zone of the session: Spark tells it nobody but the user's own program."""
+        if self._zone_is_known:
+            return
+        read = [field.type for field in no_rows.schema if self._source.in_zone(UTC) is not self._source]
+        assigner = strategy.timestamp_assigner
+        made = [raw_field(no_rows, assigner.column).type] if isinstance(assigner, FieldTimestampAssigner) else []
+        if any(map(pa.types.is_timestamp, read)) or any(map(_may_say_no_zone, made)):
+            raise OptionError(
+                "option timeZone is missing: there are times that may say no zone, and readStream.format does not know "
+                "that of the session.\nAdd .option('timeZone', 'UTC'), or the zone that they are in; or load with "
+                "read_stream(spark), which takes that of the session"
+            )
 
     def event_time_in(self, frame: StructType) -> str:
         """Name of the event-time column of a frame, also where it has none because the user's schema left it out.
@@ -159,8 +189,9 @@ class AlignedDataSource:
         """On out-of-orderness, in microseconds; None where it is not known."""
         return self._strategy.out_of_orderness_us
 
-    def stream_reader(self, schema: StructType) -> AlignedStreamReader:
-        """For `spark.readStream`.
+    @plainly
+    def stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
+        """For `spark.readStream`: the records, or those of them that another query has routed as late.
 
         Raises
         ------
@@ -176,8 +207,15 @@ class AlignedDataSource:
         bounded = self._source.boundedness is Boundedness.BOUNDED
         strategy, needed, shaper = self._for_frame(schema, self._options)
         rules = read_rules(strategy, self._options, bounded=bounded)
+        if self._options.late_of is not None:
+            # Here and not above: few queries read late records.
+            from streaming_source.spark.late_reader import LateStreamReader
+
+            late_of, late_from = self._options.late_of, self._options.late_from
+            return LateStreamReader(self._source, rules, needed, shaper, late_of, late_from)
         return AlignedStreamReader(self._source, rules, needed, shaper, self._readers)
 
+    @plainly
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:
         """For `spark.read`: generators are off, and with them all that builds on watermarks."""
         # Here and not above: a stream has no use for it.
@@ -234,6 +272,52 @@ class AlignedDataSource:
         return self._strategy.with_timestamp_assigner(
             RecordTimestampAssigner() if is_of_records else replace(assigner, column=column)
         )
+
+
+def pickled(make: partial[AlignedDataSource]) -> bytes:
+    """`content` for `make_data_source`: what makes a data source of options."""
+    content: bytes = cloudpickle.dumps(make)  # type: ignore[no-untyped-call]
+    return content
+
+
+@plainly
+def make_data_source(format_name: str, content: bytes | None, options: Mapping[str, str]) -> AlignedDataSource:
+    """What a class of `format_class` finds.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If it needs a module that is not to be had here.
+    """
+    if content is None:
+        return AlignedDataSource.of_format(format_name, options, zone=None)
+    try:
+        make: partial[AlignedDataSource] = cloudpickle.loads(content)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        raise ModuleNotFoundError(
+            f"the source of {format_name} needs the module {error.name!r}, which Spark's workers\n"
+            f"({sys.executable}) cannot import: install it for them;\nor put it on their PYTHONPATH before the "
+            "session starts (addPyFile does not reach Spark's planner process);\nor send it with the query by "
+            f"pyspark.cloudpickle.register_pickle_by_value({package})",
+            name=error.name,
+        ) from None
+    return make(options)
+
+
+def in_zone(
+    source: Source[Any, Any], strategy: WatermarkStrategy, zone: str
+) -> tuple[Source[Any, Any], WatermarkStrategy]:
+    """Source and strategy, where they say no zone themselves, with times without one in this."""
+    assigner = strategy.timestamp_assigner
+    if isinstance(assigner, FieldTimestampAssigner) and assigner.zone is None:
+        strategy = strategy.with_timestamp_assigner(replace(assigner, zone=zone))
+    return source.in_zone(time_zone(zone)), strategy
+
+
+def _may_say_no_zone(kind: pa.DataType) -> bool:
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return is_text or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
 
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:

@@ -13,6 +13,8 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from streaming_source.exceptions import SchemaError
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.loaded import loaded_from
+from streaming_source.spark.plain_errors import as_our_own
+from streaming_source.spark.registration import driver_host
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
 
 if TYPE_CHECKING:
@@ -72,21 +74,23 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
     if loaded.source_name is not None:
         reader = reader.name(loaded.source_name)
     options = {option: value for option, value in loaded.options.items() if option.lower() != "watermarkrows"}
-    return exact_frame(reader.options(**options, watermarkRows=EMITTED).load(), column, source.bound_us, name)
+    if "gatewayhost" not in {option.lower() for option in options}:
+        options["gatewayHost"] = driver_host(df.sparkSession)
+    with as_our_own():
+        frame = reader.options(**options, watermarkRows=EMITTED).load()
+    return exact_frame(frame, source, name)
 
 
-def exact_frame(df: DataFrame, column: str, bound_us: int | None, name: str | None) -> DataFrame:
+def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> DataFrame:
     """Let the watermark rows of a frame set Spark's watermark, and take them out.
 
     Parameters
     ----------
     df
         A frame with watermark rows.
-    column
-        Of the event time.
-    bound_us
-        On out-of-orderness: what operators find that look for the delay of a watermark, such as
-        `dropDuplicatesWithinWatermark`. None, where it is not known, is 0.
+    source
+        What it was loaded from. Operators that look for the delay of a watermark, such as
+        `dropDuplicatesWithinWatermark`, find its bound on out-of-orderness; 0 where it is not known.
     name
         Of the observed metrics; None for a unique one.
 
@@ -97,6 +101,7 @@ def exact_frame(df: DataFrame, column: str, bound_us: int | None, name: str | No
     """
     from pyspark.sql import functions as F
 
+    column = source.event_time_in(df.schema)
     names = {name: f"`{name.replace('`', '``')}`" for name in df.columns}
     time = F.col(names[column])
     metrics = [
@@ -112,7 +117,7 @@ def exact_frame(df: DataFrame, column: str, bound_us: int | None, name: str | No
         .observe(name or f"aligned_{uuid4().hex[:8]}", *metrics)
     )
     # The watermark operator has its delay for itself; whoever else wants to know one reads it here, in milliseconds.
-    delay = {_DELAY_KEY: -(-(bound_us or 0) // 1000)}
+    delay = {_DELAY_KEY: -(-(source.bound_us or 0) // 1000)}
     return observed.select(
         *(F.col(quoted).alias(name, metadata=delay) if name == column else quoted for name, quoted in names.items())
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.datasource import FORMATS
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource, source_class
 from streaming_source.spark.exact_watermark import with_exact_watermark
-from streaming_source.spark.registration import checked_name, register_once
+from streaming_source.spark.plain_errors import as_our_own
+from streaming_source.spark.registration import check_session, checked_name, make_known, session_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,12 +19,17 @@ __all__ = ["ExactStreamReader", "read_stream"]
 
 
 def read_stream(spark: SparkSession) -> ExactStreamReader:
-    """A reader like `spark.readStream`, of our formats, whose frames have the exact watermark.
+    """A reader like `spark.readStream`, of our formats and registered ones, whose frames have the exact watermark.
 
     Parameters
     ----------
     spark
-        The session; our formats are made known to it.
+        The session.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
 
     Examples
     --------
@@ -36,7 +41,7 @@ def read_stream(spark: SparkSession) -> ExactStreamReader:
     ...     .load("/data/logs")
     ... )  # doctest: +SKIP
     """
-    register_once(spark)
+    check_session(spark, "read_stream(spark)")
     return ExactStreamReader(spark)
 
 
@@ -46,7 +51,7 @@ class ExactStreamReader:
     Parameters
     ----------
     spark
-        A session that knows our formats.
+        The session.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -56,7 +61,7 @@ class ExactStreamReader:
         self._name: str | None = None
 
     def format(self, source: str) -> ExactStreamReader:
-        """What to read: `aligned_files`, `aligned_kafka` or `aligned_datagen`.
+        """What to read: `aligned_files`, `aligned_kafka`, `aligned_datagen`, or a format of your own (`register`).
 
         Raises
         ------
@@ -66,7 +71,7 @@ class ExactStreamReader:
         if source.lower() not in FORMATS:
             raise OptionError(
                 f"format {source!r}: read_stream reads {', '.join(sorted(FORMATS))}; other formats are read by "
-                "spark.readStream, or from a Source of your own by from_source"
+                "spark.readStream; a Source of your own needs register(spark, MySource) first, or from_source"
             )
         self._format = source.lower()
         return self
@@ -131,14 +136,20 @@ class ExactStreamReader:
         """
         if self._format is None:
             raise OptionError(f"read_stream needs a format: one of {', '.join(sorted(FORMATS))}")
-        module, source_class = FORMATS[self._format]
-        known = {option.name for option in getattr(import_module(module), source_class).options()}
+        known = {option.name for option in source_class(self._format).options()}
         if "dataSchema" not in known and any(name.lower() == "dataschema" for name in self._options):
             raise OptionError(
                 f"schema: the columns of {self._format} are known, so it has no option dataSchema; leave the schema "
                 "out, and select columns afterwards"
             )
-        frame = self._spark.readStream.format(self._format).options(**self._options).load(path)
+        # Here already: what is wrong with an option is raised by the user's own call.
+        # The zone is that of the session now, which the data source cannot know.
+        zone = {} if "timezone" in map(str.lower, self._options) else {"timeZone": session_zone(self._spark)}
+        options = {**zone, **self._options}
+        AlignedDataSource.of_format(self._format, options if path is None else {**options, "path": path})
+        make_known(self._spark, self._format)
+        with as_our_own():
+            frame = self._spark.readStream.format(self._format).options(**options).load(path)
         return with_exact_watermark(frame, name=self._name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS
@@ -13,7 +13,14 @@ from streaming_source.spark.watermark_rows import DELAY
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Loaded", "loaded_from"]
+__all__ = ["SOURCE_FORMAT", "Loaded", "loaded_from"]
+
+SOURCE_FORMAT: Final = "aligned_source_"
+"""How the names of the formats begin that `from_source` makes."""
+
+_EXACT: Final = "the exact watermark"
+_EXACT_FRAME: Final = ["Project", "CollectMetrics", "Filter", _EXACT]
+"""What `exact_frame` puts on a frame, from above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,83 +30,93 @@ class Loaded:
     Attributes
     ----------
     format_name
-        One of `FORMATS`.
+        One of `FORMATS`, or one that `from_source` made.
     options
         As they were given, `path` among them.
     source_name
         Given by `readStream.name`, or None.
+    is_exact
+        The frame has the exact watermark on it.
     """
 
     format_name: str
     options: Mapping[str, str]
     source_name: str | None = None
+    is_exact: bool = False
 
 
-def loaded_from(df: DataFrame) -> Loaded:
+def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_exact: bool = False) -> Loaded:
     """What a streaming frame was loaded from; on the way it must have met no operation at all.
 
     An operation in between may drop watermark rows, or the column that carries their times. Which ones do not is
     Spark's to know, and changes: so none may be there.
 
+    Parameters
+    ----------
+    df
+        The frame.
+    caller
+        Whom an error names.
+    may_be_exact
+        The exact watermark may be on it, and nothing else.
+
     Raises
     ------
     OptionError
-        If it is not a streaming frame of one of `FORMATS`, as loaded.
+        If it is not a streaming frame of one of our formats, as loaded.
     """
     if not df.isStreaming:
-        raise OptionError("with_exact_watermark needs a streaming frame: batch reads have no watermark")
-    return _from_classic_plan(df) if hasattr(df, "_jdf") else _from_connect_plan(df)
+        raise OptionError(f"{caller} needs a streaming frame: batch reads have no watermark")
+    loaded, met = _from_classic_plan(df) if hasattr(df, "_jdf") else _from_connect_plan(df)
+    is_exact = may_be_exact and met == _EXACT_FRAME
+    if not is_exact:
+        _refuse(met, caller, may_be_exact=may_be_exact)
+    name = loaded.format_name.lower()
+    if name not in FORMATS and not (is_exact and name.startswith(SOURCE_FORMAT)):
+        raise OptionError(
+            f"{caller} needs a frame of {', '.join(sorted(FORMATS))}; this one is of {loaded.format_name}, whose "
+            "watermark is withWatermark"
+        )
+    return Loaded(name, loaded.options, loaded.source_name, is_exact)
 
 
-def _from_classic_plan(df: Any) -> Loaded:
+def _from_classic_plan(df: Any) -> tuple[Loaded, list[str]]:
     node = df._jdf.queryExecution().analyzed()
     met = []
     while (children := node.children()).size() == 1:
         is_ours = node.nodeName() == "EventTimeWatermark" and node.delay().toString() == f"{DELAY.days} days"
-        met.append("the exact watermark" if is_ours else node.nodeName())
+        met.append(_EXACT if is_ours else node.nodeName())
         node = children.head()
     if children.size() > 1:
-        met.append(node.nodeName())
-    _refuse(met)
-    format_name = node.sourceName() if node.nodeName() == "StreamingRelationV2" else node.nodeName()
-    _check_format(format_name)
+        return Loaded("", {}), [*met, node.nodeName()]
+    if node.nodeName() != "StreamingRelationV2":
+        return Loaded(node.nodeName(), {}), met
     name = node.sourceIdentifyingName().nameOpt()
     options = dict(node.extraOptions().asCaseSensitiveMap())
-    return Loaded(format_name.lower(), options, name.get() if name.isDefined() else None)
+    return Loaded(node.sourceName(), options, name.get() if name.isDefined() else None), met
 
 
-def _from_connect_plan(df: Any) -> Loaded:
+def _from_connect_plan(df: Any) -> tuple[Loaded, list[str]]:
     node = df._plan
     met = []
     while getattr(node, "_child", None) is not None:
         is_ours = getattr(node, "_delay_threshold", None) == f"{DELAY.days} days"
-        met.append("the exact watermark" if is_ours else type(node).__name__)
+        met.append(_EXACT if is_ours else type(node).__name__)
         node = node._child
-    is_source = type(node).__name__ == "DataSource"
-    if not is_source:
-        met.append(type(node).__name__)
-    _refuse(met)
-    _check_format(node._format)
+    if type(node).__name__ != "DataSource":
+        return Loaded("", {}), [*met, type(node).__name__]
     path = {"path": node._paths[0]} if node._paths else {}
-    return Loaded(node._format.lower(), {**(node._options or {}), **path}, node._source_name)
+    return Loaded(node._format or "", {**(node._options or {}), **path}, node._source_name), met
 
 
-def _refuse(met: list[str]) -> None:
-    if "the exact watermark" in met:
+def _refuse(met: list[str], caller: str, *, may_be_exact: bool) -> None:
+    if _EXACT in met and not may_be_exact:
         raise OptionError(
-            "with_exact_watermark: this frame carries the exact watermark already (from read_stream, from_source or "
+            f"{caller}: this frame carries the exact watermark already (from read_stream, from_source or "
             "with_exact_watermark); leave the call out"
         )
     if met:
         raise OptionError(
-            f"with_exact_watermark needs a frame as load() gave it; this one has {', '.join(reversed(met))} on it. "
+            f"{caller} needs a frame as load() gave it; this one has {', '.join(reversed(met))} on it. "
             "Call it right after load(), or load with read_stream(spark), and filter, select and join afterwards"
-        )
-
-
-def _check_format(name: str | None) -> None:
-    if name is None or name.lower() not in FORMATS:
-        raise OptionError(
-            f"with_exact_watermark needs a frame of {', '.join(sorted(FORMATS))}; this one is of {name}, whose "
-            "watermark is withWatermark"
         )

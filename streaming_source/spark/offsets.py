@@ -5,8 +5,9 @@
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before any), and its status. Behind these follow, where they say something, the number of late records, and since when
-the split has had nothing to read, in microseconds since the epoch. Equal states give equal texts. What stands under
-`why` says why the watermark is there: see `streaming_source.monitoring.offsets`.
+the split has had nothing to read, in microseconds since the epoch. `routed` counts the late records that were routed;
+without it there were none. Equal states give equal texts. What stands under `why` says why the watermark is there: see
+`streaming_source.monitoring.offsets`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ class OffsetCodec:
         self._source = source
         self.source_id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
 
+    def is_of_source(self, offset: Any) -> bool:
+        """Whether this is an offset of the source: of its kind, and of what it reads."""
+        own = (self._source.name, self.source_id)
+        return isinstance(offset, dict) and (offset.get("source"), offset.get("id")) == own
+
     def encode(self, state: SourceState[Any, Any], explanation: Explanation | None = None) -> Offset:
         """The state as JSON values, keys always in the same order; with the reasons for it, where there are some. O(n).
 
@@ -77,6 +83,7 @@ class OffsetCodec:
             "n": state.sequence,
             "watermark": _or_null(state.table.combined),
             "enumerator": self._checkpoint_to_json(state.checkpoint),
+            **({"routed": state.routed} if state.routed else {}),
             "splits_v": write.version,
             "splits": splits,
         }
@@ -108,7 +115,8 @@ class OffsetCodec:
             late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
             silent_since_us = np.array([entry[4] if len(entry) > 4 else NO_TIMESTAMP for entry in entries], np.int64)
             checkpoint = self._checkpoint_from_json(offset["enumerator"])
-            return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint)
+            routed = int(offset.get("routed", 0))
+            return SourceState(int(offset["n"]), splits, table, late, silent_since_us, checkpoint, routed)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, OffsetError):
                 raise
@@ -126,7 +134,7 @@ class OffsetCodec:
                 f"the offset has version {offset['v']!r}, this library reads up to {_VERSION}: it was written by a "
                 "newer one; upgrade spark-watermark-alignment"
             )
-        if offset["source"] != name or offset["id"] != self.source_id:
+        if not self.is_of_source(offset):
             raise OffsetError(
                 f"the offset is of another source ({offset['source']}, id {offset['id']}), not of this one "
                 f"({name}, id {self.source_id}): what is read, or how it is split, has changed; use a new "

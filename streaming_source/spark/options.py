@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from alignment.exceptions import InvalidArgumentError
 from alignment.plan.by_index import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
+from alignment.zones import time_zone
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import arguments, boolean, choice, duration, integer, option, optional_duration, text
 from streaming_source.coordinator import ReadRules
@@ -42,6 +44,13 @@ def _warn_after(name: str, value: str) -> int:
     return MAX_WATERMARK if duration_us is None else duration_us
 
 
+def _time_zone(name: str, value: str) -> str:
+    try:
+        return time_zone(value)
+    except InvalidArgumentError as error:
+        raise OptionError(f"option {error}") from None
+
+
 STRATEGY_OPTIONS: Final = OptionSet(
     [
         Option(
@@ -50,6 +59,14 @@ STRATEGY_OPTIONS: Final = OptionSet(
             "Column of the event time (dotted path, in any case); absent: the source record timestamp.",
         ),
         Option("timestampUnit", choice("s", "ms", "us", "ns"), "Unit of an event-time column of numbers."),
+        Option(
+            "timeZone",
+            _time_zone,
+            "Of times that are written without one, as in `Europe/Berlin` or `+02:00`. With `spark.readStream` the "
+            "session's is taken when `register` is called.",
+            None,
+            "that of the session",
+        ),
         Option(
             "maxOutOfOrderness",
             duration(),
@@ -78,7 +95,15 @@ STRATEGY_OPTIONS: Final = OptionSet(
             _SECOND_US,
             "1 second",
         ),
-    ]
+    ],
+    {
+        "checkpointLocation": "it is one of writeStream; give it there",
+        "outputMode": "it is one of writeStream; give it there",
+        "schema": "call .schema(...) of the reader",
+        "trigger": "it is one of writeStream; give it there",
+        "watermark": "it is called maxOutOfOrderness here",
+        "watermarkDelay": "it is called maxOutOfOrderness here",
+    },
 )
 """What makes a `WatermarkStrategy`; `from_source` takes the strategy itself instead."""
 
@@ -111,9 +136,22 @@ class FrameOptions:
         default="keep",
         metadata=option(
             "late",
-            choice("keep", "drop", "fail"),
-            "What to do with a record at or below the watermark already announced. It is counted in any case.",
+            choice("keep", "drop", "fail", "route"),
+            "What to do with a record at or below the watermark already announced. `route`: leave it to the query that "
+            "reads `late_records`. What is dropped or routed is counted by split; for that Kafka is read ahead.",
         ),
+    )
+    late_of: str | None = field(
+        default=None,
+        metadata=option(
+            "lateRecordsOf",
+            text,
+            "Not needed: `late_records` gives it. The checkpoint of the query whose late records these are.",
+        ),
+    )
+    late_from: int | None = field(
+        default=None,
+        metadata=option("lateRecordsFrom", integer(0), "With it: the first micro-batch of that query to read of."),
     )
     invalid_timestamp: str = field(
         default="fail",
@@ -168,6 +206,7 @@ class FrameOptions:
         ),
     )
     min_readers: int | None = None
+    max_rows_per_reader: int | None = None
     allow_unaligned: bool = field(
         default=False,
         metadata=option(
@@ -283,6 +322,7 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         "watermark_rows": values["watermarkRows"] == EMITTED,
         "is_half_exact": values["watermarkRows"] is True,
         "min_readers": values.get("minPartitions"),
+        "max_rows_per_reader": values.get("maxRecordsPerPartition"),
         "reports": values.get("indexing") == "off",
     }
     return FrameOptions(**arguments(FrameOptions, values) | own)
@@ -347,6 +387,8 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         options.time_limit_us,
         announces=options.watermark_rows,
         group=group,
+        counts_late=options.late in ("drop", "route"),
+        routes_late=options.late == "route",
         reports=options.reports,
     )
 
@@ -360,6 +402,11 @@ def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:
         )
     if options.lateness == "none":
         raise OptionError("option lateness = 'none' needs event times ahead of reading: not with indexing = 'off'")
+    if options.late == "route":
+        raise OptionError(
+            "option late = 'route' needs event times ahead of reading, so that each late record is counted: not with "
+            "indexing = 'off'"
+        )
     if strategy.out_of_orderness_us is None:
         raise OptionError(
             "option indexing = 'off' needs a built-in watermark generator (maxOutOfOrderness): readers report the "

@@ -25,6 +25,8 @@ class AlignedInputPartition(InputPartition):
         Ranges of splits, in order.
     announced
         The watermark that holds while they are processed.
+    late
+        What becomes of records at or below it: `keep`, `drop` or `fail`; `only` for none but these.
     watermark_row_us
         Event time of the watermark row that rides along, or None.
     subtask_id
@@ -39,6 +41,7 @@ class AlignedInputPartition(InputPartition):
 
     splits: tuple[SourceSplit, ...]
     announced: int
+    late: str = "keep"
     watermark_row_us: int | None = None
     subtask_id: int = 0
     batch: int = 0

@@ -125,7 +125,7 @@ class StreamPlanning:
             if is_read_again and self._has_events:
                 # Its readers may wait for answers, and no offset is asked for before they are done.
                 coordinator.start()
-            shares = assign_ranges(ranges, self._readers)
+            shares = assign_ranges(ranges, self._readers, self._options.max_rows_per_reader)
             gateway = self._channel.address() if shares and self._channel is not None else None
             if not shares and row_us is not None:
                 shares = [[]]
@@ -133,6 +133,7 @@ class StreamPlanning:
                 AlignedInputPartition(
                     tuple(splits),
                     begun.table.combined,
+                    self._becomes_of_late(begun, ended),
                     watermark_row_us=None if subtask_id else row_us,
                     subtask_id=subtask_id,
                     batch=ended.sequence,
@@ -164,6 +165,15 @@ class StreamPlanning:
             self._channel.close()
         with self._turn:
             self._coordinator.close()
+
+    def _becomes_of_late(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> str:
+        """What becomes of late records between two offsets; these alone say whether they are routed.
+
+        The query that reads the routed ones looks at the offsets too, and the option may have changed since.
+        """
+        if ended.routed > begun.routed:
+            return "drop"
+        return "keep" if self._options.late == "route" else self._options.late
 
     def _waits_for_more(self) -> bool:
         """Whether there are too few records for a micro-batch, and the time for waiting is not over."""

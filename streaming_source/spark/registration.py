@@ -1,46 +1,98 @@
-"""Our formats for `spark.readStream`, and frames from a `Source` object."""
+"""Formats that a session knows: ours, which Spark finds by itself, and the user's own."""
 
 from __future__ import annotations
 
-import gc
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
-from pyspark import cloudpickle
-from pyspark.sql.datasource import DataSource
+from pyspark.errors import AnalysisException
 
-from alignment.strategy import WatermarkStrategy
-from streaming_source.api import Boundedness, Source
+from alignment.zones import UTC
+from streaming_source.api import Source
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.datasource import FORMATS, AlignedDataSource
-from streaming_source.spark.exact_watermark import exact_frame
-from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
-from streaming_source.spark.watermark_rows import EMITTED
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource, pickled
+from streaming_source.spark.format_class import format_class
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-__all__ = ["checked_name", "from_source", "register", "register_once"]
+__all__ = ["check_session", "checked_name", "driver_host", "make_known", "register", "session_zone"]
 
-_registered: Final[WeakSet[Any]] = WeakSet()
-"""Sessions that know our formats."""
+_known: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
+"""Session -> names of formats that it knows."""
 
 
-def register(spark: SparkSession) -> None:
-    """Make the formats `aligned_files`, `aligned_kafka` and `aligned_datagen` known to a session. May be called again.
+def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
+    """Give connectors of your own a format name, for `readStream.format(name)`, `read.format(name)` and `read_stream`.
 
-    Works under Spark Connect as well; the workers' Python must have this library installed.
+    The formats that come with the library need it only where Spark's workers have the library on their path, and not
+    installed: installed, Spark finds them by itself.
+
+    Parameters
+    ----------
+    spark
+        The session, of Spark Connect as well.
+    *sources
+        Classes whose attribute `name` is the format's name, and whose `options` are what it takes: by default what is
+        declared on the fields of a dataclass, see `streaming_source.api.options`.
+
+    Raises
+    ------
+    TypeError
+        If one is not a class of a source.
+    OptionError
+        If its name is not known of the class, or is that of another format.
+
+    Examples
+    --------
+    >>> register(spark, SqliteSource)  # doctest: +SKIP
+    >>> rows = spark.readStream.format("sqlite").option("database", "sensors.db").load()  # doctest: +SKIP
     """
-    for name in FORMATS:
-        spark.dataSource.register(_data_source(name, driver=sys.executable, driver_host=_driver_host(spark)))
-    _registered.add(spark)
+    check_session(spark, "register(spark, MySource)")
+    for name, known in FORMATS.items():
+        if isinstance(known, str):
+            make_known(spark, name)
+    for kind in sources:
+        if not (isinstance(kind, type) and issubclass(kind, Source)):
+            raise TypeError(f"register takes classes of sources, not {kind!r}: as in register(spark, MySource)")
+        if not isinstance(kind.name, str):
+            raise OptionError(
+                f"{kind.__name__}.name is a property, but a format's name must be known before there is a source: "
+                'write name = "..." in the class'
+            )
+        name = kind.name.lower()
+        if isinstance(FORMATS.get(name), str):
+            raise OptionError(f"{kind.__name__}.name = {kind.name!r} is a format of this library: choose another name")
+        FORMATS[name] = kind
+        _known.get(spark, set()).discard(name)
+        make_known(spark, name)
 
 
-def register_once(spark: SparkSession) -> None:
-    """The same, unless it was done for this session."""
-    if spark not in _registered:
-        register(spark)
+def make_known(spark: SparkSession, format_name: str) -> None:
+    """Let a session know one of `FORMATS`, unless it does."""
+    known = _known.setdefault(spark, set())
+    if format_name in known:
+        return
+    kind, content = FORMATS[format_name], None
+    if not isinstance(kind, str):
+        content = pickled(partial(AlignedDataSource.of_class, kind, driver_host(spark)))
+    try:
+        spark.dataSource.register(format_class(format_name, content, sys.executable))
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        # Spark has found it by itself: ours is the one that is meant.
+        if content is not None:
+            raise OptionError(f"format {format_name!r} is that of another data source: choose another name") from None
+    known.add(format_name)
+
+
+def check_session(spark: object, call: str) -> None:
+    """Raise `TypeError` for what is no session; `call` is how it is written."""
+    if not hasattr(spark, "readStream"):
+        raise TypeError(f"the first argument must be the SparkSession, and is {spark!r}: as in {call}")
 
 
 def checked_name(name: str) -> str:
@@ -56,104 +108,12 @@ def checked_name(name: str) -> str:
     return name
 
 
-def from_source(
-    spark: SparkSession,
-    source: Source[Any, Any],
-    watermark_strategy: WatermarkStrategy,
-    name: str,
-    **options: Any,
-) -> DataFrame:
-    """A streaming frame over a source, with the exact watermark.
-
-    Parameters
-    ----------
-    source
-        What to read.
-    watermark_strategy
-        Event times, watermarks, idleness, alignment.
-    name
-        Of this source in the query; the observed metrics carry it.
-    **options
-        Any of `eventTimeAs`, `lateness`, `late`, `invalidTimestamp`, `includeMetadata`, `maxRowsPerTrigger`,
-        `numReaders`, `indexing`, and where the readers report to: `gatewayHost`, `gatewayPort`.
-
-    Returns
-    -------
-    DataFrame
-        The data and the event time, which carries the watermark already: window on it, join on it, but do not call
-        `withWatermark`.
-
-    Raises
-    ------
-    OptionError
-        If an option is unknown, wrong, or one that the strategy stands for.
-    """
-    checked_name(name)
-    for option in options:
-        if option.lower() in {known.name.lower() for known in STRATEGY_OPTIONS}:
-            raise OptionError(f"option {option} is part of the watermark_strategy here; set it there")
-    given = {option: _as_text(value) for option, value in options.items()}
-    parsed = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse({**given, "watermarkRows": EMITTED}))
-    parsed = parsed.with_gateway_host(_driver_host(spark))
-    # Checked here, in the user's own call, before it is checked again where Spark runs it.
-    described = AlignedDataSource(source, watermark_strategy, parsed)
-    read_rules(watermark_strategy, parsed, bounded=source.boundedness is Boundedness.BOUNDED)
-    content: bytes = cloudpickle.dumps((source, watermark_strategy, parsed))  # type: ignore[no-untyped-call]
-    kind = _data_source(f"aligned_source_{name}", driver=sys.executable, content=content)
-    spark.dataSource.register(kind)
-    frame = spark.readStream.format(kind.name()).option("watermarkRows", EMITTED).load()
-    return exact_frame(frame, described.event_time_in(frame.schema), described.bound_us, name)
+def session_zone(spark: SparkSession) -> str:
+    """In which times are that say no zone."""
+    return spark.conf.get("spark.sql.session.timeZone", None) or UTC
 
 
-def _as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _driver_host(spark: SparkSession) -> str:
+def driver_host(spark: SparkSession) -> str:
     """Under which address executors find the driver."""
     master, host = spark.conf.get("spark.master", None), spark.conf.get("spark.driver.host", None)
     return "127.0.0.1" if master is None or master.startswith("local") or host is None else host
-
-
-def _data_source(
-    format_name: str, *, driver: str, driver_host: str = "127.0.0.1", content: bytes | None = None
-) -> type[DataSource]:
-    """A data source class that Spark pickles whole, so that it can say clearly where this library is missing.
-
-    A class that a module holds would be pickled by its name, and a worker without that module would fail in unpickling.
-    """
-
-    class Registered(DataSource):
-        def __init__(self, options: Any) -> None:
-            try:
-                from streaming_source.spark.datasource import AlignedDataSource
-            except ModuleNotFoundError as error:
-                raise ModuleNotFoundError(
-                    f"Spark's workers run {sys.executable} (Python {sys.version.split()[0]}), which has no module "
-                    f"{error.name!r}; the driver runs {driver}. Install spark-watermark-alignment for the workers, or "
-                    f"set PYSPARK_PYTHON (or spark.pyspark.python) to a Python that has it, before the session starts",
-                    name=error.name,
-                ) from None
-            if content is None:
-                self._aligned = AlignedDataSource.of_format(format_name, dict(options), driver_host)
-            else:
-                emits = {name.lower(): value for name, value in dict(options).items()}.get("watermarkrows") == EMITTED
-                self._aligned = AlignedDataSource.of_pickle(content, emits=emits)
-
-        @classmethod
-        def name(cls) -> str:
-            return format_name
-
-        def schema(self) -> Any:
-            return self._aligned.schema()
-
-        def streamReader(self, schema: Any) -> Any:
-            # In a process of Spark's own, where what is imported now stays. Looking through all of it for garbage, as
-            # happens every few micro-batches, takes longer than planning one.
-            gc.freeze()
-            return self._aligned.stream_reader(schema)
-
-        def reader(self, schema: Any) -> Any:
-            return self._aligned.batch_reader(schema)
-
-    return Registered

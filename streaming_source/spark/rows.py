@@ -45,6 +45,8 @@ class RowShaper:
         How event times are found, and what becomes of records.
     announced
         The watermark that holds while these rows are processed: what is at or below it is late.
+    late
+        What becomes of that; see `AlignedInputPartition`.
     observed
         Told the event times of all records; None if nobody wants to know.
     """
@@ -54,11 +56,12 @@ class RowShaper:
     assigner: TimestampAssigner
     options: FrameOptions
     announced: int = MIN_WATERMARK
+    late: str = "keep"
     observed: ObservedTimes | None = None
 
-    def at(self, announced: int) -> RowShaper:
+    def at(self, announced: int, late: str) -> RowShaper:
         """The same under another announced watermark."""
-        return replace(self, announced=announced)
+        return replace(self, announced=announced, late=late)
 
     def observed_by(self, observed: ObservedTimes | None) -> RowShaper:
         """The same, with event times summed up there."""
@@ -116,6 +119,8 @@ class RowShaper:
         late: npt.NDArray[np.bool_],
     ) -> npt.NDArray[np.bool_] | None:
         """Which records stay; None for all."""
+        if self.late == "only":
+            return late
         options = self.options
         if options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
@@ -125,14 +130,15 @@ class RowShaper:
                 f"{self._value(batch, first)}{limit}; option invalidTimestamp = null keeps such records without one, "
                 "drop leaves them out"
             )
-        if options.late == "fail" and late.any():
+        if self.late == "fail" and late.any():
             first = int(np.argmax(late))
             raise LateRecordError(
                 f"split {split_id!r}, position {positions[first]}: event time {times.values[first]} us is at or below "
-                f"the watermark {self.announced} us; option late = keep marks such records, drop leaves them out"
+                f"the watermark {self.announced} us; option late = keep marks such records, drop leaves them out, "
+                "route leaves them to late_records"
             )
         drop_invalid = options.invalid_timestamp == "drop" and not times.valid.all()
-        drop_late = options.late == "drop" and late.any()
+        drop_late = self.late == "drop" and late.any()
         if not (drop_invalid or drop_late):
             return None
         keep = np.ones(batch.num_rows, np.bool_)
@@ -154,7 +160,7 @@ class RowShaper:
     ) -> pa.Array:
         place = batch.schema.get_field_index(field.name)
         if field.name == self.event_time:
-            if place >= 0 and _is_in_microseconds(batch.column(place)) and times.valid.all():
+            if place >= 0 and times.valid.all() and _are_as_written(batch.column(place), times.values):
                 return batch.column(place).cast(field.type)  # without a copy
             return pa.array(times.values, mask=~times.valid).cast(field.type)
         if place >= 0:
@@ -214,8 +220,11 @@ class FrameOutput(ReaderOutput):
         return taken
 
 
-def _is_in_microseconds(column: pa.Array) -> bool:
-    return pa.types.is_timestamp(column.type) and bool(column.type.unit == "us")
+def _are_as_written(column: pa.Array, times_us: Int64Array) -> bool:
+    """Whether a column is in microseconds, and, where it says no zone, in UTC."""
+    if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
+        return False
+    return column.type.tz is not None or np.array_equal(column.cast(pa.int64()).to_numpy(), times_us)
 
 
 def _printed(value: pa.Scalar) -> str:

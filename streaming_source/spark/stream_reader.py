@@ -14,11 +14,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from alignment.exceptions import AlignmentError
 from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceState
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.partitions import AlignedInputPartition
+from streaming_source.spark.plain_errors import bare, plainly
 from streaming_source.spark.planning import StreamPlanning
 from streaming_source.spark.rows import RowShaper
 
@@ -67,18 +69,22 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_rows = self._shaper.options.max_rows
         return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on read to the end of what is there, and no further."""
         self._planning.drain()
 
+    @plainly
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """The end of the next micro-batch; `start` itself, unchanged to the letter, when there is nothing to do."""
         return self._planning.latest_offset(start, _rows_of(limit))
 
+    @plainly
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """What to read between two offsets, from them alone."""
         return self._planning.partitions(start, end)
 
+    @plainly
     def commit(self, end: Offset) -> None:
         """A micro-batch is done."""
         if self._made is not None:
@@ -108,10 +114,13 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from streaming_source.spark.task import read_splits
 
         assert isinstance(partition, AlignedInputPartition)
-        shaper = self._shaper.at(partition.announced)
+        shaper = self._shaper.at(partition.announced, partition.late)
         if partition.watermark_row_us is not None:
             yield shaper.watermark_row(partition.watermark_row_us)
-        yield from read_splits(self._source, self._schema, shaper, partition, reports=self._rules.reports)
+        try:
+            yield from read_splits(self._source, self._schema, shaper, partition, reports=self._rules.reports)
+        except AlignmentError as error:
+            raise bare(error) from None
 
 
 def _rows_of(limit: ReadLimit) -> int | None:

@@ -8,8 +8,9 @@ import gzip
 import io
 import json
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,11 +47,15 @@ def said(t: int | None) -> str | None:
     return None if t is None else STYLES[t % len(STYLES)](EPOCH + timedelta(microseconds=t))
 
 
+local_zone: Final[ContextVar[tzinfo]] = ContextVar("local_zone", default=UTC)
+"""Of times that are written without one."""
+
+
 def understood(text: str | None) -> int | None:
     if not text:
         return None
     time = datetime.fromisoformat(text)
-    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    time = time if time.tzinfo else time.replace(tzinfo=local_zone.get()).astimezone(UTC)
     return (time - EPOCH) // timedelta(microseconds=1)
 
 
@@ -86,18 +91,26 @@ class Sample:
 # ---- columnar --------------------------------------------------------------------------------------------------------
 
 
-def _table(rows: Sequence[Row]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [[], [], []]
-    return pa.table([pa.array(column, f.type) for column, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+def _table(rows: Sequence[Row], *, nulls: bool = False) -> pa.Table:
+    """In types as narrow as values let them be, as pandas writes them; of the null type too where a format has it."""
+    t, n, s = list(zip(*rows, strict=True)) or [[], [], []]
+    unit = "us" if any((time or 0) % 1000 for time in t) else "ms"
+    times = pa.array(t, pa.timestamp("us", "UTC")).cast(pa.timestamp(unit, "UTC"))
+    numbers, texts = pa.array(n, pa.int64()), pa.array(s, pa.string())
+    if all(abs(number or 0) < 2**31 for number in n):
+        numbers = numbers.cast(pa.int32())
+    if nulls:
+        numbers, texts = (pa.nulls(len(a)) if a.null_count == len(a) else a for a in (numbers, texts))
+    return pa.table({"t": times, "n": numbers, "s": texts})
 
 
 def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    table = table.set_column(0, "t", table.column("t").cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+    table = table.set_column(0, "t", table.column("t").cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64()))
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def _write_parquet(path: Path, rows: Sequence[Row], block: int) -> None:
-    pq.write_table(_table(rows), path, row_group_size=block)
+    pq.write_table(_table(rows, nulls=True), path, row_group_size=block)
 
 
 def _write_parquet_without_statistics(path: Path, rows: Sequence[Row], block: int) -> None:
@@ -109,14 +122,16 @@ def _write_orc(path: Path, rows: Sequence[Row], block: int) -> None:
 
 
 def _write_arrow_file(path: Path, rows: Sequence[Row], block: int) -> None:
-    with ipc.new_file(path, SCHEMA) as writer:
-        writer.write_table(_table(rows), block)
+    table = _table(rows, nulls=True)
+    with ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, block)
 
 
 def _write_arrow_stream(path: Path, rows: Sequence[Row], block: int) -> None:
     options = ipc.IpcWriteOptions(compression="zstd")
-    with ipc.new_stream(path, SCHEMA, options=options) as writer:
-        writer.write_table(_table(rows), block)
+    table = _table(rows)
+    with ipc.new_stream(path, table.schema, options=options) as writer:
+        writer.write_table(table, block)
 
 
 def _read_parquet(path: Path) -> list[tuple[Any, ...]]:

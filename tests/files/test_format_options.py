@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def source(**options: Any) -> FileSource:
         ({"fileFormat": "csv", "sep": ",,"}, "option sep = ',,': must be a single ASCII character"),
         ({"fileFormat": "csv", "sep": "é"}, "option sep = 'é': must be a single ASCII character"),
         ({"fileFormat": "csv", "sep": "\n"}, r"option sep = '\\n': must be a single ASCII character that ends no line"),
-        ({"fileFormat": "csv", "sep": '"'}, "option sep, quote and escape .* must differ"),
+        ({"fileFormat": "csv", "sep": '"'}, "option sep, quote, escape and comment .* must differ"),
         ({"fileFormat": "csv", "encoding": "utf-9"}, "option encoding = 'utf-9': Python knows no such encoding"),
         ({"fileFormat": "csv", "mode": "lenient"}, "option mode = 'lenient': must be one of PERMISSIVE, DROPMALFORMED"),
         ({"fileFormat": "json", "compression": "snappy"}, "option compression = 'snappy': must be one of auto, none"),
@@ -101,12 +102,15 @@ def test_a_source_of_other_rows_has_another_identity() -> None:
         source(fileFormat="csv", multiLine="true", quote="'"),
         source(fileFormat="json"),
         source(fileFormat="orc"),
-        source(splitBy="file"),
+        source(fileFormat="csv", comment="#"),
+        replace(source(fileFormat="csv"), time_zone="Europe/Berlin"),
     ]
     assert len(one) == 1
     assert len(one | {other.identity for other in others}) == 1 + len(others)
     # What says only how rows are read changes none of their numbers.
     assert source(fileFormat="csv", mode="FAILFAST", nullValue="-").identity == source(fileFormat="csv").identity
+    # The offset itself has the layout.
+    assert source(splitBy="file").identity == source().identity == replace(source(), time_zone="Asia/Tokyo").identity
 
 
 @pytest.mark.parametrize("name", ["csv", "json"])
@@ -156,7 +160,7 @@ def test_json_is_inferred_with_its_structs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file_format", "text"),
     [
-        (CsvFormat(infer_schema=True), ""),
+        (CsvFormat(infer_schema=True), "\n\n"),
         (CsvFormat(infer_schema=True, header=True), "\n"),
         (JsonFormat(infer_schema=True), "5\n"),
     ],

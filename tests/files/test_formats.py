@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from streaming_source.connectors.files import FileFormat
 from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
 from tests.examples import examples
-from tests.files.samples import SAMPLES, Row, Sample, understood
+from tests.files.samples import SAMPLES, Row, Sample, local_zone, understood
 from tests.files.stores import open_store
 from tests.streaming_source.reading import Reading, stream_reader
 
@@ -92,22 +93,32 @@ def places_of(blocks: FileBlocks) -> list[Place | None]:
     block_rows=st.integers(1, 9),
     block_bytes=st.integers(1, 200),
     cut=st.tuples(st.integers(0, 25), st.integers(0, 25)),
+    zone=st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Apia"]),
 )
-@example(rows=NO_ROWS, block_rows=1, block_bytes=1, cut=(0, 0))
-@example(rows=[(0, 1, 'a"b,c;d\r e')] * 3, block_rows=2, block_bytes=30, cut=(1, 3))
+@example(rows=NO_ROWS, block_rows=1, block_bytes=1, cut=(0, 0), zone="UTC")
+@example(rows=[(0, 1, 'a"b,c;d\r e')] * 3, block_rows=2, block_bytes=30, cut=(1, 3), zone="UTC")
+@example(
+    rows=[(1_711_850_400_000_001, 1, "left out")] * 2, block_rows=2, block_bytes=9, cut=(0, 2), zone="Europe/Berlin"
+)
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_numbers_and_event_times_are_those_of_plain_python(
-    sample: Sample, folder: Path, rows: list[Row], block_rows: int, block_bytes: int, cut: tuple[int, int]
+    sample: Sample, folder: Path, rows: list[Row], block_rows: int, block_bytes: int, cut: tuple[int, int], zone: str
 ) -> None:
     path = folder / f"f{sample.ending}"
     sample.write(path, fit(rows, sample), block_rows)
+    token = local_zone.set(ZoneInfo(zone))
     naive = sample.read(path)
     assert len(naive) == len(rows)
-    file_format = sample.reads_as(block_bytes)
-    assigner = FieldTimestampAssigner(sample.time)
-
-    blocks = file_format.describe(stored(path), sample.schema, assigner, "auto")
+    file_format = sample.reads_as(block_bytes).in_zone(zone)
+    assigner = FieldTimestampAssigner(sample.time, zone=zone)
+    schema = sample.schema
     expected = np.array([time_of(row, sample) for row in naive], np.int64)
+    local_zone.reset(token)
+    if sample.time != "value" and not sample.id.startswith("csv without header"):
+        schema = schema.append(pa.field("absent", pa.date32()))
+        naive = [(*row, None) for row in naive]
+
+    blocks = file_format.describe(stored(path), schema, assigner, "auto")
     parts = np.split(expected, np.cumsum(blocks.rows)[:-1]) if blocks.rows.size else []
     assert blocks.rows.sum() == len(naive)
     assert blocks.min_us.tolist() == [part.min() for part in parts]
@@ -116,14 +127,14 @@ def test_rows_numbers_and_event_times_are_those_of_plain_python(
 
     start, stop = (min(c, len(naive)) for c in sorted(cut))
     chosen = list(enumerate(naive))[start:stop]
-    assert rows_read(file_format, path, start, stop, sample.schema) == chosen
-    found = file_format.event_times(FileRows(stored(path), start, stop), sample.schema, assigner)
+    assert rows_read(file_format, path, start, stop, schema) == chosen
+    found = file_format.event_times(FileRows(stored(path), start, stop), schema, assigner)
     assert found.tolist() == expected[start:stop].tolist()
     # The same from the block in which the cut is.
     places = [p for p in places_of(blocks) if p is not None and p.row <= start]
     if places:
-        assert rows_read(file_format, path, start, stop, sample.schema, places[-1]) == chosen
-        found = file_format.event_times(FileRows(stored(path), start, stop, places[-1]), sample.schema, assigner)
+        assert rows_read(file_format, path, start, stop, schema, places[-1]) == chosen
+        found = file_format.event_times(FileRows(stored(path), start, stop, places[-1]), schema, assigner)
         assert found.tolist() == expected[start:stop].tolist()
 
 

@@ -15,7 +15,6 @@ import pytest
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-import streaming_source
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.finite import enumerator as finite
@@ -256,7 +255,6 @@ def test_a_password_in_a_uri_is_not_told() -> None:
 def test_spark_reads_s3_in_batch_and_as_a_stream_and_writes_no_key_down(
     spark: SparkSession, s3: Store, tmp_path: Path
 ) -> None:
-    streaming_source.register(spark)
     fill(s3)
     options = {"eventTimeColumn": "t", "splitBy": "file", "includeMetadata": "true", **s3.options}
     batch = spark.read.format("aligned_files").options(**options).load(f"{s3.uri}/in")

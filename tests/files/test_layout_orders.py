@@ -361,12 +361,14 @@ def test_a_file_that_was_rewritten_while_it_is_read_is_told(tmp_path: Path, rest
         {"max_bytes_per_trigger": 3},
         {"state_location": "/tmp/log"},
         {"allow_overwrites": True},
+        {"file_name_only": True},
     ],
 )
 def test_what_is_for_single_files_is_refused_for_directories_with_the_reason(argument: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match=r".* needs splitBy = file, and splitBy is directory: "):
-        FileSource("/data/in", **argument)
+        FileSource("/data/in", "directory", **argument)
     FileSource("/data/in", "file", **argument)
+    assert FileSource("/data/in", **argument).needs_files
 
 
 def test_an_order_that_promises_needs_a_bound(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ from confluent_kafka.admin import AdminClient
 
 from tests.kafka.artifacts import BROKER
 
-__all__ = ["BrokerError", "KafkaBroker"]
+__all__ = ["PASSWORD", "USER", "BrokerError", "KafkaBroker"]
+
+USER, PASSWORD = "kim", "hunter2-kim"
+"""Who may come in by the listener with SASL_SSL: by PLAIN, SCRAM-SHA-256, or any unsigned token of OAUTHBEARER."""
 
 _READY_S = 60
 _STOP_S = 20
@@ -31,10 +34,17 @@ _PORTS = range(20_000, 32_000)
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://localhost:{secure_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://localhost:{secure_port}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,OAUTHBEARER
+listener.name.sasl_ssl.plain.sasl.jaas.config={modules}.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config={modules}.scram.ScramLoginModule required;
+listener.name.sasl_ssl.oauthbearer.sasl.jaas.config={modules}.oauthbearer.OAuthBearerLoginModule required \
+    unsecuredLoginStringClaim_sub="{user}";
 controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
 log.dirs={data}
 auto.create.topics.enable=false
@@ -100,6 +110,7 @@ class KafkaBroker:
         self._guard: subprocess.Popen[bytes] | None = None
         self._cluster = ""
         self.bootstrap = ""
+        self.secure_bootstrap = ""
 
     @classmethod
     def from_cache(cls, folder: Path, **options: int) -> KafkaBroker:
@@ -116,6 +127,11 @@ class KafkaBroker:
     def output(self) -> Path:
         """What the broker printed, over all its starts."""
         return self._folder / "output.log"
+
+    @property
+    def certificate(self) -> Path:
+        """PEM: what clients of the secure listener trust."""
+        return self._folder / "certificate.pem"
 
     @property
     def is_running(self) -> bool:
@@ -216,18 +232,39 @@ class KafkaBroker:
         ]
 
     def _format(self) -> None:
-        port, controller_port = self._given_port or _free_port(), _free_port()
+        port, secure_port, controller_port = self._given_port or _free_port(), _free_port(), _free_port()
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "log4j2.yaml").write_text(_LOG4J)
         properties = self._folder / "server.properties"
         properties.write_text(
-            _PROPERTIES.format(port=port, controller_port=controller_port, data=self._folder / "data")
+            _PROPERTIES.format(
+                port=port,
+                secure_port=secure_port,
+                controller_port=controller_port,
+                data=self._folder / "data",
+                keystore=self._keystore(),
+                modules="org.apache.kafka.common.security",
+                user=USER,
+                password=PASSWORD,
+            )
         )
         # A zero in front: an id that begins with a dash would be taken for an option.
         cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        self.run_tool("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties))
+        scram = f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"
+        self.run_tool(
+            "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties), "-S", scram
+        )
         self._cluster = cluster
-        self.bootstrap = f"127.0.0.1:{port}"
+        self.bootstrap, self.secure_bootstrap = f"127.0.0.1:{port}", f"localhost:{secure_port}"
+
+    def _keystore(self) -> Path:
+        """A key and its own certificate for `localhost`, in PEM."""
+        key, store = self._folder / "key.pem", self._folder / "keystore.pem"
+        command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+        name = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(self.certificate)]
+        subprocess.run([*command.split(), *name], check=True, capture_output=True)
+        store.write_bytes(key.read_bytes() + self.certificate.read_bytes())
+        return store
 
     def _await_ready(self) -> None:
         assert self._process is not None

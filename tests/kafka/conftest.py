@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from streaming_source.api.clients import KEPT_CLIENTS
 from tests.kafka.artifacts import BROKER, SPARK_CONNECTOR, ArtifactsMissingError
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import Topic
@@ -66,6 +67,8 @@ def topic(broker: KafkaBroker) -> Iterator[Topic]:
     """A topic name that no other test has; not created yet."""
     made = Topic(broker)
     yield made
+    # A consumer that was kept learns of the next test's topic up to a second later.
+    KEPT_CLIENTS.close()
     made.close()
 
 
@@ -80,15 +83,9 @@ def spark_kafka(spark: SparkSession, pytestconfig: pytest.Config) -> SparkSessio
 
 
 @pytest.fixture(autouse=True)
-def _formats(request: pytest.FixtureRequest) -> Iterator[None]:
-    """For tests on Spark: the formats are registered, and no query runs on."""
-    if request.node.get_closest_marker("spark") is None:
-        yield
-        return
-    import streaming_source
-
-    session = request.getfixturevalue("spark")
-    streaming_source.register(session)
+def _stopped(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No query outlives a test on Spark."""
+    session = request.getfixturevalue("spark") if request.node.get_closest_marker("spark") else None
     yield
-    for query in session.streams.active:
+    for query in session.streams.active if session else ():
         query.stop()

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.config import ClientConfig
+from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST
 from streaming_source.connectors.kafka.subscription import Partition
 from tests.kafka.broker import KafkaBroker

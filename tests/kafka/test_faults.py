@@ -272,7 +272,7 @@ def test_brokers_that_were_never_there_are_named_with_the_cause(
         begun.next()
     told = str(error.value).partition(". No broker has answered since the query started")
     assert told[1]
-    assert cause in told[0].partition("the client says: ")[2]
+    assert cause in told[0]
 
 
 def test_brokers_that_were_never_there_are_waited_for_seconds_and_not_for_all_of_broker_timeout(topic: Topic) -> None:
@@ -347,8 +347,8 @@ def test_a_secret_is_in_no_error_no_log_and_no_repr(
     with reading(topic, **secret, brokerTimeout="2 seconds") as begun, pytest.raises(SourceError) as error:
         begun.next()
     wrong = {**secret, "kafka.sasl.mechanism": "NONSENSE"}
-    with reading(topic, **wrong, brokerTimeout="2 seconds") as begun, pytest.raises(SourceError) as other:
-        begun.next()
+    with pytest.raises(OptionError) as other, reading(topic, **wrong):
+        pass
     source = AlignedDataSource.of_format("aligned_kafka", format_options(topic, **secret))
     printed = capfd.readouterr()
     for text in (str(error.value), repr(error.value), str(other.value), repr(vars(source)), caplog.text, *printed):

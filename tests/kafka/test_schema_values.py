@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streaming_source.connectors.kafka import KafkaSource, schema_registry
+from streaming_source.connectors.kafka import KafkaSource
+from streaming_source.connectors.kafka.schemas import registry as schema_registry
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import MalformedDataError, OptionError, SourceError
 from tests.kafka.registry import Registry, serving

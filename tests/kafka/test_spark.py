@@ -89,22 +89,27 @@ def test_a_batch_frame_that_is_used_again_has_the_records_of_its_first_use(spark
     assert (frame.count(), reader.load().count()) == (3, 7)
 
 
-def test_min_partitions_gives_at_least_as_many_tasks(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+def test_min_partitions_and_max_records_per_partition_decide_how_many_tasks_there_are(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
     topic.create(partitions=2).write_logs({p: T0 + np.arange(9) * SECOND for p in range(2)})
     tasks: list[int] = []
 
     def keep(batch: DataFrame, number: int) -> None:
         tasks.append(batch.rdd.getNumPartitions())
 
-    for indexing in ("auto", "scan", "off"):
-        frame = exact(spark, topic, minPartitions=7, indexing=indexing)
+    at_least, at_most = {"minPartitions": 7}, {"maxRecordsPerPartition": 3, "numReaders": 1}
+    for indexing, wanted in (("auto", at_least), ("scan", at_most), ("off", at_least)):
+        frame = exact(spark, topic, **wanted, indexing=indexing)
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / indexing))
         assert writer.trigger(availableNow=True).start().awaitTermination(120)
-        assert max(tasks) == 7, indexing
+        assert max(tasks) == (7 if wanted is at_least else 6), indexing
         tasks.clear()
     given = format_options(topic, startingOffsets=None)
     reader = spark.read.format("aligned_kafka").options(**given)
     assert reader.load().rdd.getNumPartitions() == 2  # one a partition
+    limited = reader.option("maxRecordsPerPartition", "4").option("numReaders", "1").load()
+    assert sorted(len(part) for part in limited.rdd.glom().collect()) == [3, 3, 3, 3, 3, 3]
     assert reader.option("minPartitions", "5").load().rdd.getNumPartitions() >= 5
 
 

@@ -224,8 +224,17 @@ class Topic:
         return found
 
     def await_compaction(self, partition: int, left: int) -> None:
-        """Wait until compaction has left at most `left` records in a partition."""
-        wait_until(lambda: len(self.read()[partition]) <= left, f"compaction of {self.name}-{partition} to {left}")
+        """Wait until compaction has left at most `left` records in a partition, and is at rest in all of them."""
+
+        def is_done() -> bool:
+            before = self.read()
+            if len(before[partition]) > left:
+                return False
+            # The cleaner comes by every 100 ms.
+            time.sleep(0.4)
+            return self.read() == before
+
+        wait_until(is_done, f"compaction of {self.name}-{partition} to {left}")
 
     @contextmanager
     def _consumer(self, *, committed: bool) -> Iterator[Consumer]:

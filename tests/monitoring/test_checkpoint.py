@@ -1,120 +1,128 @@
-"""What a query says of its watermarks is the same in its progress and in its checkpoint alone."""
+"""The offset log of a checkpoint: what it says of each source, of ours and of others, and since when."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from alignment.combine import SplitStatus
-from alignment.explain import WaitsFor
+from alignment.explain import Explanation
+from alignment.plan.model import SplitTable
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.exceptions import CheckpointError
-from streaming_source.monitoring.checkpoint import Checkpoint
-from tests.monitoring.support import Query, report_of
-from tests.streaming_source.reading import SECOND, T0
-
-OPTIONS = {"maxOutOfOrderness": "2 seconds", "maxDrift": "5 seconds", "idleTimeout": "1 hour"}
-
-
-def test_progress_and_checkpoint_give_the_same_report(tmp_path: Path) -> None:
-    query = Query(tmp_path, **OPTIONS)
-    query.append("slow", 10, 20)
-    query.append("fast", *range(10, 60))
-    query.append("silent", 15)
-    try:
-        query.run()
-        live, stored = query.live(), query.stored()
-    finally:
-        query.stop()
-    explained = stored.explanation
-    assert (stored.source, stored.sequence) == ("aligned_files", 1)
-    assert explained.splits == live.explanation.splits
-    assert explained.bounds == live.explanation.bounds
-    fast = next(split for split in explained.splits if split.split_id == "fast")
-    assert (fast.waits_for, fast.behind + fast.position, fast.status) == (WaitsFor.DRIFT, 50, SplitStatus.PAUSED)
-    assert explained.held_by == live.explanation.held_by == ("silent",)
-    # Only the moment differs at which they were asked.
-    at_once = {"at_us": 0, "stands_since_us": 0}
-    assert replace(explained, **at_once) == replace(live.explanation, **at_once)
+from streaming_source.api import RecordSplit, SourceSplit
+from streaming_source.connectors.files import FileSource
+from streaming_source.connectors.files.split import FileSplit
+from streaming_source.connectors.kafka.split import KafkaSplit, KafkaSplitSerializer
+from streaming_source.coordinator import SourceState
+from streaming_source.exceptions import CheckpointError, OffsetError
+from streaming_source.monitoring import Checkpoint, MicroBatch, WatermarkReport
+from streaming_source.monitoring.offsets import positions_of_offset, report_of_offset
+from streaming_source.spark.offsets import OffsetCodec
+from streaming_source.testing import TestingSource
+from tests.monitoring.situations import Situation, at, records, silent_split
 
 
-def test_a_query_of_several_sources_lists_those_of_other_libraries_as_none(tmp_path: Path) -> None:
-    query = Query(tmp_path)
-    query.append("a", 10)
-    query.run()
-    query.stop()
-    assert query.reading is not None
-    query.write('{"topic":{"0":17}}', query.reading.offset, "-", "42")
-    history = Checkpoint(str(query.checkpoint)).history()
-    assert [len(batch.sources) for batch in history] == [1, 4]
-    other, ours, dash, number = history[1].sources
+def log_of(query: Situation) -> Path:
+    query.close()
+    return query.folder / "checkpoint" / "offsets"
+
+
+def append(log: Path, number: int, at_us: int, *offsets: dict[str, Any] | str, committed: bool = True) -> None:
+    """One more micro-batch; a text is what another source writes."""
+    lines = ["v1", json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": at_us // 1000})]
+    lines += [offset if isinstance(offset, str) else json.dumps(offset) for offset in offsets]
+    for folder in (log, log.parent / "commits") if committed else (log,):
+        (folder / str(number)).write_text("\n".join(lines))
+        (folder / f".{number}.crc").write_bytes(b"crc")
+
+
+def report_of(batch: MicroBatch) -> WatermarkReport:
+    (report,) = batch.sources
+    assert report is not None
+    return report
+
+
+def test_sources_of_other_libraries_are_none(tmp_path: Path) -> None:
+    log = log_of(silent_split(tmp_path))
+    offset = json.loads((log / "0").read_text().splitlines()[-1])
+    append(log, 1, at(0), '{"topic":{"0":17}}', offset, "-", "42")
+    first, second = Checkpoint(str(log.parent)).history()
+    other, ours, dash, number = second.sources
     assert (other, dash, number) == (None, None, None)
-    assert ours is not None
-    assert ours.explanation.splits == report_of(history[0]).explanation.splits
+    assert ours == report_of(first)
 
 
 def test_the_history_says_since_when_the_watermark_stands_and_what_is_committed(tmp_path: Path) -> None:
-    query = Query(tmp_path, **OPTIONS)
-    query.append("a", 10)
-    query.append("b", 10)
-    query.run()
-    first = dict(query.reading.offset) if query.reading else {}
-    query.stop()
-    moved = {**first, "watermark": T0 + 9 * SECOND}
-    query.write({**first, "n": 2}, at_ms=1_700_000_060_000)
-    query.write(moved, at_ms=1_700_000_070_000)
-    query.write({**moved, "n": 4}, at_ms=1_700_000_080_000, committed=False)
-    history = Checkpoint(str(query.checkpoint)).history()
-    assert [batch.number for batch in history] == [0, 1, 2, 3]
-    assert [batch.is_committed for batch in history] == [True, True, True, False]
-    since = [report_of(batch).explanation.stands_since_us for batch in history]
-    assert since[0] == since[1]
-    assert since[2:] == [1_700_000_070_000_000] * 2
-
-
-def test_the_state_of_an_offset_is_decoded_without_its_reasons_and_small(tmp_path: Path) -> None:
-    query = Query(tmp_path, **OPTIONS)
-    for number in range(50):
-        query.append(f"split-{number:02}", *range(10, 60))
-    query.run(max_rows=100)
-    query.stop()
-    assert query.reading is not None
-    why = query.reading.offset["why"]
-    assert why["waitsFor"] == "rows"
-    assert set(why) == {"bounds", "limit", "waitsFor", "behind"}
-    assert len(json.dumps(why, separators=(",", ":"))) <= 4 * 50 + 200
+    log = log_of(silent_split(tmp_path))
+    offset = json.loads((log / "0").read_text().splitlines()[-1])
+    moved = {**offset, "watermark": at(9)}
+    append(log, 1, at(60), {**offset, "n": 2})
+    append(log, 9, at(70), {**moved, "n": 10})
+    append(log, 10, at(80), {**moved, "n": 11}, committed=False)
+    history = Checkpoint(str(log.parent)).history()
+    assert [(batch.number, batch.is_committed) for batch in history] == [(0, True), (1, True), (9, True), (10, False)]
+    assert [report_of(batch).explanation.stands_since_us for batch in history] == [at(0), at(0), at(70), at(70)]
 
 
 def test_an_offset_log_of_version_2_is_read_as_well(tmp_path: Path) -> None:
-    query = Query(tmp_path)
-    query.append("a", 10)
-    query.run()
-    query.stop()
-    log = query.checkpoint / "offsets" / "0"
-    _, metadata, offset = log.read_text().split("\n")
-    log.write_text("\n".join(["v2", metadata, f"0:{offset}", "orders:-"]))
-    (batch,) = Checkpoint(str(query.checkpoint)).history()
-    assert [report is None for report in batch.sources] == [False, True]
+    log = log_of(silent_split(tmp_path))
+    _, metadata, offset = (log / "0").read_text().splitlines()
+    before = Checkpoint(str(log.parent)).history()[0].sources
+    (log / "0").write_text("\n".join(["v2", metadata, f"0:{offset}", "orders:-"]))
+    assert Checkpoint(str(log.parent)).history()[0].sources == (*before, None)
 
 
 def test_what_is_no_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="give the checkpointLocation of the query"):
         Checkpoint(str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"nosuch://place/cp: Arrow knows no such file system"):
+        Checkpoint("nosuch://place/cp")
     (tmp_path / "offsets").mkdir()
-    assert Checkpoint(f"file://{tmp_path}").latest() is None
+    assert Checkpoint(f"file://{tmp_path}").history() == []
     (tmp_path / "offsets" / "0").write_text("v3\n{}\n-")
-    with pytest.raises(CheckpointError, match="offsets/0 begins with 'v3'"):
-        Checkpoint(str(tmp_path)).latest()
+    with pytest.raises(OffsetError, match="offsets/0 is of version 'v3': only v1 and v2 are read"):
+        Checkpoint(str(tmp_path)).history()
 
 
-def test_a_split_without_a_record_has_no_watermark(tmp_path: Path) -> None:
-    query = Query(tmp_path)
-    query.append("a", 10)
-    query.append("empty")
-    query.run()
-    query.stop()
-    splits = {split.split_id: split.watermark for split in query.stored().explanation.splits}
-    assert splits["empty"] == MIN_WATERMARK
+def test_the_reasons_in_an_offset_take_a_few_bytes_a_split(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {f"split-{number:02}": records(range(60)) for number in range(50)}, max_rows=500)
+    query.run(1)
+    why = json.loads((log_of(query) / "0").read_text().splitlines()[-1])["why"]
+    assert set(why) == {"bounds", "limit", "waitsFor", "behind"}
+    assert len(json.dumps(why, separators=(",", ":"))) <= 4 * 50 + 200
+
+
+class _Kafka(TestingSource):
+    name = "aligned_kafka"  # type: ignore[assignment]
+    split_serializer = KafkaSplitSerializer()  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("source", "split", "is_plain"),
+    [
+        (FileSource("/in"), FileSplit("carrier=HA", 7, "part-1", 3, 2), True),
+        (FileSource("/in", split_by="file"), FileSplit("a.parquet", 7, modified_ms=1, size=9), True),
+        (TestingSource({}), RecordSplit("a", 7), True),
+        (_Kafka({}), KafkaSplit("orders", 3, 7, 0), True),
+        (_Kafka({}), KafkaSplit("orders", 3, 7, 0, incarnation="Zq3k"), True),
+        # As a source of somebody's own may write it.
+        (_Kafka({}), KafkaSplit("a-b", 3, 7), True),
+        (TestingSource({}), KafkaSplit("orders", 3, 7, 0), False),
+    ],
+)
+def test_id_and_position_are_found_in_what_connectors_write(
+    source: Any, split: SourceSplit, is_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_plain:
+        monkeypatch.setattr(type(source), "split_serializer", KafkaSplitSerializer())
+    table = SplitTable((split.split_id,), np.array([7]), np.array([MIN_WATERMARK]), np.array([0], np.int8))
+    state: Any = SourceState(1, (split,), table, np.zeros(1, np.int64), np.full(1, NO_TIMESTAMP), None)
+    offset = json.loads(json.dumps(OffsetCodec(source).encode(state, Explanation(5, 9, 8))))
+    assert ("places" in offset["why"]) != is_plain
+    assert positions_of_offset(offset) == {split.split_id: 7}
+    (found,) = report_of_offset(offset).explanation.splits
+    assert (found.split_id, found.position, found.watermark) == (split.split_id, 7, MIN_WATERMARK)

@@ -123,8 +123,8 @@ def is_allowed(module: Module, found: Import) -> bool:
         own = ("streaming_source.api", "streaming_source.exceptions", "streaming_source.gateway")
         return within(target, "alignment", *own)
     if within(module.name, "streaming_source.monitoring"):
-        known = ("alignment", "pyarrow", "prometheus_client", "streaming_source.exceptions")
-        return within(target, *known, "streaming_source.monitoring")
+        own = ("streaming_source.exceptions", "streaming_source.monitoring")
+        return within(target, "alignment", "numpy", "prometheus_client", "pyarrow", *own)
     if connector := connector_of(module.name):
         own = ("alignment", "streaming_source.api", "streaming_source.exceptions", connector)
         return within(target, *own) or not within(target, *PACKAGES)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import streaming_source
+from streaming_source.spark.datasource import FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 DISTRIBUTION = "spark-watermark-alignment"
@@ -46,6 +47,14 @@ def test_the_wheel_holds_both_packages_and_their_type_markers(pyproject: dict[st
         # Hatchling leaves out of the wheel what git ignores.
         assert not any(marker.match(p) for p in patterns if p and not p.startswith("#"))
         assert not set(target) & {"exclude", "only-include"}
+
+
+def test_each_format_is_a_module_where_spark_looks_in_a_wheel_and_in_a_checkout(pyproject: dict[str, Any]) -> None:
+    target = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]
+    ((place, installed_as),) = target["sources"].items()
+    assert installed_as == ""
+    assert target["dev-mode-dirs"] == [".", place]
+    assert {file.stem for file in (ROOT / place).glob("*.py")} == {f"pyspark_{name}" for name in FORMATS}
 
 
 def test_the_script_points_into_the_package(pyproject: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The formats are registered for every test here."""
+"""No query outlives its test; frames as the tests here load them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ Loader = Callable[..., DataFrame]
 
 
 @pytest.fixture(autouse=True)
-def _formats(spark: SparkSession) -> Iterator[None]:
-    streaming_source.register(spark)
+def _stopped(spark: SparkSession) -> Iterator[None]:
     yield
     for query in spark.streams.active:
         query.stop()

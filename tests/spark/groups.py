@@ -101,7 +101,6 @@ def _source_frame(
 
 
 def _batch(spark: SparkSession, path: Path) -> DataFrame:
-    streaming_source.register(spark)
     return spark.read.format("aligned_files").option("eventTimeColumn", "ts").load(str(path))
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from streaming_source.api import SplitRange
 from streaming_source.connectors.files.split import FileSplit
+from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.coordinator import assign_ranges
 
 RANGES = st.lists(st.integers(1, 1000), max_size=12).map(
@@ -37,3 +38,14 @@ def test_no_reader_has_more_than_four_thirds_of_the_best_possible(rows: list[int
         for chosen in product(range(readers), repeat=len(rows))
     )
     assert 3 * largest <= 4 * best
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 3), st.integers(1, 20))
+def test_with_a_limit_no_reader_has_more_and_every_record_is_read_once(
+    rows: list[int], readers: int, limit: int
+) -> None:
+    ranges = [SplitRange(KafkaSplit("s", i, 5, 5, n + 5), n) for i, n in enumerate(rows)]
+    assigned = assign_ranges(ranges, readers, limit)
+    assert max(sum((split.stop or 0) - split.position for split in splits) for splits in assigned) <= limit
+    read = [(split.split_id, at) for splits in assigned for split in splits for at in range(split.position, split.stop)]
+    assert sorted(read) == [(f"s-{i}", at) for i, n in enumerate(rows) for at in range(5, n + 5)]

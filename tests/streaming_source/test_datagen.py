@@ -740,9 +740,8 @@ def drained(frame: DataFrame, name: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.spark
 def test_on_spark_both_doors_give_the_batch_result_to_the_last_window(spark: SparkSession) -> None:
-    from streaming_source import from_source, read_stream, register
+    from streaming_source import from_source, read_stream
 
-    register(spark)
     batch = spark.read.format("aligned_datagen").options(**SPARK_OPTIONS).load()
     assert batch.columns == ["key", "value", "ts"]
     expected = sorted(map(tuple, windows(batch).collect()))
@@ -767,9 +766,6 @@ def test_on_spark_both_doors_give_the_batch_result_to_the_last_window(spark: Spa
 
 @pytest.mark.spark
 def test_on_spark_records_of_no_column_but_the_event_time_are_all_there(spark: SparkSession) -> None:
-    from streaming_source import register
-
-    register(spark)
     frame = spark.read.format("aligned_datagen").options(**SPARK_OPTIONS).schema("event_time timestamp").load()
     assert frame.columns == ["event_time"]
     assert frame.count() == 12_000
@@ -790,8 +786,5 @@ def test_on_spark_wrong_options_fail_when_the_frame_is_loaded(
 ) -> None:
     from pyspark.errors import AnalysisException
 
-    from streaming_source import register
-
-    register(spark)
     with pytest.raises(AnalysisException, match=message):
         spark.readStream.format("aligned_datagen").options(**given).load()

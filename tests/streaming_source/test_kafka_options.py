@@ -7,13 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 
 from streaming_source.api import Boundedness
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.config import ClientConfig
+from streaming_source.connectors.kafka.client import ClientConfig, client_error
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, Boundary
 from streaming_source.connectors.kafka.subscription import Partition, Subscription
-from streaming_source.exceptions import OptionError
+from streaming_source.exceptions import OptionError, SourceError
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS, frame_options
 
@@ -74,7 +75,7 @@ def test_what_to_read_must_be_said_once_and_well(options: dict[str, str], messag
 
 
 def test_settings_are_passed_through_and_those_of_this_source_are_not_the_users() -> None:
-    config = source(subscribe="a", kafka={"fetch.wait.max.ms": 7, "client.id": "me"}).config.for_consumer()
+    config = source(subscribe="a", kafka={"fetch.wait.max.ms": 7, "client.id": "me"}).client.for_consumer()
     assert config["bootstrap.servers"] == BROKERS
     assert (config["fetch.wait.max.ms"], config["client.id"]) == ("7", "me")
     assert (config["auto.offset.reset"], config["enable.auto.commit"]) == ("error", "false")
@@ -82,7 +83,7 @@ def test_settings_are_passed_through_and_those_of_this_source_are_not_the_users(
 
 
 def test_an_admin_client_gets_no_settings_of_consumers() -> None:
-    admin = source(subscribe="a", kafka={"fetch.wait.max.ms": 7, "security.protocol": "SSL"}).config.for_admin()
+    admin = source(subscribe="a", kafka={"fetch.wait.max.ms": 7, "security.protocol": "SSL"}).client.for_admin()
     assert admin == {"bootstrap.servers": BROKERS, "security.protocol": "SSL", "log_level": "2"}
 
 
@@ -91,14 +92,137 @@ def test_an_admin_client_gets_no_settings_of_consumers() -> None:
     [
         ("auto.offset.reset", "say where to start with option startingOffsets"),
         ("enable.auto.commit", "it is set here"),
-        ("sasl.jaas.config", "set kafka.sasl.username and kafka.sasl.password"),
+        ("sasl.jaas.config", "set kafka.sasl.username, kafka.sasl.password"),
         ("ssl.truststore.location", "set kafka.ssl.ca.location"),
+        ("ssl.keystore.location", "-deststoretype PKCS12. and name that file"),
         ("value.deserializer", "see option valueFormat"),
+        ("sasl.login.callback.handler.class", "give option tokenProvider"),
+        ("ssl.enabled.protocols", "leave it out"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_with_what_to_set_instead(name: str, advice: str) -> None:
     with pytest.raises(OptionError, match=f"option kafka.{name} cannot be set: .*{advice}"):
         source(subscribe="a", kafka={name: "secret-value"})
+
+
+MODULES = "kafkashaded.org.apache.kafka.common.security"
+LOGIN = 'username="kim" password="a\\"b;c";'
+
+
+@pytest.mark.parametrize(
+    ("java", "here"),
+    [
+        (
+            {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required\n  {LOGIN}"},
+            {"sasl.mechanism": "PLAIN", "sasl.username": "kim", "sasl.password": 'a"b;c'},
+        ),
+        (
+            {
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required {LOGIN}",
+            },
+            {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "kim", "sasl.password": 'a"b;c'},
+        ),
+        (
+            {
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": "https://a/token",
+                "sasl.jaas.config": "OAuthBearerLoginModule required clientId=me clientSecret='x';",
+            },
+            {
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": "https://a/token",
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.client.id": "me",
+                "sasl.oauthbearer.client.secret": "x",
+            },
+        ),
+        ({"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca"}, {"ssl.ca.location": "/ca"}),
+        (
+            {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/me", "ssl.key.password": "x"},
+            {"ssl.certificate.location": "/me", "ssl.key.location": "/me", "ssl.key.password": "x"},
+        ),
+        (
+            {"ssl.keystore.location": "/me.p12", "ssl.keystore.password": "x"},
+            {"ssl.keystore.location": "/me.p12", "ssl.keystore.password": "x"},
+        ),
+        ({"ssl.endpoint.identification.algorithm": ""}, {"ssl.endpoint.identification.algorithm": "none"}),
+        (
+            {"fetch.max.wait.ms": "7", "request.timeout.ms": "60000"},
+            {"fetch.wait.max.ms": "7", "socket.timeout.ms": "60000"},
+        ),
+    ],
+)
+def test_settings_of_the_java_client_are_translated(java: dict[str, str], here: dict[str, str]) -> None:
+    assert dict(source(subscribe="a", kafka=java).client.settings) == {"bootstrap.servers": BROKERS, **here}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"sasl.jaas.config": f"a.PlainLoginModule required {LOGIN}"},
+            "needs kafka.sasl.mechanism = PLAIN, and it is None",
+        ),
+        ({"sasl.mechanism": "AWS_MSK_IAM"}, "is a mechanism of the Java client; give option tokenProvider"),
+        (
+            {"sasl.jaas.config": "com.IAMLoginModule required;"},
+            "IAMLoginModule is a class of Java; give option tokenProv",
+        ),
+        (
+            {"fetch.max.wait.ms": "7", "fetch.wait.max.ms": "8"},
+            "fetch.wait.max.ms cannot be set: .* too says something else",
+        ),
+        ({"fetch.min.byte": "7"}, "option kafka.fetch.min.byte: No such configuration property.*CONFIGURATION.md"),
+        ({"sasl.mechanism": "PLAIN", "security.protocol": "SASL_SSL"}, "sasl.username and sasl.password must be set"),
+    ],
+)
+def test_settings_that_no_client_takes_are_refused_before_a_query_starts(
+    settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message) as refused:
+        source(subscribe="a", kafka=settings)
+    assert "b;c" not in str(refused.value)
+
+
+OAUTH = {"security.protocol": "SASL_SSL"}
+
+
+def failing_token() -> tuple[str, float]:
+    raise ValueError("a secret")
+
+
+def test_a_token_provider_is_found_by_its_name_and_equal_to_its_copies() -> None:
+    name = "time:localtime"
+    read = source(subscribe="a", tokenProvider=name, kafka=OAUTH)
+    assert read == source(subscribe="a", tokenProvider=name, kafka=OAUTH) == pickle.loads(pickle.dumps(read))
+    assert dict(read.client.settings)["sasl.mechanism"] == "OAUTHBEARER"
+    given = KafkaSource.of(BROKERS, "a", token_provider=failing_token, kafka=OAUTH)
+    assert given.client == pickle.loads(pickle.dumps(given)).client != read.client
+    with pytest.raises(OptionError, match=r"option tokenProvider = 'time:no': must be 'module:function' .* install"):
+        source(subscribe="a", tokenProvider="time:no", kafka=OAUTH)
+    with pytest.raises(OptionError, match=r"needs kafka.security.protocol = SASL_SSL .* they are PLAINTEXT"):
+        source(subscribe="a", tokenProvider=name)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (failing_token, "it raised ValueError; call it by itself"),
+        (lambda: "token", "it must return a tuple"),
+        (
+            lambda: ("token", 1_700_000_000_000),
+            "in seconds since the epoch when the token expires, not in milliseconds",
+        ),
+    ],
+)
+def test_a_token_that_is_none_is_said_without_what_may_be_secret(make: Any, message: str) -> None:
+    client = KafkaSource.of(BROKERS, "a", token_provider=make, kafka=OAUTH).client
+    with pytest.raises(SourceError, match=message):
+        client.for_consumer()["oauth_cb"]("")
+    failed = str(client_error(client, "asking", KafkaException("no token")))
+    assert "the token provider failed: it" in failed
+    assert "a secret" not in failed
 
 
 def test_the_brokers_are_required() -> None:
@@ -108,14 +232,14 @@ def test_the_brokers_are_required() -> None:
 
 def test_secrets_are_neither_shown_nor_kept_in_texts() -> None:
     read = source(subscribe="a", kafka={"sasl.password": "hunter2", "sasl.username": "kim", "client.id": "me"})
-    assert "hunter2" not in repr(read) + read.identity + repr(read.config)
-    assert read.config.scrub("login of kim with hunter2 as me failed") == "login of *** with *** as me failed"
+    assert "hunter2" not in repr(read) + read.identity + repr(read.client)
+    assert read.client.scrub("login of kim with hunter2 as me failed") == "login of *** with *** as me failed"
     assert pickle.loads(pickle.dumps(read)) == read
 
 
 @pytest.mark.parametrize("user", ["p", "top", "pics"])
 def test_a_short_user_name_is_struck_out_by_itself_and_in_no_other_word(user: str) -> None:
-    config = source(subscribe="a", kafka={"sasl.username": user, "sasl.password": "s3c=ret/"}).config
+    config = source(subscribe="a", kafka={"sasl.username": user, "sasl.password": "s3c=ret/"}).client
     told = f"asking for topics failed: user={user} '{user}' {user}: s3c=ret/; x{user}_s3c=ret/"
     assert config.scrub(told) == "asking for topics failed: user=*** '***' ***: ***; x" + f"{user}_***"
 
@@ -163,6 +287,13 @@ def test_offsets_by_partition_are_resolved_in_one_call() -> None:
     start = source(subscribe="a", startingOffsets='{"a": {"0": 23, "1": -2}}').start
     assert start.resolve([P0, P1], log) == {P0: 23, P1: 10}
     assert log.calls == 1
+
+
+def test_a_word_for_a_topic_stands_for_all_its_partitions() -> None:
+    other = Partition("b", 0)
+    start = source(subscribe="a,b", startingOffsets='{"a": "earliest", "b": {"0": 7}}').start
+    assert start.resolve([P0, P1, other], Log()) == {P0: 10, P1: 10, other: 7}
+    assert source(subscribe="a", startingOffsets='{"a": "LATEST"}').start.begins_at_end
 
 
 @pytest.mark.parametrize(
@@ -253,7 +384,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
 def test_settings_of_the_client_are_collected_and_the_prefix_is_found_in_any_case() -> None:
     values = ALL.parse({"kafka.bootstrap.servers": "a", "KAFKA.client.id": "me", "kafkaConsumer.pollTimeoutMs": "5"})
     assert values["kafka.*"] == {"bootstrap.servers": "a", "client.id": "me"}
-    assert values["kafkaConsumer.pollTimeoutMs"] == 5
+    assert values["kafkaConsumer.pollTimeoutMs"] == timedelta(milliseconds=5)
 
 
 def test_durations_are_the_same_however_they_are_written() -> None:

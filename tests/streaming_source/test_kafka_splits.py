@@ -10,11 +10,12 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streaming_source.api import SourceSplit
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.admin import FoundRecord, FoundTopic, KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.config import ClientConfig
+from streaming_source.connectors.kafka.admin import FoundRecord, FoundTopic, KafkaAdmin, LogEnd, RetryPolicy
+from streaming_source.connectors.kafka.client import ClientConfig
+from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
-from streaming_source.connectors.kafka.log_ends import LogEnd, LogEnds
+from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,
     KafkaCheckpointSerializer,
@@ -58,14 +59,9 @@ def discovery(
     fail_on_data_loss: bool = True,
 ) -> PartitionDiscovery:
     start, end = Boundary("startingOffsets", "latest"), Boundary("endingOffsets", "latest")
-    return PartitionDiscovery(
-        cluster,
-        subscription,
-        start,
-        end if bounded else None,
-        fail_on_data_loss=fail_on_data_loss,
-        checkpoint=checkpoint,
-    )
+    client = ClientConfig.of({"bootstrap.servers": "nowhere"})
+    config = KafkaConfig(client, subscription, start, end if bounded else None, fail_on_data_loss=fail_on_data_loss)
+    return PartitionDiscovery(cluster, config, checkpoint)
 
 
 def found(splits: tuple[KafkaSplit, ...]) -> dict[str, int]:
@@ -212,9 +208,7 @@ def enumerator(
     cluster: Cluster, context: TestingEnumeratorContext[KafkaSplit], *, bounded: bool = False
 ) -> KafkaSplitEnumerator:
     looks = discovery(cluster, Subscription.to_topics("a"), bounded=bounded, fail_on_data_loss=False)
-    period = None if bounded else 1.0
-    ends = LogEnds(lambda parts: {})
-    return KafkaSplitEnumerator(context, looks, RetryPolicy(0), ends, period_seconds=period, checkpoint=None)
+    return KafkaSplitEnumerator(context, looks, RetryPolicy(0), LogEnds(lambda parts: {}))
 
 
 def assigned(context: TestingEnumeratorContext[KafkaSplit]) -> list[str]:
@@ -227,7 +221,7 @@ def test_partitions_are_given_to_readers_as_they_are_found() -> None:
     finds.start()
     for subtask_id in range(2):
         context.register_reader(subtask_id)
-    assert context.periods == [1.0, None]
+    assert context.periods == [10.0, None]
     context.run_calls()
     assert assigned(context) == ["a-0", "a-1", "a-2"]
     cluster.there["a"] = ("id", 4)
@@ -354,6 +348,19 @@ def test_of_brokers_that_do_not_answer_nothing_is_known(caplog: pytest.LogCaptur
     brokers.now = 21.0
     with pytest.raises(SourceError, match="no brokers"):
         brokers.ends.end("a-0")
+
+
+def test_a_question_is_asked_again_as_often_as_spark_would(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"fetchOffset.numRetries": 2, "fetchOffset.retryIntervalMs": 1}
+    tried = []
+
+    def fails() -> None:
+        tried.append(1)
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    with pytest.raises(KafkaException):
+        KafkaSource.of("host:1", "a", **given).retry_policy().run(fails)
+    assert len(tried) == 1 + 2
 
 
 class StartingBroker(KafkaAdmin):

@@ -71,7 +71,7 @@ def test_an_option_given_twice_with_two_values_is_refused() -> None:
         ("maxRowsPerTrigger", "1e3", "must be a whole number, like 10000"),
         ("numReaders", "-1", "must be at least 1"),
         ("bounded", "yes", "must be true or false"),
-        ("splitBy", "partition", "must be one of directory, file"),
+        ("splitBy", "partition", "must be one of auto, directory, file"),
         ("late", "ignore", "must be one of keep, drop, fail"),
         ("invalidTimestamp", "skip", "must be one of fail, null, drop"),
         ("timestampUnit", "minutes", "must be one of s, ms, us, ns"),

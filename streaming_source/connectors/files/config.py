@@ -10,6 +10,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import pyarrow as pa
 
 from alignment.durations import parse_duration_us
+from alignment.iso8601 import parse_iso8601
+from alignment.zones import UTC
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import (
     arguments,
@@ -22,6 +24,7 @@ from streaming_source.api.options import (
     option_names,
     text,
 )
+from streaming_source.connectors.files.foreign_options import FOREIGN_OPTIONS
 from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, Tolerance, format_of
 from streaming_source.connectors.files.places.hive import PartitionedFormat
 from streaming_source.connectors.files.places.selection import Selection, split_paths
@@ -35,7 +38,8 @@ from streaming_source.exceptions import OptionError
 
 __all__ = ["FILES_OPTIONS", "CleanSource", "FileOrder", "FilesConfig", "files_arguments"]
 
-SplitBy: TypeAlias = Literal["directory", "file"]
+SplitBy: TypeAlias = Literal["auto", "directory", "file"]
+SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
 Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
 FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
 CleanSource: TypeAlias = Literal["off", "archive", "delete"]
@@ -48,6 +52,7 @@ _ONLY_FOR_FILES: Final = {
     "max_bytes_per_trigger": (None, "what a directory brings is limited by maxRowsPerTrigger"),
     "state_location": (None, "of a directory the offset holds how far it was read, and no file that is finished"),
     "allow_overwrites": (False, "in a directory that is a log, files stay as they are"),
+    "file_name_only": (False, "in a directory no two files have one name"),
 }
 
 
@@ -63,6 +68,19 @@ def _not_latest_first(name: str, value: str) -> bool:
 
 def _any_text(name: str, value: str) -> str:
     return value
+
+
+def _time(name: str, value: str) -> str:
+    """ISO-8601 text, whose zone is not known yet."""
+    _milliseconds(name, value, UTC)
+    return value
+
+
+def _milliseconds(name: str, value: str, zone: str) -> int:
+    micros, valid = parse_iso8601(pa.array([value]), zone)
+    if not valid[0]:
+        raise OptionError(f"option {name} = {value!r}: must be a time such as 2024-01-31T00:00:00")
+    return int(micros[0]) // 1000
 
 
 def _names(name: str, value: str) -> tuple[str, ...]:
@@ -85,6 +103,8 @@ class FilesConfig:
         Columns of the files, where the format needs to be told; None to look into the first file.
     storage
         Arguments of the file system; they show nowhere.
+    time_zone
+        Of times that are written without one; None for that of the session.
 
     Notes
     -----
@@ -101,17 +121,19 @@ class FilesConfig:
         metadata=option(
             "path",
             text,
-            "Directory to read, a path or URI; also the argument of `load`. Several are separated by commas, or are "
-            "a JSON list; `*`, `?`, `[a-z]` and `{a,b}` stand for parts of names.",
+            "Directory to read, a path or URI; also the argument of `load`. Several are a JSON list; `*`, `?`, `[a-z]` "
+            "and `{a,b}` stand for parts of names.",
             "required",
         )
     )
     split_by: SplitBy = field(
-        default="directory",
+        default="auto",
         metadata=option(
             "splitBy",
             choice(*get_args(SplitBy)),
-            "`directory`: each is an append-only log, its files in order of their names; `file`: each is finite.",
+            "`directory`: each is an append-only log, its files in order of their names; `file`: each is finite. "
+            "`auto`: `file` where an option needs it, where nothing is there yet, or where names are random, as those "
+            "of Spark's own writer are; else `directory`. The first start decides.",
         ),
     )
     bounded: bool = field(
@@ -206,6 +228,24 @@ class FilesConfig:
             "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
         ),
     )
+    modified_after: str | None = field(
+        default=None,
+        metadata=option(
+            "modifiedAfter", _time, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
+        ),
+    )
+    modified_before: str | None = field(
+        default=None,
+        metadata=option("modifiedBefore", _time, "Only files modified earlier than this are there."),
+    )
+    file_name_only: bool = field(
+        default=False,
+        metadata=option(
+            "fileNameOnly",
+            boolean,
+            "With splitBy=file: a file whose name was found before, in whatever directory, is not read again.",
+        ),
+    )
     recursive_file_lookup: bool = field(
         default=False,
         metadata=option(
@@ -240,7 +280,25 @@ class FilesConfig:
             "sourceArchiveDir", text, "With cleanSource=archive: where files are moved, under their paths."
         ),
     )
+    schema_evolution: SchemaEvolution = field(
+        default="ignore",
+        metadata=option(
+            "schemaEvolution",
+            choice(*get_args(SchemaEvolution)),
+            "Of columns that a file has and the query has not. `ignore`: they are named in the log; `addAtRestart`: as "
+            "well, and `load` takes the columns of all files; `fail`: the query ends. What a file lacks is null.",
+        ),
+    )
+    file_metadata: bool = field(
+        default=False,
+        metadata=option(
+            "fileMetadata",
+            boolean,
+            "Add Spark's column `_metadata`, with `file_path`, `file_name`, `file_size`, `file_modification_time`.",
+        ),
+    )
     storage: StorageOptions = NO_STORAGE_OPTIONS
+    time_zone: str | None = None
 
     def __post_init__(self) -> None:
         if str(self.indexing) == "off":
@@ -253,6 +311,7 @@ class FilesConfig:
             ("indexing", get_args(Indexing)),
             ("file_order", get_args(FileOrder)),
             ("clean_source", get_args(CleanSource)),
+            ("schema_evolution", get_args(SchemaEvolution)),
         ):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
@@ -261,20 +320,28 @@ class FilesConfig:
                 f"indexing = 'statistics': files of format {self.format.name} have no statistics of event times that "
                 "can be read, only those of parquet have; use auto or scan, which read the time column ahead"
             )
+        if self.data_schema is not None and self.schema_evolution == "addAtRestart":
+            raise OptionError(
+                "schemaEvolution = addAtRestart: the columns are given by dataSchema; add new ones there, or leave it"
+            )
         if self.data_schema is not None:
             object.__setattr__(self, "format", self.format.told(self.data_schema))
         durations_as_timedelta(self)
         self._check_layout()
 
+    @property
+    def needs_files(self) -> bool:
+        """Whether an option has a meaning only where each file is a split."""
+        return any(getattr(self, name) != default for name, (default, _) in _ONLY_FOR_FILES.items())
+
     def _check_layout(self) -> None:
         options = option_names(type(self))
-        if self.split_by == "directory":
-            for name, (default, reason) in _ONLY_FOR_FILES.items():
-                value = getattr(self, name)
-                if value != default:
-                    raise OptionError(
-                        f"{options[name]} = {value!r} needs splitBy = file, and splitBy is directory: {reason}"
-                    )
+        if self.split_by == "directory" and self.needs_files:
+            name = next(name for name, (default, _) in _ONLY_FOR_FILES.items() if getattr(self, name) != default)
+            raise OptionError(
+                f"{options[name]} = {getattr(self, name)!r} needs splitBy = file, and splitBy is directory: "
+                f"{_ONLY_FOR_FILES[name][1]}"
+            )
         if (self.clean_source == "archive") != (self.source_archive_dir is not None):
             raise OptionError(
                 f"cleanSource = {self.clean_source!r}, sourceArchiveDir = {self.source_archive_dir!r}: to archive "
@@ -301,7 +368,11 @@ class FilesConfig:
     @property
     def root(self) -> Selection:
         """Which files there are."""
-        return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter)
+        after, before = (
+            None if text is None else _milliseconds(name, text, self.time_zone or UTC)
+            for name, text in (("modifiedAfter", self.modified_after), ("modifiedBefore", self.modified_before))
+        )
+        return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter, after, before)
 
     @property
     def state_root(self) -> Root | None:
@@ -322,8 +393,12 @@ class FilesConfig:
 
     @property
     def reading(self) -> FileFormat:
-        """How files are read: their format, and columns in the names of directories."""
-        return self.format if self.recursive_file_lookup else PartitionedFormat(self.format, self.root.open()[1])
+        """How files are read: their format, and the columns that their places give."""
+        file_format = self.format.in_zone(self.time_zone or UTC)
+        if self.recursive_file_lookup and not self.file_metadata:
+            return file_format
+        scheme = self.root.paths[0].partition("://")[0] if self.file_metadata else None
+        return PartitionedFormat(file_format, self.root.open()[1], not self.recursive_file_lookup, scheme)
 
     @property
     def tolerance(self) -> Tolerance:
@@ -349,7 +424,8 @@ FILES_OPTIONS: Final = (
                 "`storage.endpoint_override`. They stand in no offset, log or error.",
                 {},
             ),
-        ]
+        ],
+        FOREIGN_OPTIONS,
     )
     | FORMAT_OPTIONS
 )

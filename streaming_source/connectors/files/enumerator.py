@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import zlib
 from abc import abstractmethod
@@ -17,13 +18,16 @@ from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile, Tolerance
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
 from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, Lister
+from streaming_source.connectors.files.places.sink_log import SinkLog
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-from streaming_source.exceptions import DataLossError, FileGoneError
+from streaming_source.exceptions import DataLossError, FileGoneError, OptionError, SchemaError
 
 if TYPE_CHECKING:
     from streaming_source.connectors.files.places.cleaning import Cleaner
 
 __all__ = ["FileSplitEnumerator"]
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -52,6 +56,11 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         if config.clean_source != "off":
             from streaming_source.connectors.files.places.cleaning import Cleaner
 
+            if SinkLog.of(config.root) is not None:
+                raise OptionError(
+                    f"cleanSource = {config.clean_source}: {self._root} is the output of Spark's file sink, whose log "
+                    "says which files there are; leave cleanSource out, and let the sink's retention remove old files"
+                )
             self._cleaner = Cleaner(
                 config.clean_source, config.archive_root, self._filesystem, self._root, context.map_on_workers
             )
@@ -62,6 +71,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         # Latest event time of each block, by its position: where the source goes on without what cannot be read.
         self._latest_in: dict[str, dict[int, int]] = {}
         self._until_ms = checkpoint.until_ms
+        self._beside: set[str] = set()
 
     def restore_splits(self, splits: Sequence[FileSplit]) -> None:
         """See `SplitEnumerator`."""
@@ -113,7 +123,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
         def listed() -> T:
             try:
-                return find_new(lister.list_changed())
+                found = find_new(lister.list_changed())
+                lister.name_empty()
+                return found
             except BaseException:
                 # What failed is new again the next time, wherever it is.
                 lister.forget()
@@ -143,10 +155,24 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         """What is in a file; None of one that the source goes on without."""
         with self._config.tolerance.tolerated():
             file = StoredFile(self._filesystem, path)
-            return self._reading.describe(
+            blocks = self._reading.describe(
                 file, self._context.schema, self._context.timestamp_assigner, self._config.indexing
             )
+            if self._config.columns is None:
+                self._look_at_columns(path, blocks.columns)
+            return blocks
         return None
+
+    def _look_at_columns(self, path: str, columns: Sequence[str]) -> None:
+        beside = ", ".join(name for name in columns if name not in self._context.schema.names)
+        if beside and self._config.schema_evolution == "fail":
+            raise SchemaError(
+                f"{path} has columns that the query has not: {beside}. schemaEvolution = ignore goes on without them, "
+                "addAtRestart has them from the next start on"
+            )
+        if beside and beside not in self._beside:
+            self._beside.add(beside)
+            _log.warning("%s has columns that the query has not: %s. They are ignored (schemaEvolution)", path, beside)
 
     def _describe_all(self, files: Iterable[ListedFile]) -> list[FileBlocks | None]:
         """What is in files, several at once."""

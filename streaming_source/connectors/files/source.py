@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
+import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
+from alignment.zones import UTC
 from streaming_source.api import (
     Boundedness,
     OptionSet,
@@ -19,8 +24,9 @@ from streaming_source.api import (
 )
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
-from streaming_source.connectors.files.places.hive import partition_schema
-from streaming_source.connectors.files.places.listing import ListedFile, list_files
+from streaming_source.connectors.files.formats.columns import merged
+from streaming_source.connectors.files.places.hive import METADATA, partition_schema
+from streaming_source.connectors.files.places.listing import ListedFile, Lister, list_files
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -34,6 +40,14 @@ if TYPE_CHECKING:
     from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 
 __all__ = ["FileSource"]
+
+_log = logging.getLogger(__name__)
+
+_RANDOM: Final = re.compile(r"(part-\d+-)?[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
+"""How a name begins whose writer names files in no order: a number that is the same in each job, and a UUID."""
+
+_AT_ONCE: Final = 16
+"""Files whose columns are looked up at once."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,15 +78,24 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     @property
     def identity(self) -> str:
         """See `Source`."""
-        # Where a single directory is read, the same as ever.
-        patterns = self.root.patterns()
-        place = f"{self.split_by}:{','.join(patterns)}"
-        return place if self.format == ParquetFormat() else f"{place}:{self.format.identity}"
+        place = ",".join(self.root.patterns())
+        file_format = self.format.in_zone(self.time_zone or UTC)
+        return place if file_format == ParquetFormat() else f"{place}:{file_format.identity}"
 
     @property
     def boundedness(self) -> Boundedness:
         """See `Source`."""
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    @property
+    def keeps_records(self) -> bool:
+        """See `Source`."""
+        return self.clean_source == "off"
+
+    def in_zone(self, zone: str) -> FileSource:
+        """See `Source`."""
+        has_use = self.modified_after or self.modified_before or self.format.in_zone(zone) is not self.format
+        return replace(self, time_zone=zone) if has_use and self.time_zone is None else self
 
     def for_batch(self) -> FileSource:
         """See `Source`. Nothing is remembered, and nothing becomes of the files."""
@@ -100,11 +123,11 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         SchemaError
             If one of `columns` is not among them.
         """
-        return _chosen_columns(self)
+        return _with_added(self, _chosen_columns(self))
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
         """See `Source`."""
-        return self._enumerator(context, FilesCheckpoint())
+        return self._enumerator(context, FilesCheckpoint(split_by=self._layout()))
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
@@ -114,8 +137,14 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         Raises
         ------
         OffsetError
-            If the checkpoint is of a bounded source and this one is not: that one is over, or will be.
+            If the checkpoint is of a bounded source and this one is not: that one is over, or will be. If it is of
+            splits that are cut in another way.
         """
+        if self.split_by not in ("auto", checkpoint.split_by):
+            raise OffsetError(
+                f"splitBy = {self.split_by!r}: the checkpoint is of splitBy = {checkpoint.split_by!r}, which has other "
+                "splits; set that, or use a new checkpointLocation"
+            )
         if checkpoint.until_ms is not None and not self.bounded:
             raise OffsetError(
                 "the checkpoint is of a source with bounded = true, which ends with the files that were there at its "
@@ -128,13 +157,24 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> FileSplitEnumerator:
         # Either is imported when it is used, and not by tasks.
-        if self.split_by == "file":
+        if checkpoint.split_by == "file":
             from streaming_source.connectors.files.finite.enumerator import FiniteFileEnumerator
 
             return FiniteFileEnumerator(self, context, checkpoint)
         from streaming_source.connectors.files.directories import DirectoryEnumerator
 
         return DirectoryEnumerator(self, context, checkpoint)
+
+    def _layout(self) -> Literal["directory", "file"]:
+        """What `split_by` comes to."""
+        if self.split_by != "auto":
+            return self.split_by
+        listed = Lister(self.root).list_changed()
+        first = next((found for found in listed if found.files or (found.path and found.is_empty)), None)
+        by_file = self.needs_files or first is None or any(_RANDOM.match(file.name) for file in first.files[:1])
+        if by_file:
+            _log.info("splitBy = auto: each file is a split, and they are read in the order %s", self.file_order)
+        return "file" if by_file else "directory"
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         """See `Source`."""
@@ -149,6 +189,18 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[FilesCheckpoint]:
         """See `Source`."""
         return FilesCheckpointSerializer()
+
+
+def _with_added(config: FilesConfig, schema: pa.Schema) -> pa.Schema:
+    """With the columns that are in no file."""
+    for field in (*config.format.added_columns, *([METADATA] if config.file_metadata else [])):
+        if field.name in schema.names:
+            raise SchemaError(
+                f"the data has a column {field.name!r} of its own, which fileMetadata or rescuedDataColumn would add; "
+                "read it without"
+            )
+        schema = schema.append(field)
+    return schema
 
 
 def _chosen_columns(config: FilesConfig) -> pa.Schema:
@@ -188,12 +240,23 @@ def _all_columns(config: FilesConfig) -> pa.Schema:
 def _columns_of_first(config: FilesConfig, first: ListedFile | None) -> pa.Schema:
     """Of the first file, or the first that can be read where the source goes on without others."""
     filesystem, root = config.root.open()
-    if first is not None:
+
+    def columns_of(file: ListedFile) -> pa.Schema | None:
         with config.tolerance.tolerated():
-            return config.format.schema_of(StoredFile(filesystem, posixpath.join(root, first.relative_path)))
-        for file in sorted(list_files(config.root)):
-            with config.tolerance.tolerated():
-                return config.format.schema_of(StoredFile(filesystem, posixpath.join(root, file.relative_path)))
+            return config.format.schema_of(StoredFile(filesystem, posixpath.join(root, file.relative_path)))
+        return None
+
+    if first is not None and config.schema_evolution == "addAtRestart":
+        files = sorted(list_files(config.root))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = [(file, schema) for file, schema in zip(files, pool.map(columns_of, files), strict=True) if schema]
+        if found:
+            return reduce(lambda known, one: merged(one[0].relative_path, known, one[1]), found, found[0][1])
+    elif first is not None:
+        schema = columns_of(first)
+        others = (columns_of(file) for file in sorted(list_files(config.root))) if schema is None else ()
+        if (found_one := next((one for one in (schema, *others) if one is not None), None)) is not None:
+            return found_one
     raise NoDataError(
         f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pyarrow import fs
 
@@ -191,12 +191,15 @@ class FilesCheckpoint:
     latest_us
         Where files are read in the order of their names or modification times: latest event time in those that were
         begun; None before any.
+    split_by
+        What a split is.
     """
 
     finished: tuple[str, ...] = ()
     remembered: Remembered = field(default_factory=Remembered)
     until_ms: int | None = None
     latest_us: int | None = None
+    split_by: Literal["directory", "file"] = "directory"
 
 
 class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
@@ -219,6 +222,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
             "log": value.remembered.log,
             "until": value.until_ms,
             "latest": value.latest_us,
+            "splitBy": value.split_by,
         }
         known = {name: entry for name, entry in state.items() if entry is not None}
         return json.dumps(known, separators=(",", ":"), sort_keys=True).encode()
@@ -231,7 +235,8 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
             segments = tuple(Segment((ms, path), b64decode(marks)) for (ms, path), marks in state.get("remembered", ()))
             remembered = Remembered(_pair(state.get("forgotten")), segments, _pair(state.get("log")))
             finished = tuple(state["finished"])
-            return FilesCheckpoint(finished, remembered, state.get("until"), state.get("latest"))
+            by = state.get("splitBy", "directory")
+            return FilesCheckpoint(finished, remembered, state.get("until"), state.get("latest"), by)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} has no finished files: {error!r}") from error
 

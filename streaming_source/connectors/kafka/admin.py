@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from streaming_source.connectors.kafka.config import GONE, ClientConfig, client_error
+from streaming_source import api
+from streaming_source.connectors.kafka.client import GONE, ClientConfig, client_error
 from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, MAX_TIMESTAMP
 from streaming_source.connectors.kafka.subscription import Partition, Subscription
 from streaming_source.exceptions import SourceError
 
-__all__ = ["FoundRecord", "FoundTopic", "KafkaAdmin", "RetryPolicy"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["FoundRecord", "FoundTopic", "KafkaAdmin", "LogEnd", "RetryPolicy"]
 
 T = TypeVar("T")
 
 _REQUEST_S: Final = 10.0
-_FIRST_BACKOFF_S: Final = 0.1
-_LAST_BACKOFF_S: Final = 5.0
 _FIRST_CONTACT: Final = (
     ". No broker has answered since the query started: do kafka.bootstrap.servers name one, and does "
     "kafka.security.protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) fit its listener?"
 )
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+
+_REFUSALS: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+"""What becomes of a connection to a broker that never let us in, however often it is tried."""
 
 _HOPELESS: Final = frozenset(
     {
@@ -43,84 +39,25 @@ _HOPELESS: Final = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
+        *_REFUSALS,
     }
 )
 """Errors that no patience mends."""
 
 
-class RetryPolicy:
-    """Tries again what fails for reasons that pass, with growing pauses, until its time is over.
+class RetryPolicy(api.RetryPolicy):
+    """Of calls of the client: what it names itself, but for errors of the configuration."""
 
-    Parameters
-    ----------
-    seconds
-        How long.
-    clock
-        Seconds, monotonic.
-    first_s
-        How long as long as no call has succeeded: what was never there is an error of the configuration, sooner than
-        brokers that are away for a while.
-
-    Attributes
-    ----------
-    has_succeeded
-        Whether a call has.
-    """
-
-    def __init__(
-        self, seconds: float, clock: Callable[[], float] = time.monotonic, *, first_s: float = math.inf
-    ) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._first_s = min(first_s, seconds)
-        self._ended = threading.Event()
-        self.has_succeeded = False
-
-    @property
-    def seconds(self) -> float:
-        """How long, for now."""
-        return self._seconds if self.has_succeeded else self._first_s
-
-    def run(self, call: Callable[[], T]) -> T:
-        """What the call returns when it succeeds.
-
-        Raises
-        ------
-        KafkaException
-            That of the last trial; at once where trying again is in vain, or after `end`.
-        """
-        until, backoff_s = self._clock() + self.seconds, _FIRST_BACKOFF_S
-        while True:
-            try:
-                result = call()
-                self.has_succeeded = True
-                return result
-            except KafkaException as error:
-                left_s = until - self._clock()
-                if _code(error) in _HOPELESS or left_s <= 0:
-                    raise
-                _log.warning("asking the brokers failed, and is tried again: %s", _name(error))
-                if self._ended.wait(min(backoff_s, left_s)):
-                    raise
-            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
-
-    def end(self) -> None:
-        """Try nothing again any more. From any thread."""
-        self._ended.set()
+    def passes(self, error: Exception) -> bool:
+        """See `streaming_source.api.RetryPolicy`."""
+        return isinstance(error, KafkaException) and _code(error) not in _HOPELESS
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """A topic that there is now.
+    """A topic that there is now, with its partitions, sorted.
 
-    Attributes
-    ----------
-    name
-        Of the topic.
-    topic_id
-        Another one for each time a topic of the name is created; empty where the broker knows no ids.
-    partitions
-        Numbers of its partitions, sorted.
+    `topic_id` is another one for each time a topic of the name is created; empty where the broker knows no ids.
     """
 
     name: str
@@ -129,34 +66,27 @@ class FoundTopic:
 
 
 class FoundRecord(NamedTuple):
-    """What an index by time answers: it may be the mark of a transaction, which is no record, or an aborted one.
-
-    Attributes
-    ----------
-    offset
-        Where it is.
-    time_ms
-        Its timestamp.
-    """
+    """What an index by time answers: it may be the mark of a transaction, which is no record, or an aborted one."""
 
     offset: int
     time_ms: int
 
 
+class LogEnd(NamedTuple):
+    """Where a partition's log ends.
+
+    All before `readable` can be read, under the isolation level of the consumer; there is something before `written`,
+    which is beyond that by what a transaction that is open holds back.
+    """
+
+    readable: int
+    written: int
+
+
 class KafkaAdmin:
     """Asks for topics and offsets. Connects when it is first asked.
 
-    Parameters
-    ----------
-    config
-        Of the client.
-    patience
-        With failures that pass.
-
-    Attributes
-    ----------
-    reads_committed
-        Whether ends of logs are those of what is committed.
+    All methods raise `SourceError` if the brokers do not say, in all the time of patience.
     """
 
     def __init__(self, config: ClientConfig, patience: RetryPolicy) -> None:
@@ -164,32 +94,17 @@ class KafkaAdmin:
         self._patience = patience
         self._client: AdminClient | None = None
         self._last_trouble = ""
-        self.reads_committed = config.isolation_level == "read_committed"
+        self._refusal: KafkaError | None = None
+        self._reads_committed = config.isolation_level == "read_committed"
 
     def topics(self, subscription: Subscription) -> list[FoundTopic]:
-        """The topics of a subscription that there are, by name. One call; for a pattern two.
-
-        Raises
-        ------
-        SourceError
-            If the brokers do not say, in all the time of patience.
-        """
+        """The topics of a subscription that there are, by name. One call; for a pattern two."""
         return self._ask("asking for topics", lambda: self._topics(subscription))
 
     def offsets(self, wanted: Mapping[Partition, int], *, committed: bool | None = None) -> dict[Partition, int | None]:
         """See `starting.Lookup`: one call for all. Of partitions that are gone there is no answer.
 
-        Parameters
-        ----------
-        wanted
-            By partition, see there.
-        committed
-            Whether logs end with what is committed; None: as for the consumer.
-
-        Raises
-        ------
-        SourceError
-            If the brokers do not say, in all the time of patience.
+        `committed` says whether logs end with what is committed; None: as for the consumer.
         """
         found = self.records(wanted, committed=committed)
         return {part: None if record is None else record.offset for part, record in found.items()}
@@ -200,28 +115,42 @@ class KafkaAdmin:
         """The same with timestamps; also the one at `MAX_TIMESTAMP`, which is the latest.
 
         Nothing at or behind the end of what can be read is found.
-
-        Raises
-        ------
-        SourceError
-            If the brokers do not say, in all the time of patience.
         """
         if not wanted:
             return {}
-        ends_committed = self.reads_committed if committed is None else committed
+        ends_committed = self._reads_committed if committed is None else committed
         level = IsolationLevel.READ_COMMITTED if ends_committed else IsolationLevel.READ_UNCOMMITTED
         return self._ask("asking for offsets", lambda: self._records(wanted, level))
 
+    def ends(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
+        """Where logs end; two calls where transactions may be open: all ends first, then what can be read."""
+        latest = dict.fromkeys(parts, LATEST)
+        written = self.offsets(latest, committed=False)
+        readable = self.offsets(latest) if self._reads_committed else written
+        return {
+            part: LogEnd(until, max(until, written.get(part) or 0))
+            for part, until in readable.items()
+            if until is not None
+        }
+
     def _ask(self, what: str, call: Callable[[], T]) -> T:
         try:
-            return self._patience.run(call)
+            return self._patience.run(lambda: self._tried(call))
         except KafkaException as error:
-            if self._client is not None:
-                # What it has to say of its connections waits for this.
-                self._client.poll(0)
             failed = client_error(self._config, what, error)
         advice = "" if self._patience.has_succeeded else _FIRST_CONTACT
         raise SourceError(f"{failed}{self._last_trouble}{advice}") from None
+
+    def _tried(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except KafkaException:
+            if self._client is not None:
+                # What it has to say of its connections waits for this.
+                self._client.poll(0)
+            if self._refusal is not None and not self._patience.has_succeeded:
+                raise KafkaException(self._refusal) from None
+            raise
 
     def _connected(self) -> AdminClient:
         if self._client is None:
@@ -236,6 +165,9 @@ class KafkaAdmin:
     def _note(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             return  # of each of them it has said why
+        if error.code() in _REFUSALS:
+            self._refusal = error
+            return
         self._last_trouble = self._config.scrub(f"; the client says: {error.str()}")
 
     def _topics(self, subscription: Subscription) -> list[FoundTopic]:
@@ -296,12 +228,9 @@ class KafkaAdmin:
         return found, failed
 
     def _refresh(self, names: list[str]) -> dict[str, tuple[int, ...]]:
-        """Hear of the partitions of topics, and of their leaders. What fails here fails again when they are asked.
+        """The partitions of topics; the client hears of their leaders. What fails here fails again when they are asked.
 
-        Returns
-        -------
-        dict
-            The partitions that there are: that there are no others, or none, is an answer and no trouble.
+        That there are no others, or none, is an answer and no trouble.
         """
         futures = self._connected().describe_topics(TopicCollection(names), request_timeout=self._request_s)
         there: dict[str, tuple[int, ...]] = {}
@@ -325,8 +254,3 @@ def _spec(number: int) -> Any:
 def _code(error: KafkaException) -> int | None:
     cause = error.args[0] if error.args else None
     return cause.code() if isinstance(cause, KafkaError) else None
-
-
-def _name(error: KafkaException) -> str:
-    cause = error.args[0] if error.args else None
-    return cause.name() if isinstance(cause, KafkaError) else type(error).__name__

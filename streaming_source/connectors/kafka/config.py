@@ -1,128 +1,363 @@
-"""How clients of the broker are configured, and how what is secret of it stays so."""
+"""What a source over topics of Kafka is given: attributes, and the options that set them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from confluent_kafka import KafkaError, KafkaException
+from streaming_source.api import Option, OptionSet
+from streaming_source.api.ddl import schema_of_ddl
+from streaming_source.api.options import (
+    arguments,
+    boolean,
+    choice,
+    duration_option,
+    durations_as_timedelta,
+    integer,
+    option,
+    text,
+)
+from streaming_source.connectors.kafka.admin import RetryPolicy
+from streaming_source.connectors.kafka.client import ClientConfig
+from streaming_source.connectors.kafka.starting import Boundary, ending, starting
+from streaming_source.connectors.kafka.subscription import Subscription
+from streaming_source.connectors.kafka.tokens import TokenProvider
+from streaming_source.connectors.kafka.values import BinaryValues, JsonValues, TextValues, ValueFormat
+from streaming_source.exceptions import OptionError
 
-from streaming_source.exceptions import OptionError, SourceError
+__all__ = ["KAFKA_OPTIONS", "Indexing", "KafkaConfig", "kafka_arguments"]
 
-__all__ = ["GONE", "ClientConfig", "client_error", "scrubbed"]
+Indexing: TypeAlias = Literal["auto", "scan"]
 
-GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-"""Codes of errors that say that there is no such topic or partition."""
-
-_QUIET: Final = {
-    # On standard error it says twenty times a second that a broker is down. What matters is raised, or logged, here.
-    "log_level": "2",
-}
-
-_DEFAULTS: Final = {
-    **_QUIET,
-    # One request is under way at a time: a long one for a partition without news would keep the next one waiting.
-    "fetch.wait.max.ms": "10",
-    # The default of a second lets a reader that empties its queue in milliseconds wait for most of its time.
-    "fetch.queue.backoff.ms": "5",
-}
-
-_OWN: Final = {
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "enable.partition.eof": "true",
-    # Any other value jumps over records without a word.
-    "auto.offset.reset": "error",
-}
-
-_REFUSED: Final = {
-    **dict.fromkeys(("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof"), "it is set here"),
-    "auto.offset.reset": "say where to start with option startingOffsets; a lost position is never jumped over",
-    "key.deserializer": "key and value are binary; see option valueFormat",
-    "value.deserializer": "key and value are binary; see option valueFormat",
-    "interceptor.classes": "it is one of the Java client",
-    "sasl.jaas.config": "it is one of the Java client; set kafka.sasl.username and kafka.sasl.password",
-    "ssl.truststore.location": "it is one of the Java client; set kafka.ssl.ca.location, a file in PEM format",
-    "ssl.keystore.location": "a Java keystore; set kafka.ssl.certificate.location and kafka.ssl.key.location (PEM)",
-}
-
-_SECRET: Final = re.compile(r"password|secret|token|jaas|\.pem$|ssl\.key|username|oauthbearer\.config")
+_SHORTEST_US: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class ClientConfig:
-    """Settings of librdkafka as the user gave them: hashable, and silent about secrets.
+def _milliseconds(name: str, value: str) -> timedelta:
+    return timedelta(milliseconds=integer(1)(name, value))
+
+
+def _any_text(name: str, value: str) -> str:
+    return value
+
+
+@dataclass(frozen=True)
+class KafkaConfig:
+    """Which partitions there are, from where to where and how they are read.
 
     Attributes
     ----------
-    settings
-        Names (without `kafka.`) and values, sorted.
-    group_id_prefix
-        Of the consumer group, for access control lists: no group is ever joined.
+    client
+        Settings of the clients.
+    subscription
+        Which partitions.
+    start
+        Where a new query starts.
+    end
+        Where it ends; None for nowhere.
+    values
+        How values are read.
+
+    Notes
+    -----
+    What the other attributes mean stands in their options. Durations are given as `timedelta` or text such as
+    `"5 seconds"`, and kept as `timedelta`. `indexing` is `auto` or `scan`.
+
+    Raises
+    ------
+    OptionError
+        If a duration or `indexing` is wrong.
     """
 
-    settings: tuple[tuple[str, str], ...] = field(repr=False)
-    group_id_prefix: str = "spark-kafka-source"
+    client: ClientConfig
+    subscription: Subscription
+    start: Boundary
+    end: Boundary | None = None
+    values: ValueFormat = field(default_factory=BinaryValues)
+    include_headers: bool = field(
+        default=False, metadata=option("includeHeaders", boolean, "Add the column `headers`.")
+    )
+    fail_on_data_loss: bool = field(
+        default=True,
+        metadata=option(
+            "failOnDataLoss",
+            boolean,
+            "Fail where records that were to be read are not there any more; else go on behind them.",
+        ),
+    )
+    discovery_interval: timedelta | str = field(
+        default="10 seconds",
+        metadata=duration_option("discoveryInterval", _SHORTEST_US, "How often to look for new partitions."),
+    )
+    broker_timeout: timedelta | str = field(
+        default="5 minutes",
+        metadata=duration_option(
+            "brokerTimeout",
+            _SHORTEST_US,
+            "For how long brokers that do not answer are asked again before the query fails.",
+        ),
+    )
+    fetch_retries: int | None = field(
+        default=None,
+        metadata=option(
+            "fetchOffset.numRetries",
+            integer(0),
+            "How often a question for topics or offsets that failed is asked again, within `brokerTimeout`.",
+            "as often as `brokerTimeout` allows",
+        ),
+    )
+    fetch_retry_interval: timedelta | str | None = field(
+        default=None,
+        metadata={
+            **option(
+                "fetchOffset.retryIntervalMs",
+                _milliseconds,
+                "How long to wait before that.",
+                "100, twice as long each time, 5000 at most",
+            ),
+            "minimum_us": _SHORTEST_US,
+        },
+    )
+    poll_timeout: timedelta | str = field(
+        default="2 minutes",
+        metadata={
+            **option(
+                "kafkaConsumer.pollTimeoutMs",
+                _milliseconds,
+                "How long a task waits for a record that must be there.",
+                "120000",
+            ),
+            "minimum_us": _SHORTEST_US,
+        },
+    )
+    indexing: Indexing = field(
+        default="auto",
+        metadata=option(
+            "indexing",
+            choice("auto", "scan", "off"),
+            "Event times ahead of reading: from the brokers' index if they are the records' own timestamps, else by "
+            "reading the records (`auto`); or always by reading them (`scan`). Or not ahead of reading, from what the "
+            "readers report (`off`).",
+        ),
+    )
 
-    @classmethod
-    def of(cls, settings: Mapping[str, str], group_id_prefix: str = "spark-kafka-source") -> ClientConfig:
-        """Check and sort settings.
+    def __post_init__(self) -> None:
+        durations_as_timedelta(self)
+        if self.indexing not in get_args(Indexing):
+            raise OptionError(f"indexing = {self.indexing!r}: must be one of {', '.join(get_args(Indexing))}")
 
-        Raises
-        ------
-        OptionError
-            If there are no brokers among them, or one is set that this source must set itself.
-        """
-        if not settings.get("bootstrap.servers", "").strip():
-            raise OptionError(
-                "option kafka.bootstrap.servers is missing: give the brokers, as in 'host1:9092,host2:9092'"
-            )
-        for name in settings:
-            if name in _REFUSED:
-                raise OptionError(f"option kafka.{name} cannot be set: {_REFUSED[name]}")
-        return cls(tuple(sorted((name, str(value)) for name, value in settings.items())), group_id_prefix)
+    def retry_policy(self, first_s: float = math.inf) -> RetryPolicy:
+        """Patience with the brokers; see `RetryPolicy` for `first_s`."""
+        pause = self.fetch_retry_interval
+        pause_s = pause.total_seconds() if isinstance(pause, timedelta) else None
+        return RetryPolicy(self.seconds("broker_timeout"), first_s=first_s, retries=self.fetch_retries, pause_s=pause_s)
 
-    @property
-    def brokers(self) -> str:
-        """`bootstrap.servers`."""
-        return dict(self.settings)["bootstrap.servers"]
-
-    @property
-    def isolation_level(self) -> str:
-        """`read_committed` unless it was set, as in librdkafka."""
-        return dict(self.settings).get("isolation.level", "read_committed")
-
-    def for_consumer(self) -> dict[str, str]:
-        """Settings of a consumer that reads what it is told to, and joins no group."""
-        return {**_DEFAULTS, "group.id": f"{self.group_id_prefix}-aligned", **dict(self.settings), **_OWN}
-
-    def for_admin(self) -> dict[str, str]:
-        """Settings of an admin client: those that have to do with connections."""
-        of_consumers = ("fetch.", "max.partition.", "isolation.", "group.", "queued.", "session.", "check.crcs")
-        return {**_QUIET, **{name: value for name, value in self.settings if not name.startswith(of_consumers)}}
-
-    def scrub(self, text: str) -> str:
-        """A text without the values of secret settings."""
-        return scrubbed(text, {value for name, value in self.settings if _SECRET.search(name)})
+    def seconds(self, name: Literal["discovery_interval", "broker_timeout", "poll_timeout"]) -> float:
+        """One of the durations."""
+        duration = getattr(self, name)
+        assert isinstance(duration, timedelta)
+        return duration.total_seconds()
 
 
-def scrubbed(text: str, secrets: Iterable[str]) -> str:
-    """A text with each secret struck out where it stands by itself: a user `p` is none of the letters of `topics`."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        begin = r"(?<![^\W_])" if secret[0].isalnum() else ""
-        end = r"(?![^\W_])" if secret[-1].isalnum() else ""
-        text = re.sub(f"{begin}{re.escape(secret)}{end}", "***", text)
-    return text
+KAFKA_OPTIONS: Final = (
+    OptionSet(
+        [
+            Option("subscribe", text, "Topics, with commas between them. Exactly one of these three is required."),
+            Option("subscribePattern", text, "Regular expression of Python, found anywhere in the names of topics."),
+            Option("assign", text, 'JSON of partitions, like `{"orders": [0, 1]}`.'),
+            Option(
+                "startingOffsets",
+                text,
+                'Where a new query starts: `earliest`, `latest`, or JSON like `{"orders": {"0": 23, "1": -2}, "x": '
+                '"latest"}`; -2 is earliest, -1 latest. Partitions found later start at their first record.',
+                None,
+                "latest; earliest where reading ends",
+            ),
+            Option("startingTimestamp", integer(0), "Start at the first record at or after this time (ms since 1970)."),
+            Option(
+                "startingOffsetsByTimestamp", text, "The same for each partition, as JSON. `startingTimestamp` wins."
+            ),
+            Option(
+                "startingOffsetsByTimestampStrategy",
+                choice("error", "latest"),
+                "What to do where no record is as late.",
+                "error",
+                "error",
+            ),
+            Option("bounded", boolean, "End at the offsets that are the latest at the start.", False, "false"),
+            Option("endingOffsets", text, "End there: `latest`, or JSON as above. Makes the source bounded."),
+            Option("endingTimestamp", integer(0), "End before the first record at or after this time (ms since 1970)."),
+            Option("endingOffsetsByTimestamp", text, "The same for each partition, as JSON. `endingTimestamp` wins."),
+            Option(
+                "valueFormat",
+                choice("binary", "string", "json", "avro", "protobuf"),
+                "What values are read as; `json`, `avro` and `protobuf` become a struct.",
+                "binary",
+                "binary",
+            ),
+            Option(
+                "valueSchema",
+                text,
+                "With `valueFormat=json`: the fields, as in `id BIGINT, ts TIMESTAMP`. With `avro`: the reader's "
+                "schema, as JSON.",
+                None,
+                "none; with avro the latest of the subject",
+            ),
+            Option(
+                "schemaRegistryUrl",
+                text,
+                "With `avro`, `protobuf`: where the schemas are that values were written with.",
+            ),
+            Option(
+                "schemaRegistry.*", text, "Settings of the registry's client, like `basic.auth.user.info`.", {}, "none"
+            ),
+            Option(
+                "valueSubject",
+                text,
+                "With `avro`, `protobuf`: the subject of which the latest schema is that of the column.",
+                None,
+                "`<topic>-value`, if one topic is named",
+            ),
+            Option(
+                "invalidValue",
+                choice("fail", "null"),
+                "What to do with a value that is not of its format.",
+                "fail",
+                "fail",
+            ),
+        ]
+    )
+    | OptionSet.of(KafkaConfig)
+    | OptionSet(
+        [
+            Option(
+                "groupIdPrefix",
+                text,
+                "Of the consumer group's name, for access control. No group is joined, nothing is committed.",
+                "spark-kafka-source",
+                "spark-kafka-source",
+            ),
+            Option(
+                "maxOffsetsPerTrigger", integer(1), "Spark's name of `maxRowsPerTrigger`.", same_as="maxRowsPerTrigger"
+            ),
+            Option(
+                "minOffsetsPerTrigger", integer(1), "Spark's name of `minRowsPerTrigger`.", same_as="minRowsPerTrigger"
+            ),
+            Option(
+                "minPartitions",
+                integer(1),
+                "Tasks of a micro-batch or a batch, at least, if it has as many records; default: one a partition, at "
+                "most `numReaders`.",
+            ),
+            Option(
+                "maxRecordsPerPartition",
+                integer(1),
+                "Records of one task, at most: there are as many tasks as that takes, also more than `numReaders`.",
+            ),
+            Option(
+                "tokenProvider",
+                TokenProvider.of_name,
+                "For OAUTHBEARER, and Amazon MSK with IAM: `module:function` that returns a token and the second since "
+                "the epoch at which it expires. Called on the driver and on executors.",
+            ),
+            Option(
+                "kafka.*",
+                _any_text,
+                "Settings of the clients, like `kafka.bootstrap.servers` (required): those of librdkafka, and those of "
+                "the Java client that it has under another name.",
+                {},
+            ),
+        ]
+    )
+)
+
+_SUBSCRIPTIONS: Final[dict[str, Any]] = {
+    "subscribe": Subscription.to_topics,
+    "subscribePattern": Subscription.to_pattern,
+    "assign": Subscription.to_partitions,
+}
+_OF_REGISTERED: Final = ("schemaRegistryUrl", "valueSubject")
 
 
-def client_error(config: ClientConfig, what: str, error: Exception) -> SourceError:
-    """An error of the client, with what was to be done, and without secrets.
+def kafka_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Parsed values of `KAFKA_OPTIONS` as keywords of a `KafkaConfig`. Connects to nothing.
 
-    To be raised `from None`: the client's own error may quote its settings.
+    Raises
+    ------
+    OptionError
+        If they contradict each other, or one is missing.
     """
-    cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
-    if isinstance(cause, KafkaError):
-        return SourceError(config.scrub(f"{what} at {config.brokers} failed: {cause.str()} ({cause.name()})"))
-    return SourceError(config.scrub(f"{what} at {config.brokers} failed: {cause}"))
+    end = tuple(values[name] for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"))
+    bounded = values["bounded"] or any(given is not None for given in end)
+    subscription = _subscription(values)
+    return {
+        **arguments(KafkaConfig, values),
+        "client": ClientConfig.of(values["kafka.*"], values["groupIdPrefix"], values["tokenProvider"]),
+        "subscription": subscription,
+        "start": starting(
+            values["startingOffsets"],
+            values["startingTimestamp"],
+            values["startingOffsetsByTimestamp"],
+            values["startingOffsetsByTimestampStrategy"],
+            bounded=bounded,
+        ),
+        "end": ending(*end) if bounded else None,
+        "values": _value_format(values, subscription),
+        # Without an index the planner decides whether it reads ahead.
+        "indexing": "auto" if values["indexing"] == "auto" else "scan",
+    }
+
+
+def _subscription(values: Mapping[str, Any]) -> Subscription:
+    given = [name for name in _SUBSCRIPTIONS if values[name] is not None]
+    if len(given) != 1:
+        which = f"options {' and '.join(given)} exclude each other" if given else "what to read is not said"
+        raise OptionError(f"{which}: give exactly one of {', '.join(_SUBSCRIPTIONS)}")
+    chosen: Subscription = _SUBSCRIPTIONS[given[0]](values[given[0]])
+    return chosen
+
+
+def _value_format(values: Mapping[str, Any], subscription: Subscription) -> ValueFormat:
+    kind, schema, invalid = values["valueFormat"], values["valueSchema"], values["invalidValue"]
+    if kind in ("avro", "protobuf"):
+        return _registered(kind, values, subscription)
+    for name in _OF_REGISTERED:
+        if values[name] is not None:
+            raise OptionError(f"option valueFormat = {kind!r} takes no {name}; it belongs to avro and protobuf")
+    if values["schemaRegistry.*"]:
+        raise OptionError(f"option valueFormat = {kind!r} takes no schemaRegistry.*; they belong to avro and protobuf")
+    if (kind == "json") != (schema is not None):
+        needs = "needs valueSchema, the fields of the objects" if kind == "json" else "takes no valueSchema"
+        raise OptionError(f"option valueFormat = {kind!r} {needs}")
+    if schema is not None:
+        return JsonValues(schema_of_ddl("valueSchema", schema), invalid)
+    return TextValues(invalid) if kind == "string" else BinaryValues()
+
+
+def _registered(kind: str, values: Mapping[str, Any], subscription: Subscription) -> ValueFormat:
+    # Imported when they are used: few queries have a registry.
+    from streaming_source.connectors.kafka.schemas.avro import AvroValues
+    from streaming_source.connectors.kafka.schemas.protobuf import ProtobufValues
+    from streaming_source.connectors.kafka.schemas.registry import SchemaRegistry
+
+    if values["schemaRegistryUrl"] is None:
+        raise OptionError(
+            f"option valueFormat = {kind!r} needs schemaRegistryUrl: where the schemas of values are kept"
+        )
+    given, subject = values["valueSchema"], values["valueSubject"]
+    if kind == "protobuf" and given is not None:
+        raise OptionError("option valueFormat = 'protobuf' takes no valueSchema: it is the latest one of valueSubject")
+    # Its only topic gives the name of the subject, if no option does.
+    if subject is None and len(subscription.topics) == 1:
+        subject = f"{subscription.topics[0]}-value"
+    if subject is None and given is None:
+        raise OptionError(
+            f"option valueFormat = {kind!r} needs valueSubject where not exactly one topic is named: the subject of "
+            "which the latest schema is that of the column"
+        )
+    registry = SchemaRegistry.of(values["schemaRegistryUrl"], values["schemaRegistry.*"])
+    if kind == "protobuf":
+        return ProtobufValues(registry, subject, values["invalidValue"])
+    return AvroValues(registry, subject or "", values["invalidValue"], given)

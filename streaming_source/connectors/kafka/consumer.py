@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from streaming_source.api import KeptClients
-from streaming_source.connectors.kafka.config import GONE, ClientConfig, client_error
+from streaming_source.connectors.kafka.client import GONE, ClientConfig, client_error
 from streaming_source.connectors.kafka.subscription import Partition
 
 __all__ = ["PartitionConsumer"]
@@ -17,15 +17,7 @@ _LOOK_S: Final = 2.0
 
 
 class PartitionConsumer:
-    """Made, or taken from those that are kept, when it is first needed: until then it costs no connection.
-
-    Parameters
-    ----------
-    config
-        Of the consumer.
-    clients
-        Where it is taken from, and kept for the next one of this configuration.
-    """
+    """Made, or taken from those that are kept, when it is first needed: until then it costs no connection."""
 
     def __init__(self, config: ClientConfig, clients: KeptClients) -> None:
         self._config = config
@@ -58,13 +50,7 @@ class PartitionConsumer:
         return messages
 
     def offset_at(self, part: Partition, at: int) -> int | None:
-        """The offset of a partition at `starting.EARLIEST` or `starting.LATEST`; None if there is no such partition.
-
-        Raises
-        ------
-        SourceError
-            If the brokers do not say.
-        """
+        """The offset of a partition at `starting.EARLIEST` or `starting.LATEST`; None if there is no such partition."""
         # Not get_watermark_offsets: it can take an error for an empty partition.
         where = [TopicPartition(*part, at)]
         try:

@@ -5,47 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
-from streaming_source.connectors.kafka.admin import FoundTopic
+from streaming_source.connectors.kafka.admin import FoundTopic, KafkaAdmin
+from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
-from streaming_source.connectors.kafka.starting import Boundary, Lookup
-from streaming_source.connectors.kafka.subscription import Partition, Subscription
+from streaming_source.connectors.kafka.starting import Boundary
+from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import DataLossError, OptionError
 
-__all__ = ["Brokers", "Found", "PartitionDiscovery"]
+__all__ = ["Found", "PartitionDiscovery"]
 
 _log = logging.getLogger(__name__)
 
 _INCARNATION_CHARACTERS: Final = 8
 
 
-class Brokers(Protocol):
-    """What discovery asks, see `KafkaAdmin`."""
-
-    def topics(self, subscription: Subscription) -> list[FoundTopic]:
-        """See `KafkaAdmin`."""
-        ...
-
-    @property
-    def offsets(self) -> Lookup:
-        """See `KafkaAdmin`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one look found.
-
-    Attributes
-    ----------
-    splits
-        New ones, in order of their topics and partitions.
-    gone
-        Ids of splits whose topic is not there any more.
-    checkpoint
-        What is to be remembered once the new splits are assigned.
-    """
+    """What one look found: new splits, ids of splits whose topic is `gone`, and what to remember of both."""
 
     splits: tuple[KafkaSplit, ...]
     gone: tuple[str, ...]
@@ -55,44 +33,23 @@ class Found:
 class PartitionDiscovery:
     """Finds partitions that were not there at the look before.
 
-    The first look of a fresh start finds all, each from where the options say; later ones come with records that
-    nobody has read, and are read from the first on. Where there is an end none is found after a restart. A topic that
-    was created again is another one: with `fail_on_data_loss` that is an error, as is a topic that is gone; else its
-    partitions are new splits.
-
-    Parameters
-    ----------
-    brokers
-        Who is asked.
-    subscription
-        What to look for.
-    start
-        Where the partitions of a fresh start begin.
-    end
-        Where they end; None for nowhere.
-    fail_on_data_loss
-        See above.
-    checkpoint
-        Of the offset at a restart; None for a fresh start.
+    The first look of a fresh start (without a checkpoint) finds all, each from where the options say; later ones come
+    with records that nobody has read, and are read from the first on. Where there is an end none is found after a
+    restart. A topic that was created again is another one: with `fail_on_data_loss` that is an error, as is a topic
+    that is gone; else its partitions are new splits.
     """
 
-    def __init__(
-        self,
-        brokers: Brokers,
-        subscription: Subscription,
-        start: Boundary,
-        end: Boundary | None,
-        *,
-        fail_on_data_loss: bool,
-        checkpoint: KafkaCheckpoint | None,
-    ) -> None:
+    def __init__(self, brokers: KafkaAdmin, config: KafkaConfig, checkpoint: KafkaCheckpoint | None) -> None:
+        # How often to look; None to look once.
+        self.period_s = None if config.end is not None else config.seconds("discovery_interval")
+        self.checkpoint = checkpoint or KafkaCheckpoint(bounded=config.end is not None)
         self._brokers = brokers
-        self._subscription = subscription
-        self._start = start
-        self._end = end
-        self._fail_on_data_loss = fail_on_data_loss
+        self._subscription = config.subscription
+        self._start = config.start
+        self._end = config.end
+        self._fail_on_data_loss = config.fail_on_data_loss
         self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
-        self._is_complete = end is not None and checkpoint is not None
+        self._is_complete = config.end is not None and checkpoint is not None
 
     def look(self) -> Found:
         """Look once. O(partitions).
@@ -100,7 +57,7 @@ class PartitionDiscovery:
         Raises
         ------
         DataLossError
-            If a topic is gone, or was created again.
+            If a topic is gone, or was created again, and that is an error.
         OptionError
             If a topic that is subscribed to by its name was never there, or the options do not fit its partitions.
         """
@@ -133,13 +90,7 @@ class PartitionDiscovery:
         return Found(splits, lost, KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._end is not None))
 
     def lost_splits(self) -> frozenset[str]:
-        """Ids of the splits of which the topic is not there any more. One call; what is found is not remembered.
-
-        Raises
-        ------
-        DataLossError
-            If a topic is gone, or was created again, and that is an error.
-        """
+        """Ids of the splits of which the topic is not there any more. One call; what is found is not remembered."""
         if not self._known:
             return frozenset()
         lost = self._lost(self._known, {topic.name: topic for topic in self._brokers.topics(self._subscription)})

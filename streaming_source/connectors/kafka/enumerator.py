@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
-from streaming_source.connectors.kafka.admin import RetryPolicy
+from streaming_source.connectors.kafka.admin import LogEnd, RetryPolicy
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
-from streaming_source.connectors.kafka.log_ends import LogEnd, LogEnds
+from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
 
 __all__ = ["KafkaSplitEnumerator"]
@@ -19,18 +19,10 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
     Parameters
     ----------
-    context
-        The planner that hosts this.
-    discovery
-        Finds them.
     patience
         With the brokers; ended when this is closed.
-    ends
-        Where logs end; told what was found.
-    period_seconds
-        How often to look; None to look once.
-    checkpoint
-        Of the offset at a restart; None for a fresh start.
+    log_ends
+        Learns what was found; an attribute for the readers of this planner.
     """
 
     def __init__(
@@ -38,17 +30,14 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         context: SplitEnumeratorContext[KafkaSplit],
         discovery: PartitionDiscovery,
         patience: RetryPolicy,
-        ends: LogEnds,
-        *,
-        period_seconds: float | None,
-        checkpoint: KafkaCheckpoint | None,
+        log_ends: LogEnds,
     ) -> None:
         self._context = context
         self._discovery = discovery
         self._patience = patience
-        self._ends = ends
-        self._period_seconds = period_seconds
-        self._checkpoint = checkpoint or KafkaCheckpoint(bounded=period_seconds is None)
+        self.log_ends = log_ends
+        self._period_s = discovery.period_s
+        self._checkpoint = discovery.checkpoint
         self._is_complete = self._has_started = False
         self._taken_back: list[KafkaSplit] = []
         # Replaced on a worker, never changed.
@@ -58,9 +47,9 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         """See `SplitEnumerator`."""
         self._has_started = True
         # After a restart, too, where no partition is added: what was read may have been deleted, or created again.
-        self._context.call_async(self._discovery.look, self._on_found, period_seconds=self._period_seconds)
-        if self._period_seconds is not None:
-            self._context.call_async(self._ends.ask_again, self._on_ends, at_each_trigger=True)
+        self._context.call_async(self._discovery.look, self._on_found, period_seconds=self._period_s)
+        if self._period_s is not None:
+            self._context.call_async(self.log_ends.ask_again, self._on_ends, at_each_trigger=True)
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         """See `SplitEnumerator`. What was found is assigned already, but for what was taken back."""
@@ -86,7 +75,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         SourceError
             If they have not answered for all the time of patience.
         """
-        ends = [self._ends.end(split.split_id) for split in splits]
+        ends = [self.log_ends.end(split.split_id) for split in splits]
         behind = zip(splits, ends, strict=True)
         self._blocked_splits = {
             split.split_id for split, end in behind if end is not None and end.written > end.readable
@@ -127,10 +116,10 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         assert found is not None
         for split_id in found.gone:
             self._context.abandon_split(split_id)
-        self._ends.update(found.checkpoint.partitions, found.gone)
+        self.log_ends.update(found.checkpoint.partitions, found.gone)
         self._assign(found.splits)
         self._checkpoint = found.checkpoint
-        if self._period_seconds is None:
+        if self._period_s is None:
             self._is_complete = True
             for subtask_id in self._context.registered_readers():
                 self._context.signal_no_more_splits(subtask_id)

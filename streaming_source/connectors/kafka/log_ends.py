@@ -7,39 +7,19 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
-from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.config import ClientConfig
-from streaming_source.connectors.kafka.starting import LATEST
+from streaming_source.connectors.kafka.admin import KafkaAdmin, LogEnd, RetryPolicy
+from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import SourceError
 
-__all__ = ["AskEnds", "LogEnd", "LogEnds"]
+__all__ = ["LogEnds"]
 
 _log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 0.2
 _PATIENCE_S: Final = 2.0
-
-
-class LogEnd(NamedTuple):
-    """The end of a partition's log.
-
-    Attributes
-    ----------
-    readable
-        Offset before which all that is there can be read, under the isolation level of the consumer.
-    written
-        Offset before which there is something: beyond `readable` by what a transaction that is open holds back.
-    """
-
-    readable: int
-    written: int
-
-
-Ask: TypeAlias = Callable[[Sequence[Partition]], Mapping[Partition, LogEnd]]
-"""The ends of partitions, as far as they are there. Raises `SourceError` if the brokers do not say."""
 
 
 class LogEnds:
@@ -51,9 +31,9 @@ class LogEnds:
     Parameters
     ----------
     ask
-        Asks the brokers.
+        Asks the brokers, see `KafkaAdmin.ends`.
     patience_s
-        For how long failures are no error.
+        For how long failures are no error; `end` and `ask_again` raise `SourceError` after that.
     fresh_s
         How long an answer holds, and after a failure how long nobody asks.
     clock
@@ -62,7 +42,7 @@ class LogEnds:
 
     def __init__(
         self,
-        ask: Ask,
+        ask: Callable[[Sequence[Partition]], Mapping[Partition, LogEnd]],
         patience_s: float = math.inf,
         *,
         fresh_s: float = _FRESH_S,
@@ -82,10 +62,10 @@ class LogEnds:
     @classmethod
     def of(cls, config: ClientConfig, patience_s: float) -> LogEnds:
         """Those that the brokers tell."""
-        return cls(AskEnds(KafkaAdmin(config, RetryPolicy(min(_PATIENCE_S, patience_s)))), patience_s)
+        return cls(KafkaAdmin(config, RetryPolicy(min(_PATIENCE_S, patience_s))).ends, patience_s)
 
     def update(self, there: Mapping[str, Partition], gone: Iterable[str]) -> None:
-        """Tell what discovery has seen: partitions by split id, and ids of splits whose partitions are no more."""
+        """Take what discovery has seen: partitions by split id, and ids of splits whose partitions are no more."""
         with self._lock:
             if there.keys() != self._there.keys():
                 self._asked_at = None
@@ -100,11 +80,6 @@ class LogEnds:
         """Of one split, not older than `fresh_s`; None if discovery has not seen it, or the brokers do not say.
 
         O(1), and O(n) where it asks.
-
-        Raises
-        ------
-        SourceError
-            If they have not said for all the time of patience.
         """
         with self._lock:
             part = self._there.get(split_id)
@@ -116,13 +91,7 @@ class LogEnds:
             return self._known.get(part)
 
     def ask_again(self) -> dict[str, LogEnd]:
-        """Of all that are known, asked for now whatever is kept. O(n).
-
-        Raises
-        ------
-        SourceError
-            If they have not said for all the time of patience.
-        """
+        """Of all that are known, asked for now whatever is kept. O(n)."""
         with self._lock:
             if self._there:
                 self._look(self._clock())
@@ -140,27 +109,3 @@ class LogEnds:
                 raise
         # When it was asked, not when the answer came: what was written since is not in it.
         self._asked_at = now if self._fails_since is None else self._clock()
-
-
-class AskEnds:
-    """Asks twice where transactions may be open: where all ends first, then what can be read.
-
-    Parameters
-    ----------
-    admin
-        Whom to ask.
-    """
-
-    def __init__(self, admin: KafkaAdmin) -> None:
-        self._admin = admin
-
-    def __call__(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
-        """See `Ask`."""
-        latest = dict.fromkeys(parts, LATEST)
-        written = self._admin.offsets(latest, committed=False)
-        readable = self._admin.offsets(latest) if self._admin.reads_committed else written
-        return {
-            part: LogEnd(until, max(until, written.get(part) or 0))
-            for part, until in readable.items()
-            if until is not None
-        }

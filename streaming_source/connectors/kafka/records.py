@@ -39,15 +39,7 @@ def record_schema(value: ValueFormat, *, headers: bool) -> pa.Schema:
 
 
 class MessageColumns:
-    """Makes blocks of what was taken of messages.
-
-    Parameters
-    ----------
-    schema
-        Columns to make, some of `record_schema`.
-    value
-        How values are read.
-    """
+    """Makes blocks of what was taken of messages: those columns of `record_schema` that a schema has."""
 
     def __init__(self, schema: pa.Schema, value: ValueFormat) -> None:
         self._schema = schema

@@ -17,20 +17,10 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class KafkaSplit(SourceSplit):
-    """One partition of a topic.
+    """One partition of a topic: reading began at `begin`, goes on at `position`, and ends at `stop`, if at all.
 
-    Attributes
-    ----------
-    topic, partition
-        Which.
-    position
-        Offset at or after which reading goes on.
-    begin
-        Offset at which reading began.
-    stop
-        Offset at or after which reading ends; None if it does not.
-    incarnation
-        Empty; of a topic that was deleted and created again while it was read, what tells it from the one before.
+    `incarnation` is empty; of a topic that was deleted and created again while it was read, it tells it from the one
+    before.
     """
 
     is_divisible: ClassVar[bool] = True
@@ -66,10 +56,7 @@ class KafkaSplit(SourceSplit):
 class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
     """`[topic, partition, position, begin]`, and behind them stop and incarnation where there are some."""
 
-    @property
-    def version(self) -> int:
-        """See `SimpleVersionedSerializer`."""
-        return _VERSION
+    version = _VERSION
 
     def serialize(self, value: KafkaSplit) -> bytes:
         """See `SimpleVersionedSerializer`."""
@@ -95,19 +82,7 @@ class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic of which partitions were found.
-
-    Attributes
-    ----------
-    name
-        Of the topic.
-    topic_id
-        What tells it from one of the same name that is created later; empty where the broker gives topics no ids.
-    partitions
-        Numbers of the partitions that were found, sorted.
-    incarnation
-        See `KafkaSplit`.
-    """
+    """A topic of which partitions were found, sorted; see `FoundTopic`, and `KafkaSplit` for `incarnation`."""
 
     name: str
     topic_id: str
@@ -121,14 +96,9 @@ class KnownTopic:
 
 @dataclass(frozen=True, slots=True)
 class KafkaCheckpoint:
-    """What is remembered beside the splits in work.
+    """What is remembered beside the splits in work: whether the source ends, and topics by name.
 
-    Attributes
-    ----------
-    topics
-        By name. Partitions that are not among theirs are new, and read from their first record on.
-    bounded
-        The source was one that ends.
+    Partitions that are not among theirs are new, and read from their first record on.
     """
 
     topics: tuple[KnownTopic, ...] = ()
@@ -146,10 +116,7 @@ class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
     Partitions are a list, or where they are the first ones without a gap, how many.
     """
 
-    @property
-    def version(self) -> int:
-        """See `SimpleVersionedSerializer`."""
-        return _VERSION
+    version = _VERSION
 
     def serialize(self, value: KafkaCheckpoint) -> bytes:
         """See `SimpleVersionedSerializer`."""

@@ -20,7 +20,7 @@ from streaming_source.api import (
     SplitsAddition,
     SplitsChange,
 )
-from streaming_source.connectors.kafka.config import GONE, ClientConfig, client_error
+from streaming_source.connectors.kafka.client import GONE, ClientConfig, client_error
 from streaming_source.connectors.kafka.consumer import PartitionConsumer
 from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.messages import Run, runs_of

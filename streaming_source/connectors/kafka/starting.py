@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from streaming_source.connectors.kafka.subscription import Partition, parse_by_partition
+from streaming_source.connectors.kafka.subscription import WHOLE_TOPIC, Partition, parse_by_partition
 from streaming_source.exceptions import OptionError
 
 __all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Boundary", "Lookup", "ending", "starting"]
@@ -19,32 +19,29 @@ Lookup: TypeAlias = Callable[[Mapping[Partition, int]], Mapping[Partition, int |
 """Of each partition the offset at `EARLIEST`, at `LATEST`, or of the first record at or after a time in milliseconds;
 None if there is no such record."""
 
+WhenLater: TypeAlias = Literal["error", "latest"]
+"""What to do where no record is as late."""
+
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """One offset for each partition, by a rule.
+    """One offset for each partition, by the rule of an option; if it is not `is_given`, by its default.
 
     Attributes
     ----------
-    option
-        Name of the option that says it.
     kind
         `earliest`, `latest`, `offsets` (given), or `time`: the first record at or after one.
     numbers
         Offsets or times in milliseconds by partition; None if there is one time for all.
     time_ms
         The time for all.
-    when_later
-        What to do where no record is as late: `error` or `latest`.
-    is_given
-        Whether the user said so; if not, it is the default.
     """
 
     option: str
     kind: Literal["earliest", "latest", "offsets", "time"]
     numbers: tuple[tuple[Partition, int], ...] | None = None
     time_ms: int | None = None
-    when_later: Literal["error", "latest"] = "error"
+    when_later: WhenLater = "error"
     is_given: bool = True
 
     @property
@@ -99,7 +96,10 @@ class Boundary:
         if self.numbers is None:
             assert self.time_ms is not None
             return dict.fromkeys(there, self.time_ms)
-        wanted = dict(self.numbers)
+        given = dict(self.numbers)
+        whole = {part.topic: number for part, number in given.items() if part.number == WHOLE_TOPIC}
+        wanted = {part: number for part, number in given.items() if part.number != WHOLE_TOPIC}
+        wanted.update((part, whole[part.topic]) for part in there if part.topic in whole)
         missing, unknown = sorted({*there} - wanted.keys()), sorted(wanted.keys() - {*there})
         if missing or unknown:
             which = f"lacks {', '.join(map(str, missing))}" if missing else f"names {', '.join(map(str, unknown))}"
@@ -115,24 +115,17 @@ def starting(
 ) -> Boundary:
     """Where to start: `startingTimestamp` goes before `startingOffsetsByTimestamp`, that before `startingOffsets`.
 
-    Parameters
-    ----------
-    bounded
-        By default a source that ends starts at the earliest records, any other at the latest.
+    By default a source that ends starts at the earliest records, any other at the latest.
 
     Raises
     ------
     OptionError
         If a value is wrong, or a source that ends is to start at its end.
     """
-    when_later: Literal["error", "latest"] = "latest" if strategy == "latest" else "error"
-    if timestamp is not None:
-        return Boundary("startingTimestamp", "time", time_ms=timestamp, when_later=when_later)
-    if by_timestamp is not None:
-        numbers = _numbers("startingOffsetsByTimestamp", by_timestamp, 0)
-        return Boundary("startingOffsetsByTimestamp", "time", numbers, when_later=when_later)
-    boundary = _by_offsets("startingOffsets", offsets, "earliest" if bounded else "latest", EARLIEST)
-    return boundary.before_the_end() if bounded else boundary
+    when_later: WhenLater = "latest" if strategy == "latest" else "error"
+    default = "earliest" if bounded else "latest"
+    boundary = _boundary("starting", offsets, timestamp, by_timestamp, when_later, default, EARLIEST)
+    return boundary.before_the_end() if bounded and boundary.kind != "time" else boundary
 
 
 def ending(offsets: str | None, timestamp: int | None, by_timestamp: str | None) -> Boundary:
@@ -143,22 +136,30 @@ def ending(offsets: str | None, timestamp: int | None, by_timestamp: str | None)
     OptionError
         If a value is wrong.
     """
-    if timestamp is not None:
-        return Boundary("endingTimestamp", "time", time_ms=timestamp, when_later="latest")
-    if by_timestamp is not None:
-        numbers = _numbers("endingOffsetsByTimestamp", by_timestamp, 0)
-        return Boundary("endingOffsetsByTimestamp", "time", numbers, when_later="latest")
-    boundary = _by_offsets("endingOffsets", offsets, "latest", LATEST)
+    boundary = _boundary("ending", offsets, timestamp, by_timestamp, "latest", "latest", LATEST)
     if boundary.kind == "earliest":
         raise OptionError(f"option endingOffsets = {offsets!r}: must be latest, or JSON of offsets")
     return boundary
 
 
-def _by_offsets(option: str, given: str | None, default: str, minimum: int) -> Boundary:
-    text, is_given = given or default, given is not None
+def _boundary(
+    what: str,
+    offsets: str | None,
+    timestamp: int | None,
+    by_timestamp: str | None,
+    when_later: WhenLater,
+    default: str,
+    minimum: int,
+) -> Boundary:
+    if timestamp is not None:
+        return Boundary(f"{what}Timestamp", "time", time_ms=timestamp, when_later=when_later)
+    if by_timestamp is not None:
+        option = f"{what}OffsetsByTimestamp"
+        return Boundary(option, "time", _numbers(option, by_timestamp, 0), when_later=when_later)
+    option, text = f"{what}Offsets", offsets or default
     word = text.strip().lower()
-    if word == "earliest" or word == "latest":
-        return Boundary(option, "earliest" if word == "earliest" else "latest", is_given=is_given)
+    if word in ("earliest", "latest"):
+        return Boundary(option, "earliest" if word == "earliest" else "latest", is_given=offsets is not None)
     return Boundary(option, "offsets", _numbers(option, text, minimum))
 
 

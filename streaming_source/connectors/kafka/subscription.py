@@ -7,11 +7,15 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from streaming_source.exceptions import OptionError
 
-__all__ = ["Partition", "Subscription", "parse_by_partition"]
+__all__ = ["WHOLE_TOPIC", "Partition", "Subscription", "parse_by_partition"]
+
+
+WHOLE_TOPIC: Final = -1
+"""Stands for all partitions of a topic where numbers are given by partition."""
 
 
 class Partition(NamedTuple):
@@ -26,18 +30,9 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A choice of partitions.
+    """A choice of partitions, by the option that says it: `topics` and, for `assign`, `partitions` are sorted.
 
-    Attributes
-    ----------
-    kind
-        Name of the option that says it.
-    topics
-        Names, sorted; for `subscribe` and `assign`.
-    pattern
-        For `subscribePattern`: a regular expression that is found anywhere in the name.
-    partitions
-        For `assign`, sorted.
+    What makes one raises an `OptionError` if the option's value is none.
     """
 
     kind: Literal["subscribe", "subscribePattern", "assign"]
@@ -47,13 +42,7 @@ class Subscription:
 
     @classmethod
     def to_topics(cls, names: str | Iterable[str]) -> Subscription:
-        """To all partitions of topics, given as a collection or with commas between them.
-
-        Raises
-        ------
-        OptionError
-            If there is no name.
-        """
+        """To all partitions of topics, given as a collection or with commas between them."""
         given = names.split(",") if isinstance(names, str) else names
         topics = tuple(sorted({name.strip() for name in given} - {""}))
         if not topics:
@@ -62,13 +51,7 @@ class Subscription:
 
     @classmethod
     def to_pattern(cls, pattern: str) -> Subscription:
-        """To all partitions of the topics in whose names it is found, wherever, as with Spark.
-
-        Raises
-        ------
-        OptionError
-            If it is no regular expression of Python, or one that Java reads otherwise.
-        """
+        """To all partitions of the topics in whose names it is found, wherever, as with Spark."""
         try:
             with warnings.catch_warnings():
                 # Of nested and intersected sets, which only Java has.
@@ -83,13 +66,7 @@ class Subscription:
 
     @classmethod
     def to_partitions(cls, text: str | Mapping[str, Collection[int]]) -> Subscription:
-        """To single partitions, as in `{"orders": [0, 1]}`.
-
-        Raises
-        ------
-        OptionError
-            If it is no such JSON.
-        """
+        """To single partitions, as in `{"orders": [0, 1]}`."""
         try:
             given = json.loads(text) if isinstance(text, str) else text
             numbers = [Partition(topic, number) for topic, listed in given.items() for number in listed]
@@ -121,19 +98,16 @@ class Subscription:
 
 
 def parse_by_partition(name: str, text: str) -> dict[Partition, int]:
-    """Of JSON like `{"orders": {"0": 23, "1": -2}}` the number of each partition.
+    """Of JSON like `{"orders": {"0": 23, "1": -2}, "payments": "earliest"}` the number of each partition.
 
-    Raises
-    ------
-    OptionError
-        If it is no such JSON.
+    A word for a topic stands for all its partitions, as that of the partition `WHOLE_TOPIC`.
     """
     try:
         given: Any = json.loads(text)
         numbers = {
             Partition(topic, int(number)): value
             for topic, by_number in given.items()
-            for number, value in by_number.items()
+            for number, value in (_of_word(by_number) or by_number).items()
         }
         if not numbers or not all(type(value) is int for value in numbers.values()):
             raise ValueError
@@ -143,3 +117,8 @@ def parse_by_partition(name: str, text: str) -> dict[Partition, int]:
             """{"orders": {"0": 23, "1": -2}}"""
         ) from None
     return numbers
+
+
+def _of_word(given: Any) -> dict[int, int] | None:
+    words = {"earliest": -2, "latest": -1}
+    return {WHOLE_TOPIC: words[given.lower()]} if isinstance(given, str) and given.lower() in words else None

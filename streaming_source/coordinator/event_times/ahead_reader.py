@@ -75,17 +75,17 @@ class AheadReader(Generic[SplitT]):
         Whose split it is.
     split
         From its position on.
-    schema
-        Columns to read.
+    context
+        Of the `SplitReader`.
     assigner
-        Makes event times of them.
+        Makes event times of what it reads.
     """
 
     def __init__(
-        self, source: Source[SplitT, Any], split: SplitT, schema: pa.Schema, assigner: TimestampAssigner
+        self, source: Source[SplitT, Any], split: SplitT, context: SourceReaderContext, assigner: TimestampAssigner
     ) -> None:
         self._source = source
-        self._context = SourceReaderContext(schema)
+        self._context = context
         self._state = SplitState(split)
         self._times = _TimesOutput(assigner)
         self._output = SplitOutput(self._times, ReaderMetrics(), source.end_of_stream, split.stop)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from alignment.events import Probed, SplitsBlocked
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import CaughtUp, Source, SourceSplit, SplitRange
+from streaming_source.api import CaughtUp, Source, SourceReaderContext, SourceSplit, SplitRange
 from streaming_source.coordinator.assignment import even_ranges
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
@@ -83,7 +83,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._workers = workers
         self._now_us = now_us
         self._max_rows = max_rows
-        self._schema = columns_for_times(context.schema, context.timestamp_assigner)
+        schema = columns_for_times(context.schema, context.timestamp_assigner)
+        self._reader_context = SourceReaderContext(schema, enumerator=context.enumerator)
         self._scans: dict[str, SplitScan[SplitT]] = {}
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, ScannedRecords] = {}
@@ -107,7 +108,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         """SplitScan ahead in these, too."""
         assigner = self._context.timestamp_assigner
-        new = [SplitScan(split, AheadReader(self._source, split, self._schema, assigner)) for split in splits]
+        new = [SplitScan(split, AheadReader(self._source, split, self._reader_context, assigner)) for split in splits]
         self._scans.update((scan.split.split_id, scan) for scan in new)
         with self._lock:
             self._share = self._fair_share()

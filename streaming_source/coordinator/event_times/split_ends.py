@@ -10,7 +10,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from streaming_source.api import Source, SourceSplit
+from streaming_source.api import Source, SourceReaderContext, SourceSplit
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, columns_for_times
@@ -72,7 +72,8 @@ class SplitEnds(Generic[SplitT]):
     ) -> None:
         self._source = source
         self._assigner = context.timestamp_assigner
-        self._schema = columns_for_times(context.schema, context.timestamp_assigner)
+        schema = columns_for_times(context.schema, context.timestamp_assigner)
+        self._reader_context = SourceReaderContext(schema, enumerator=context.enumerator)
         self._calls = calls
         self._workers = workers
         self._now_us = now_us
@@ -110,7 +111,7 @@ class SplitEnds(Generic[SplitT]):
     def _fetch(self, split: SplitT) -> None:
         """On a worker."""
         began_us, woken, ended_at = self._now_us(), threading.Event(), None
-        reader = AheadReader(self._source, split, self._schema, self._assigner)
+        reader = AheadReader(self._source, split, self._reader_context, self._assigner)
         self._workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
         try:
             with closing(reader):

@@ -74,6 +74,8 @@ class FileDiscovery:
         Those that are in work then.
     finished
         Knows which files are forgotten.
+    by_name
+        A file is any that has its name: see `marks_of`.
     """
 
     order: FileOrder
@@ -81,6 +83,7 @@ class FileDiscovery:
     load: Callable[[], Marks]
     in_work: Marks
     finished: FinishedFiles
+    by_name: bool = False
     _known: MarkSet | None = None
 
     def find_new(self, directories: Iterable[ListedDirectory]) -> FoundFiles:
@@ -95,7 +98,7 @@ class FileDiscovery:
         found, marks = FoundFiles(forgotten=self.finished.forgotten), []
         ignored: list[str] = []
         for files in self._portions(directories, found):
-            of_files = marks_of(files)
+            of_files = marks_of(files, by_name=self.by_name)
             known_as = known.match(of_files)
             if is_first and len(finished):
                 there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
@@ -118,8 +121,11 @@ class FileDiscovery:
 
     def _portions(self, directories: Iterable[ListedDirectory], found: FoundFiles) -> Iterator[list[ListedFile]]:
         portion: list[ListedFile] = []
+        names: set[str] = set()
         for directory in directories:
             for file in directory.files:
+                if self.by_name and (file.name in names or names.add(file.name)):  # type: ignore[func-returns-value]
+                    continue
                 found.newest_ms = max(found.newest_ms, file.modified_ms)
                 portion.append(file)
                 if len(portion) == _AT_ONCE:

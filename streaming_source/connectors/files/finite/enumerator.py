@@ -83,12 +83,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         if config.state_root is None:
             max_age_ms = config.max_file_age_us // 1000
             self._finished: FinishedFiles = RecentFiles(
-                self._order, max_age_ms, checkpoint.remembered, max_files=RECENT_FILES
+                self._order, max_age_ms, checkpoint.remembered, RECENT_FILES, by_name=config.file_name_only
             )
         else:
             from streaming_source.connectors.files.finite.state_log import LoggedFiles
 
-            self._finished = LoggedFiles(config.state_root, self._order, checkpoint.remembered)
+            self._finished = LoggedFiles(
+                config.state_root, self._order, checkpoint.remembered, by_name=config.file_name_only
+            )
 
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
@@ -102,7 +104,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
     def start(self) -> None:
         """See `SplitEnumerator`."""
         begun = list(self._restored.values())
-        finished = marks_of(self._just_finished)
+        by_name = self._config.file_name_only
+        finished = marks_of(self._just_finished, by_name=by_name)
         self._just_finished.clear()
         if begun:
             self._in_background(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
@@ -110,8 +113,9 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._order,
             self._describe_all,
             lambda: np.concatenate([self._finished.load(), finished]),
-            marks_of(self._files.files),
+            marks_of(self._files.files, by_name=by_name),
             self._finished,
+            by_name,
         )
         self._discover(discovery.find_new, self._on_found)
 
@@ -262,7 +266,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._begun_files = self._begun_bytes = 0
         remembered = self._finished.save(checkpoint_id, self._backlog.lowest, self._newest_ms)
         latest_us = None if self._order == "eventTime" or self._latest_us == MIN_WATERMARK else self._latest_us
-        return FilesCheckpoint(remembered=remembered, until_ms=self._until_ms, latest_us=latest_us)
+        return FilesCheckpoint(remembered=remembered, until_ms=self._until_ms, latest_us=latest_us, split_by="file")
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

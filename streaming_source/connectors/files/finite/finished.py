@@ -35,10 +35,13 @@ class FinishedFiles(ABC):
     ----------
     order
         In which files are begun.
+    by_name
+        See `marks_of`.
     """
 
-    def __init__(self, order: FileOrder) -> None:
+    def __init__(self, order: FileOrder, *, by_name: bool) -> None:
         self._order = order
+        self._by_name = by_name
 
     @abstractmethod
     def load(self) -> Marks:
@@ -94,10 +97,14 @@ class RecentFiles(FinishedFiles):
         Of an offset.
     max_files
         How many are remembered, where the order is not by event time; about.
+    by_name
+        See `marks_of`.
     """
 
-    def __init__(self, order: FileOrder, max_age_ms: int, state: Remembered, max_files: int) -> None:
-        super().__init__(order)
+    def __init__(
+        self, order: FileOrder, max_age_ms: int, state: Remembered, max_files: int, *, by_name: bool = False
+    ) -> None:
+        super().__init__(order, by_name=by_name)
         self._max_age_ms = max_age_ms
         self._max_files = max_files
         self._segment_bytes = max(max_files // _SEGMENTS, 1) * MARK.itemsize
@@ -121,7 +128,7 @@ class RecentFiles(FinishedFiles):
         if self.is_forgotten(file):
             return
         key = order_key(file, self._order)
-        mark = marks_of([file]).tobytes()
+        mark = marks_of([file], by_name=self._by_name).tobytes()
         if self._by_age:
             key = ((key[0] // self._width_ms + 1) * self._width_ms - 1, "")
         place = bisect_left(self._segments, key, key=_UPTO)

@@ -25,12 +25,16 @@ Marks = npt.NDArray[np.void]
 """Array of `MARK`."""
 
 
-def marks_of(files: Iterable[ListedFile]) -> Marks:
+def marks_of(files: Iterable[ListedFile], *, by_name: bool = False) -> Marks:
     """The marks of files, in their order; of one of unknown size (below 0) that of all its versions.
+
+    With `by_name` a file is any that has its name, in whatever directory and version.
 
     Two paths have one digest by chance only: among `n` files that are remembered and `m` that are new, one is taken for
     another with a probability of `n * m / 2**64` (a million of each: 1 in 18 million).
     """
+    if by_name:
+        return np.array([(_digest(file.name), ANY_VERSION) for file in files], MARK)
     return np.array([(_digest(file.relative_path), _version(file)) for file in files], MARK)
 
 

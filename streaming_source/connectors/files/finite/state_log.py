@@ -78,8 +78,8 @@ class LoggedFiles(FinishedFiles):
     are merged, so that n entries are O(log n) files, and each mark is written O(log n) times.
     """
 
-    def __init__(self, root: Root, order: FileOrder, state: Remembered) -> None:
-        super().__init__(order)
+    def __init__(self, root: Root, order: FileOrder, state: Remembered, *, by_name: bool = False) -> None:
+        super().__init__(order, by_name=by_name)
         self._root = root
         self._log_id, self._last = state.log or (uuid4().hex[:12], 0)
         self._added: list[ListedFile] = []
@@ -114,7 +114,7 @@ class LoggedFiles(FinishedFiles):
         if self._added:
             if self._parts is None:
                 self._parts = self._cut()
-            marks = marks_of(self._added)
+            marks = marks_of(self._added, by_name=self._by_name)
             part = _Part(checkpoint_id, checkpoint_id)
             self._write(part, _table(np.full(marks.size, checkpoint_id), marks))
             self._parts.append(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
@@ -19,7 +19,7 @@ from alignment.exceptions import AlignmentError
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import RecordBlock
-from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, SchemaError
+from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError
 
 __all__ = [
     "BATCH_ROWS",
@@ -31,14 +31,11 @@ __all__ = [
     "Place",
     "StoredFile",
     "Tolerance",
-    "check_columns",
-    "check_distinct",
-    "check_names",
     "malformed_as",
     "opened",
     "readable",
     "replaced",
-    "time_columns",
+    "times_alone",
     "times_of",
 ]
 
@@ -97,6 +94,8 @@ class FileBlocks:
     earliest_us
         No valid event time in the file is before this; `MAX_WATERMARK` if there is none, `NO_TIMESTAMP` if that is not
         known. `min_us` does not bound it where a record has no valid event time.
+    columns
+        Names of the file's columns, where it says them before its records.
     """
 
     rows: Int64Array
@@ -105,6 +104,7 @@ class FileBlocks:
     places: tuple[int, ...] | None = None
     one_range: bool = False
     earliest_us: int = NO_TIMESTAMP
+    columns: tuple[str, ...] = ()
 
 
 _NOTHING: Final = np.empty(0, np.int64)
@@ -134,11 +134,11 @@ class BlockList:
         self._blocks.append((rows, min_us, max_us, place))
         self._earliest_us = min(self._earliest_us, earliest_us)
 
-    def blocks(self, *, with_places: bool = False, one_range: bool = False) -> FileBlocks:
-        """All of them."""
+    def blocks(self, columns: Sequence[str], *, with_places: bool = False, one_range: bool = False) -> FileBlocks:
+        """All of them, of a file with these columns."""
         rows, low, high, places = np.array(self._blocks, np.int64).reshape(-1, 4).T
         begins = tuple(places.tolist()) if with_places else None
-        return FileBlocks(rows, low, high, begins, one_range, self._earliest_us)
+        return FileBlocks(rows, low, high, begins, one_range, self._earliest_us, tuple(columns))
 
 
 class FileFormat(ABC):
@@ -159,8 +159,17 @@ class FileFormat(ABC):
         """Decides which rows a file has: offsets of one identity mean nothing under another."""
         return self.name
 
+    @property
+    def added_columns(self) -> tuple[pa.Field, ...]:
+        """Columns that are in no file, and added to those that are."""
+        return ()
+
     def told(self, schema: pa.Schema) -> FileFormat:
         """The format of files that have these columns, all of them and in this order."""
+        return self
+
+    def in_zone(self, zone: str) -> FileFormat:
+        """The format with times in text that say no zone in this one, unless it says one itself."""
         return self
 
     @abstractmethod
@@ -191,8 +200,8 @@ class FileFormat(ABC):
         Raises
         ------
         MalformedDataError, SchemaError
-            If the file is not of this format, lacks a column of `schema`, has it in another type, or has no
-            statistics where there must be some.
+            If the file is not of this format, has none of the columns of `schema` or one in a type that does not widen,
+            or has no statistics where there must be some.
         """
 
     @abstractmethod
@@ -280,48 +289,12 @@ def readable(path: str, format_name: str) -> AbstractContextManager[None]:
     )
 
 
-def check_names(schema: pa.Schema) -> None:
-    """Decode the names of columns: those in no UTF-8 raise a `UnicodeDecodeError` only when they are read."""
-    _ = schema.names
-
-
-def check_distinct(path: str, names: Sequence[str]) -> None:
-    """Refuse columns of one name.
-
-    Raises
-    ------
-    SchemaError
-        Names the file and the columns.
-    """
-    if len({*names}) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise SchemaError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}; rename them")
-
-
-def check_columns(path: str, found: pa.Schema, wanted: pa.Schema) -> None:
-    """Compare the columns of a file that knows its types with those that the query reads.
-
-    Raises
-    ------
-    SchemaError
-        If one is missing or has another type.
-    """
-    for column in wanted:
-        place = found.get_field_index(column.name)
-        if place < 0:
-            raise SchemaError(f"{path} has no column {column.name!r}; it has {', '.join(found.names)}")
-        if found.field(place).type != column.type:
-            raise SchemaError(
-                f"{path} has column {column.name!r} as {found.field(place).type}; the query reads it as {column.type}"
-            )
-
-
-def time_columns(names: Collection[str], assigner: TimestampAssigner) -> list[str]:
-    """Which of the columns of the data an assigner reads, in their order; all where it does not declare them."""
+def times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
+    """The columns that an assigner reads, in their order; all where it does not declare them."""
     if assigner.columns is None:
-        return list(names)
-    wanted = {top_level_column(column, names) for column in assigner.columns}
-    return [name for name in names if name in wanted]
+        return schema
+    wanted = {top_level_column(column, schema.names) for column in assigner.columns}
+    return pa.schema([field for field in schema if field.name in wanted])
 
 
 def replaced(planned: FileRows, found: int) -> DataLossError:

@@ -23,15 +23,19 @@ from streaming_source.connectors.files.formats.base import (
     FileRows,
     Place,
     StoredFile,
-    check_columns,
-    check_distinct,
-    check_names,
     malformed_as,
     opened,
     readable,
     replaced,
-    time_columns,
+    times_alone,
     times_of,
+)
+from streaming_source.connectors.files.formats.columns import (
+    check_columns,
+    check_distinct,
+    check_names,
+    conformed,
+    own_columns,
 )
 from streaming_source.exceptions import MalformedDataError
 
@@ -77,34 +81,31 @@ class ChunkedFormat(FileFormat):
         found = BlockList()
         with self._opened(file) as chunked:
             check_columns(file.path, chunked.schema, schema)
-            columns = time_columns(schema.names, assigner)
-            for number, (_, batch) in enumerate(self._numbered(file.path, chunked, columns, Place(0, 0))):
+            times = times_alone(schema, assigner)
+            for number, (_, batch) in enumerate(self._numbered(file.path, chunked, times, Place(0, 0))):
                 found.add(times_of(file.path, [batch], assigner), number)
-            return found.blocks(with_places=chunked.seeks, one_range=not chunked.seeks)
+            return found.blocks(chunked.schema.names, with_places=chunked.seeks, one_range=not chunked.seeks)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         """See `FileFormat`. Reads only the columns that the assigner needs, of the chunks in question."""
         with self._opened(rows.file) as chunked:
-            columns = time_columns(schema.names, assigner)
-            batches = [batch for _, batch in self._rows(rows, chunked, columns)]
+            batches = [batch for _, batch in self._rows(rows, chunked, times_alone(schema, assigner))]
         return times_of(rows.file.path, batches, assigner)
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
         """See `FileFormat`."""
         with self._opened(rows.file) as chunked:
             check_columns(rows.file.path, chunked.schema, schema)
-            for row, batch in self._rows(rows, chunked, schema.names):
+            for row, batch in self._rows(rows, chunked, schema):
                 for begin in range(0, batch.num_rows, BATCH_ROWS):
                     yield RecordBlock(batch.slice(begin, BATCH_ROWS), row + begin)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _rows(
-        self, rows: FileRows, chunked: ChunkedFile, columns: Sequence[str]
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _rows(self, rows: FileRows, chunked: ChunkedFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
         """`(row, batch)` of the rows that are wanted."""
         after = 0
-        for row, batch in self._numbered(rows.file.path, chunked, columns, rows.place or Place(0, 0)):
+        for row, batch in self._numbered(rows.file.path, chunked, schema, rows.place or Place(0, 0)):
             after = row + batch.num_rows
             begin, end = max(rows.start - row, 0), min(rows.stop - row, batch.num_rows)
             if begin < end:
@@ -115,9 +116,11 @@ class ChunkedFormat(FileFormat):
             raise replaced(rows, after)
 
     def _numbered(
-        self, path: str, chunked: ChunkedFile, columns: Sequence[str], place: Place
+        self, path: str, chunked: ChunkedFile, schema: pa.Schema, place: Place
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """`(row, chunk)` from a place on, with exactly these columns."""
+        # One at least, from which the rows are counted.
+        columns = own_columns(chunked.schema.names, schema.names) or chunked.schema.names[:1]
         row, first = place if chunked.seeks else Place(0, 0)
         chunks = chunked.chunks(columns, first)
         while True:
@@ -125,7 +128,7 @@ class ChunkedFormat(FileFormat):
                 chunk = next(chunks, None)
                 if chunk is None:
                     return
-                chunk = chunk.select(list(columns))
+                chunk = conformed(path, chunk, schema)
             yield row, chunk
             row += chunk.num_rows
 

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from streaming_source.connectors.files.formats.base import StoredFile, check_distinct, malformed_as
+from streaming_source.connectors.files.formats.base import StoredFile, malformed_as
+from streaming_source.connectors.files.formats.columns import check_distinct, own_columns
 from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
 from streaming_source.exceptions import OptionError, SchemaError
@@ -34,6 +35,8 @@ class CsvFormat(RecordFormat):
         One character each; `quote` may be empty for none. Within quotes a quote is doubled, or follows the escape.
     null_value
         Text that means null, beside an empty field without quotes.
+    comment
+        Lines that begin with this character are no records; empty for none.
     names
         Of all columns where there is no header.
 
@@ -47,33 +50,35 @@ class CsvFormat(RecordFormat):
     quote: str = '"'
     escape: str = ""
     null_value: str = ""
+    comment: str = ""
     names: tuple[str, ...] | None = None
 
     name: ClassVar[str] = "csv"
 
     def __post_init__(self) -> None:
         RecordFormat.__post_init__(self)  # a class with slots is made anew: `super()` would mean the old one
-        for option, may_be_empty in (("sep", False), ("quote", True), ("escape", True)):
+        for option, may_be_empty in (("sep", False), ("quote", True), ("escape", True), ("comment", True)):
             value = getattr(self, option)
             fits = (not value and may_be_empty) or (len(value) == 1 and value.isascii() and value not in "\r\n")
             if not fits:
                 raise OptionError(f"{option} = {value!r}: must be a single ASCII character that ends no line")
-        given = [value for value in (self.sep, self.quote, self.escape) if value]
+        given = [value for value in (self.sep, self.quote, self.escape, self.comment) if value]
         if len({*given}) < len(given):
-            raise OptionError(f"sep, quote and escape = {given}: must differ from each other")
+            raise OptionError(f"sep, quote, escape and comment = {given}: must differ from each other")
 
     @property
     def identity(self) -> str:
         """See `FileFormat`."""
         # Only where a record may go on does it depend on more than line ends where it does.
         whole = f":multiLine{[self.sep, self.quote, self.escape]}" if self.multi_line else ""
-        return f"{self.name}{whole}{':header' if self.header else ''}"
+        comment = f":comment {self.comment}" if self.comment else ""
+        return f"{self.name}{whole}{':header' if self.header else ''}{comment}{self._zone_in_identity}"
 
     def told(self, schema: pa.Schema) -> CsvFormat:
         """See `FileFormat`."""
         if self.header or self.names is not None:
             return self
-        return replace(self, names=tuple(field.name for field in self._without_corrupt(schema)))
+        return replace(self, names=tuple(field.name for field in self._in_files(schema)))
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
         """See `FileFormat`."""
@@ -85,6 +90,8 @@ class CsvFormat(RecordFormat):
         if not names:
             raise self._nothing_to_infer_from(file.path)
         with malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"):
+            if self._has_comments(data):
+                data = b"".join(self._split(data))
             if not self._count(data):
                 return pa.schema([(name, pa.string()) for name in names])
 
@@ -99,7 +106,7 @@ class CsvFormat(RecordFormat):
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
     def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
-        wanted = [field.name for field in self._without_corrupt(schema)]
+        wanted = [field.name for field in self._in_files(schema)]
         if self.header:
             names, _ = self._names_in_first(file)
             # A file without even a header has no record that would miss a column.
@@ -113,17 +120,22 @@ class CsvFormat(RecordFormat):
         else:
             names = tuple(wanted)
         check_distinct(file.path, names)
-        missing = [name for name in wanted if name not in names]
-        if missing and names:
-            raise SchemaError(f"{file.path} has no column {missing[0]!r}; it has {', '.join(names)}")
+        if wanted and names and not own_columns(names, wanted):
+            raise SchemaError(
+                f"{file.path} has no column {wanted[0]!r} nor any other that is read; it has {', '.join(names)}. "
+                "Look at options header and sep"
+            )
         return names
+
+    def _said_columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return names if self.header else ()
 
     def _count(self, data: bytes) -> int:
         if self.multi_line:
             return len(self._split(data))
         ends = line_ends(data)
         may_be_empty = np.diff(ends, prepend=-1) <= len(b"\r\n")
-        return len(self._split(data)) if may_be_empty.any() else len(ends)
+        return len(self._split(data)) if may_be_empty.any() or self._has_comments(data) else len(ends)
 
     def _end_of_records(self, data: bytes) -> int:
         if not self.multi_line:
@@ -135,17 +147,30 @@ class CsvFormat(RecordFormat):
             records = [line + b"\n" for line in data.removesuffix(b"\n").split(b"\n")]
         else:
             records = [data[begin:end] for begin, end in pairwise([*self._ends(data), len(data)])]
-        return [record for record in records if record.strip(b"\r\n")]
+        return [record for record in records if self._is_record(record)]
+
+    def _is_record(self, line: bytes) -> bool:
+        return bool(line.strip(b"\r\n")) and not (self.comment and line.startswith(self.comment.encode()))
+
+    def _has_comments(self, data: bytes) -> bool:
+        return bool(self.comment) and self.comment.encode() in data
+
+    def _fields(self, record: bytes, names: tuple[str, ...]) -> dict[str, str | None]:
+        batch = self._parsed(record, 1, names, [pa.field(name, pa.string()) for name in names])
+        return {name: value[0] for name, value in batch.to_pydict().items()}
 
     def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
         if not data.isascii():
             data.decode("utf-8")
+        if self._has_comments(data):
+            data = b"".join(self._split(data))
         if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
             raise ValueError("a carriage return stands alone")
         types = {field.name: field.type for field in fields}
         # Any one will do to see how the records are taken apart, as bytes, which everything can be.
         convert = csv.ConvertOptions(column_types=types or {names[0]: pa.binary()}, **self._nulls())
         convert.include_columns = list(types) or [names[0]]
+        convert.include_missing_columns = True
         goes_on = any(mark and mark.encode() in data for mark in (self.quote, self.escape))
         if goes_on:
             # pyarrow takes the end of the data for the end of a quote: one more record shows that it was open.
@@ -168,7 +193,7 @@ class CsvFormat(RecordFormat):
         read = b""
         while record := file.take_record():
             read += record
-            if record.strip(b"\r\n"):
+            if self._is_record(record):
                 with malformed_as(f"{file.path}: its first record cannot be read"):
                     options = csv.ReadOptions(use_threads=False, block_size=len(record) + 2)
                     parse = self._parse_options()
@@ -209,7 +234,7 @@ class CsvFormat(RecordFormat):
 
     def _ends(self, data: bytes) -> list[int]:
         """0, and where the whole records end that begin there one after another."""
-        match = _record_pattern(self.sep, self.quote, self.escape).match
+        match = _record_pattern(self.sep, self.quote, self.escape, self.comment).match
         ends = [0]
         while record := match(data, ends[-1]):
             ends.append(record.end())
@@ -217,11 +242,12 @@ class CsvFormat(RecordFormat):
 
 
 @cache
-def _record_pattern(sep: str, quote: str, escape: str) -> re.Pattern[bytes]:
-    """A record with its end of line, which a quoted field may have in it. Each byte is matched once."""
+def _record_pattern(sep: str, quote: str, escape: str, comment: str) -> re.Pattern[bytes]:
+    """A record with its end of line, which a quoted field may have in it, or a comment. Each byte is matched once."""
     s, q, e = re.escape(sep), re.escape(quote), re.escape(escape)
     escaped = f"|{e}." if escape else ""
     field = f"(?:[^{s}\n{e}]++{escaped})*+"
     if quote:
         field = f"(?:{q}(?:[^{q}{e}]++|{q}{q}{escaped})*+(?:{q}|\\Z))?+{field}"
-    return re.compile(f"{field}(?:{s}{field})*+\n".encode(), re.DOTALL)
+    line = f"(?:{re.escape(comment)}[^\n]*+|{field}(?:{s}{field})*+)" if comment else f"{field}(?:{s}{field})*+"
+    return re.compile(f"{line}\n".encode(), re.DOTALL)

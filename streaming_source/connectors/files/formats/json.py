@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -60,7 +60,7 @@ class JsonFormat(RecordFormat):
         return pa.BufferReader(b"".join(_lines_of(stream.read()))), False
 
     def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
-        return tuple(field.name for field in self._without_corrupt(schema))
+        return tuple(field.name for field in self._in_files(schema))
 
     def _count(self, data: bytes) -> int:
         objects = _objects(data)
@@ -68,6 +68,10 @@ class JsonFormat(RecordFormat):
 
     def _split(self, data: bytes) -> list[bytes]:
         return [line + b"\n" for line in data.split(b"\n") if line.strip()]
+
+    def _fields(self, record: bytes, names: tuple[str, ...]) -> dict[str, Any]:
+        said = json.loads(record)
+        return said if isinstance(said, dict) else {}
 
     def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
         if not data.isascii():

@@ -24,7 +24,7 @@ from streaming_source.connectors.files.formats.base import (
     malformed_as,
     opened,
     replaced,
-    time_columns,
+    times_alone,
 )
 from streaming_source.connectors.files.formats.options import COMPRESSIONS
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
@@ -230,6 +230,10 @@ class LineFormat(FileFormat, ABC):
         """Those that a reader emits; by default all."""
         return Records(self._all_records(path, run, names, schema))
 
+    def _said_columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the names that the file itself says; by default none."""
+        return ()
+
     def _end_of_records(self, data: bytes) -> int:
         """Where the last whole record ends."""
         return data.rfind(b"\n") + 1
@@ -246,20 +250,20 @@ class LineFormat(FileFormat, ABC):
         row = 0
         with self._opened(file) as lines:
             names = self._begun(lines, schema)
-            columns = _times_alone(schema, assigner)
+            columns = times_alone(schema, assigner)
             for offset, data in lines.runs():
                 if count := self._count(data):
                     batch = self._all_records(file.path, Run(row, count, data), names, columns)
                     found.add(assigner.extract(batch, None).values, offset)
                     row += count
-            return found.blocks(with_places=lines.seeks, one_range=not lines.seeks)
+            return found.blocks(self._said_columns(names), with_places=lines.seeks, one_range=not lines.seeks)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         """See `FileFormat`. Reads on from the block's first byte, where the file can be begun there."""
         parts = [np.empty(0, np.int64)]
         with self._opened(rows.file) as lines:
             names = self._begun(lines, schema)
-            columns = _times_alone(schema, assigner)
+            columns = times_alone(schema, assigner)
             for run in self._runs(lines, rows):
                 times = assigner.extract(self._all_records(rows.file.path, run, names, columns), None).values
                 parts.append(times[max(rows.start - run.row, 0) : rows.stop - run.row])
@@ -306,10 +310,6 @@ class LineFormat(FileFormat, ABC):
                 return
         if row < rows.stop:
             raise replaced(rows, row)
-
-
-def _times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in time_columns(schema.names, assigner)])
 
 
 def _within(records: Records, row: int, rows: FileRows) -> Iterator[RecordBlock]:

@@ -38,8 +38,10 @@ _RECORDS: Final = {
     "inferSchema": "infer_schema",
     "mode": "mode",
     "columnNameOfCorruptRecord": "corrupt_column",
+    "rescuedDataColumn": "rescued_column",
     "multiLine": "multi_line",
     "timestampFormat": "timestamp_format",
+    "dateFormat": "date_format",
 }
 _TAKEN: Final[Mapping[str, Mapping[str, str]]] = {
     "text": _LINES,
@@ -51,6 +53,7 @@ _TAKEN: Final[Mapping[str, Mapping[str, str]]] = {
         "quote": "quote",
         "escape": "escape",
         "nullValue": "null_value",
+        "comment": "comment",
     },
 }
 """Which options a format takes, and as which of its attributes."""
@@ -90,6 +93,8 @@ FORMAT_OPTIONS: Final = OptionSet(
         ),
         Option("header", boolean, "csv: the first record of each file names its columns.", None, "false"),
         Option("sep", _character, "csv: the character between fields.", None, "`,`"),
+        Option("delimiter", _character, "The same as `sep`.", None, "`,`", same_as="sep"),
+        Option("comment", _character, "csv: lines that begin with this character are skipped.", None, "none"),
         Option("quote", _character, "csv: the character around fields; empty for none.", None, '`"`'),
         Option("escape", _character, "csv: the character that takes the meaning from the next.", None, "none"),
         Option("nullValue", _any, "csv: text that means null, beside an empty field.", None, "none"),
@@ -109,6 +114,12 @@ FORMAT_OPTIONS: Final = OptionSet(
             "_corrupt_record",
         ),
         Option(
+            "rescuedDataColumn",
+            text,
+            "csv, json: add a column of this name, with the fields that no column reads or whose type is another, and "
+            "`_file_path`, as JSON text.",
+        ),
+        Option(
             "multiLine",
             boolean,
             "csv: quoted fields may hold line ends; json: a file is one object, or an array of them.",
@@ -122,6 +133,8 @@ FORMAT_OPTIONS: Final = OptionSet(
             None,
             "ISO-8601",
         ),
+        Option("dateFormat", _any, "csv, json: how dates are written, in the same letters.", None, "ISO-8601"),
+        Option("charset", text, "The same as `encoding`.", None, "UTF-8", same_as="encoding"),
         Option("encoding", text, "csv, json, text: encoding of the files.", None, "UTF-8"),
         Option(
             "compression",
@@ -151,8 +164,8 @@ def format_of(values: Mapping[str, Any]) -> FileFormat:
     name = values["fileFormat"]
     taken = _TAKEN.get(name, {})
     of_any = ("fileFormat", "dataSchema")
-    given = {option.name: values[option.name] for option in FORMAT_OPTIONS if option.name not in of_any}
-    given = {option: value for option, value in given.items() if value is not None}
+    named = [option.name for option in FORMAT_OPTIONS if option.name not in of_any and option.same_as is None]
+    given = {option: values[option] for option in named if values[option] is not None}
     for option in sorted(given.keys() - taken.keys()):
         takers = [kind for kind, options in _TAKEN.items() if option in options]
         raise OptionError(

@@ -23,14 +23,19 @@ from streaming_source.connectors.files.formats.base import (
     FileFormat,
     FileRows,
     StoredFile,
-    check_columns,
-    check_distinct,
-    check_names,
     malformed_as,
     opened,
     readable,
     replaced,
+    times_alone,
     times_of,
+)
+from streaming_source.connectors.files.formats.columns import (
+    check_columns,
+    check_distinct,
+    check_names,
+    conformed,
+    own_columns,
 )
 from streaming_source.exceptions import MalformedDataError
 
@@ -188,7 +193,7 @@ class ParquetFormat(FileFormat):
                     )
                 else:
                     found.add(_times_of_group(file.path, parquet, group, schema, assigner))
-        return found.blocks()
+            return found.blocks(parquet.schema_arrow.names)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         """See `FileFormat`. Reads only the columns that the assigner needs, of the row groups in question."""
@@ -210,7 +215,8 @@ class ParquetFormat(FileFormat):
             groups = [(n, first) for n, first, count in footer.groups() if first < stop and first + count > start]
             row = groups[0][1] if groups else start
             numbers = [group for group, _ in groups]
-            batches = parquet.iter_batches(BATCH_ROWS, row_groups=numbers, columns=schema.names)
+            own = own_columns(parquet.schema_arrow.names, schema.names) or parquet.schema_arrow.names[:1]
+            batches = parquet.iter_batches(BATCH_ROWS, row_groups=numbers, columns=own)
             while row < stop:
                 with malformed_as(f"{path}: cannot be read as Parquet after row {row}"):
                     batch = next(batches, None)
@@ -218,7 +224,7 @@ class ParquetFormat(FileFormat):
                     raise MalformedDataError(f"{path}: ends after row {row}, but its footer tells of more rows")
                 begin, end = max(start - row, 0), min(stop - row, batch.num_rows)
                 if begin < end:
-                    yield RecordBlock(batch.slice(begin, end - begin).select(schema.names), row + begin)
+                    yield RecordBlock(conformed(path, batch.slice(begin, end - begin), schema), row + begin)
                 row += batch.num_rows
 
 
@@ -235,8 +241,14 @@ def _opened(file: StoredFile) -> Iterator[tuple[pq.ParquetFile, ParquetFooter]]:
 def _times_of_group(
     path: str, file: pq.ParquetFile, group: int, schema: pa.Schema, assigner: TimestampAssigner
 ) -> npt.NDArray[np.int64]:
-    wanted = assigner.columns
-    names = schema.names if wanted is None else list(wanted)
+    times, found = times_alone(schema, assigner), file.schema_arrow
+    own = own_columns(found.names, times.names)
+    if own == times.names and all(found.field(name).type == times.field(name).type for name in own):
+        # Of a struct the field alone.
+        names, times = (own if assigner.columns is None else list(assigner.columns)), None
+    else:
+        # Where it lacks the column, any from which the rows are counted.
+        names = own or found.names[:1]
     with malformed_as(f"{path}: row group {group} cannot be read as Parquet"):
-        table = file.read_row_group(group, columns=names)
-    return times_of(path, table.to_batches(), assigner)
+        batches = file.read_row_group(group, columns=names).to_batches()
+    return times_of(path, batches if times is None else [conformed(path, b, times) for b in batches], assigner)

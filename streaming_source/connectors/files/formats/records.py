@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.zones import UTC
 from streaming_source.connectors.files.formats.lines import LineFormat, Records, Run
 from streaming_source.connectors.files.formats.options import MODES
 from streaming_source.connectors.files.formats.text_times import (
@@ -46,12 +48,17 @@ class RecordFormat(LineFormat, ABC):
         corrupt records if the schema has that; `DROPMALFORMED` leaves it out, which is logged; `FAILFAST` raises.
     corrupt_column
         Name of the column for corrupt records.
+    rescued_column
+        Name of a column for what has no place in the others, as JSON text: fields that are not read, or not in their
+        column's type, and `_file_path`; None for no such column.
     multi_line
         A record may go on over several lines.
     infer_schema
         Take columns and types from the first file, where no schema is given.
-    timestamp_format
-        How columns of timestamps are written, in Java's letters; None for ISO-8601. See `TimePattern`.
+    timestamp_format, date_format
+        How columns of timestamps and of dates are written, in Java's letters; None for ISO-8601. See `TimePattern`.
+    time_zone
+        Of timestamps that are written without one; None for that of the session.
 
     Notes
     -----
@@ -62,9 +69,12 @@ class RecordFormat(LineFormat, ABC):
 
     mode: str = "PERMISSIVE"
     corrupt_column: str = _CORRUPT_RECORD
+    rescued_column: str | None = None
     multi_line: bool = False
     infer_schema: bool = False
     timestamp_format: str | None = None
+    date_format: str | None = None
+    time_zone: str | None = None
 
     name: ClassVar[str]
 
@@ -72,14 +82,27 @@ class RecordFormat(LineFormat, ABC):
         LineFormat.__post_init__(self)  # a class with slots is made anew: `super()` would mean the old one
         if self.mode not in MODES:
             raise OptionError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
-        _ = self._pattern  # refused now, and not at the first record
+        _ = self._patterns  # refused now, and not at the first record
 
     @property
     def identity(self) -> str:
         """See `FileFormat`."""
-        return f"{self.name}{':multiLine' if self.multi_line else ''}"
+        return f"{self.name}{':multiLine' if self.multi_line else ''}{self._zone_in_identity}"
+
+    def in_zone(self, zone: str) -> RecordFormat:
+        """See `FileFormat`."""
+        return self if self.time_zone is not None else replace(self, time_zone=zone)
+
+    @property
+    def added_columns(self) -> tuple[pa.Field, ...]:
+        """See `FileFormat`."""
+        return () if self.rescued_column is None else (pa.field(self.rescued_column, pa.string()),)
 
     # ---- for formats to implement ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _fields(self, record: bytes, names: tuple[str, ...]) -> dict[str, Any]:
+        """What a record says, by name; raises a `ValueError` if it cannot be taken apart."""
 
     @abstractmethod
     def _split(self, data: bytes) -> list[bytes]:
@@ -98,13 +121,13 @@ class RecordFormat(LineFormat, ABC):
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
     def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
-        batch, malformed = self._read(run, names, schema)
+        batch, malformed = self._read(path, run, names, schema)
         if malformed is not None and self.mode == "FAILFAST":
             raise self._failure(path, run, malformed, names, schema)
         return batch
 
     def _records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> Records:
-        batch, malformed = self._read(run, names, schema)
+        batch, malformed = self._read(path, run, names, schema)
         if malformed is None:
             return Records(batch)
         if self.mode == "FAILFAST":
@@ -142,18 +165,19 @@ class RecordFormat(LineFormat, ABC):
         read
             Some columns, in these types, of the records from which they were inferred.
         """
-        if self._pattern is None:
+        pattern, _ = self._patterns
+        if pattern is None:
             return pa.schema([(field.name, inferred(field.type)) for field in found])
         texts = pa.schema([(field.name, pa.string()) for field in found if may_be_time(field.type)])
         types = {field.name: inferred(field.type) for field in found}
         if len(texts):
             table = read(texts).combine_chunks()
             for name in texts.names:
-                is_time = are_times(pa.concat_arrays([pa.nulls(0, pa.string()), *table[name].chunks]), self._pattern)
+                is_time = are_times(pa.concat_arrays([pa.nulls(0, pa.string()), *table[name].chunks]), pattern)
                 types[name] = pa.timestamp("us", "UTC") if is_time else pa.string()
         return pa.schema(list(types.items()))
 
-    def _without_corrupt(self, schema: pa.Schema) -> list[pa.Field]:
+    def _in_files(self, schema: pa.Schema) -> list[pa.Field]:
         """The columns that are in the files.
 
         Raises
@@ -167,17 +191,29 @@ class RecordFormat(LineFormat, ABC):
                 f"column {self.corrupt_column!r} is {schema.field(place).type}: it takes the text of malformed records "
                 "and must be string; name another one with columnNameOfCorruptRecord"
             )
-        return [field for field in schema if field.name != self.corrupt_column]
+        return [field for field in schema if field.name not in (self.corrupt_column, self.rescued_column)]
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     @property
-    def _pattern(self) -> TimePattern | None:
-        return None if self.timestamp_format is None else time_pattern(self.timestamp_format)
+    def _patterns(self) -> tuple[TimePattern | None, TimePattern | None]:
+        """Of timestamps, and of dates."""
+        of_times, of_dates = self.timestamp_format, self.date_format
+        return (
+            None if of_times is None else time_pattern(of_times),
+            None if of_dates is None else time_pattern(of_dates, "dateFormat"),
+        )
 
-    def _read(self, run: Run, names: tuple[str, ...], schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
+    @property
+    def _zone_in_identity(self) -> str:
+        """Records keep their event times as long as times without a zone are read in the same."""
+        return "" if self.time_zone in (None, UTC) else f":{self.time_zone}"
+
+    def _read(
+        self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema
+    ) -> tuple[pa.RecordBatch, BoolArray | None]:
         """All records, and which of them are malformed; None for none."""
-        fields = self._without_corrupt(schema)
+        fields = self._in_files(schema)
         raw = [raw_field(field) for field in fields]
         columns = {}
         malformed = np.zeros(run.count, np.bool_)
@@ -185,12 +221,15 @@ class RecordFormat(LineFormat, ABC):
         if batch is None:
             batch, malformed = self._salvaged(run, names, raw)
         for place, field in enumerate(fields):
-            columns[field.name], unreadable = typed(batch.column(place), field.type, self._pattern)
+            pattern = self._patterns[pa.types.is_date(field.type)]
+            columns[field.name], unreadable = typed(batch.column(place), field.type, pattern, self.time_zone or UTC)
             if unreadable is not None:
                 malformed |= unreadable
         found = malformed if malformed.any() else None
         if self.corrupt_column in schema.names:
             columns[self.corrupt_column] = self._texts(run, found)
+        if self.rescued_column in schema.names:
+            columns[self.rescued_column] = self._rescued(path, run, names, columns)
         if not columns:
             return batch.select([]), found
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema), found
@@ -228,6 +267,21 @@ class RecordFormat(LineFormat, ABC):
             return pa.RecordBatch.from_arrays([pa.nulls(len(records))], ["nothing"]), malformed
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), malformed
 
+    def _rescued(self, path: str, run: Run, names: tuple[str, ...], columns: Mapping[str, pa.Array]) -> pa.Array:
+        texts: list[str | None] = []
+        for number, record in enumerate(self._split(run.data)):
+            try:
+                said = self._fields(record, names)
+            except ValueError:
+                said = {}
+            lost = {
+                name: value
+                for name, value in said.items()
+                if value is not None and (name not in columns or not columns[name][number].is_valid)
+            }
+            texts.append(json.dumps({**lost, "_file_path": path}, ensure_ascii=False) if lost else None)
+        return pa.array(texts, pa.string())
+
     def _texts(self, run: Run, malformed: BoolArray | None) -> pa.Array:
         if malformed is None:
             return pa.nulls(run.count, pa.string())
@@ -242,10 +296,11 @@ class RecordFormat(LineFormat, ABC):
     ) -> MalformedDataError:
         number = int(np.argmax(malformed))
         record = self._split(run.data)[number]
-        written = "ISO-8601" if self._pattern is None else f"written as timestampFormat = {self._pattern.text} says"
-        reason = f"a time in it is not {written}, or out of range"
+        formats = {"timestampFormat": self.timestamp_format, "dateFormat": self.date_format}
+        said = " and ".join(f"{name} = {value}" for name, value in formats.items() if value is not None)
+        reason = f"a time in it is not {f'written as {said} says' if said else 'ISO-8601'}, or out of range"
         try:
-            self._parsed(record, 1, names, [raw_field(field) for field in self._without_corrupt(schema)])
+            self._parsed(record, 1, names, [raw_field(field) for field in self._in_files(schema)])
         except (pa.ArrowInvalid, ValueError) as error:
             reason = str(error)
         text = _text(record)

@@ -19,7 +19,10 @@ _SCHEMA: Final = pa.schema([("value", pa.string())])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFormat(LineFormat):
-    """Lines as they are, in the column `value`, also empty ones. What is no UTF-8 in them is replaced by U+FFFD."""
+    """Lines as they are, also empty ones, in the column `value` unless it is named otherwise.
+
+    What is no UTF-8 in them is replaced by U+FFFD.
+    """
 
     name: ClassVar[str] = "text"
 
@@ -28,13 +31,10 @@ class TextFormat(LineFormat):
         return _SCHEMA
 
     def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
-        for field in schema:
-            if field.name != "value" or field.type != pa.string():
-                raise SchemaError(
-                    f"column {field.name!r} of type {field.type} is asked for, but text has one column, 'value', of "
-                    "type string"
-                )
-        return ("value",)
+        if len(schema) > 1 or any(field.type != pa.string() for field in schema):
+            columns = ", ".join(f"{field.name} {field.type}" for field in schema)
+            raise SchemaError(f"columns {columns}: text has one column of type string; name no other in dataSchema")
+        return tuple(schema.names)
 
     def _count(self, data: bytes) -> int:
         return len(line_ends(data))

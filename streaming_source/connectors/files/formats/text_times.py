@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alignment.iso8601 import epoch_micros, parse_iso8601
+from alignment.zones import UTC, in_utc
 from streaming_source.exceptions import OptionError
 
 __all__ = ["TimePattern", "are_times", "inferred", "may_be_time", "raw_field", "time_pattern", "typed"]
@@ -76,15 +77,15 @@ class TimePattern:
 
     Notes
     -----
-    Fields that are not written are those of 1970-01-01T00:00:00Z. Names are English. Upper and lower case are the same.
+    Fields that are not written are those of 1970-01-01T00:00:00. Names are English. Upper and lower case are the same.
     """
 
     text: str
     grammar: str
     two_digit_year: bool
 
-    def parse(self, texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Read texts as `alignment.iso8601.parse_iso8601` does, some 1.5 us each.
+    def parse(self, texts: pa.Array, local: str = UTC) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Read texts as `alignment.iso8601.parse_iso8601` does, some 1.5 us each; those without a zone are `local`.
 
         Returns
         -------
@@ -117,12 +118,14 @@ class TimePattern:
         zone_us, zone_exists = _zone_us(text("zone"))
         day, minute, second = number("day", 1), number("minute"), number("second")
         micros, exists = epoch_micros(year, month, day, hour, minute, second, fraction_us - zone_us)
+        is_local = _is(text("zone"), "")
+        micros[is_local] = in_utc(micros[is_local], local)
         return micros, valid & exists & zone_exists
 
 
 @cache
-def time_pattern(pattern: str) -> TimePattern:
-    """A pattern by its letters.
+def time_pattern(pattern: str, option: str = "timestampFormat") -> TimePattern:
+    """A pattern by its letters, as an option has it.
 
     Raises
     ------
@@ -130,11 +133,11 @@ def time_pattern(pattern: str) -> TimePattern:
         If a letter is not known, stands there a number of times that means nothing, or twice.
     """
     years = {len(run) for run in re.findall(r"[yu]+", re.sub(r"'(?:[^']|'')*'", "", pattern))}
-    grammar = "".join(_translated(pattern))
+    grammar = "".join(_translated(pattern, option))
     if "(?P<" not in grammar:
-        raise OptionError(f"timestampFormat = {pattern!r}: has no letter that stands for a part of a time: {_KNOWN}")
+        raise OptionError(f"{option} = {pattern!r}: has no letter that stands for a part of a time: {_KNOWN}")
     if ("(?P<half>" in grammar) != any(token == "h" for token in _letters(pattern)):
-        raise OptionError(f"timestampFormat = {pattern!r}: h, the hour from 1 to 12, and a, AM or PM, need each other")
+        raise OptionError(f"{option} = {pattern!r}: h, the hour from 1 to 12, and a, AM or PM, need each other")
     return TimePattern(pattern, f"^(?i:{grammar})$", years == {2})
 
 
@@ -142,9 +145,9 @@ def _letters(pattern: str) -> set[str]:
     return {found[1] for found in _TOKEN.finditer(pattern) if found[1]}
 
 
-def _translated(pattern: str) -> Iterator[str]:
+def _translated(pattern: str, option: str) -> Iterator[str]:
     def refused(why: str) -> OptionError:
-        return OptionError(f"timestampFormat = {pattern!r}: {why}")
+        return OptionError(f"{option} = {pattern!r}: {why}")
 
     seen: set[str] = set()
     depth = 0
@@ -221,19 +224,17 @@ def raw_field(field: pa.Field) -> pa.Field:
 
 
 def typed(
-    column: pa.Array, data_type: pa.DataType, pattern: TimePattern | None = None
+    column: pa.Array, data_type: pa.DataType, pattern: TimePattern | None = None, zone: str = UTC
 ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     """A column of `raw_field` in its own type, null where it cannot be read; and where that is, None for nowhere.
 
-    Timestamps are written by the pattern, without one in ISO-8601, as dates always are. Without a zone they are
-    UTC.
+    They are written by the pattern, without one in ISO-8601. Those that say no zone are in this, unless their type has
+    none either.
     """
     if not _is_time(data_type):
         return column, None
-    if pattern is not None and pa.types.is_timestamp(data_type):
-        micros, valid = pattern.parse(column)
-    else:
-        micros, valid = parse_iso8601(column)
+    zone = zone if pa.types.is_timestamp(data_type) and data_type.tz is not None else UTC
+    micros, valid = parse_iso8601(column, zone) if pattern is None else pattern.parse(column, zone)
     if pa.types.is_date(data_type):
         days = pa.array((micros // _US_PER_DAY).astype(np.int32), pa.int32(), mask=~valid)
         converted = days.cast(pa.date32()).cast(data_type)

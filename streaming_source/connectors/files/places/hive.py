@@ -1,26 +1,42 @@
-"""Columns in the names of directories, `day=2024-01-31/region=eu`: their values and types."""
+"""Columns that a file has by where it lies: those in `day=2024-01-31/region=eu`, and `_metadata`."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
 from typing import ClassVar, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.columns import top_level_column
 from alignment.timestamps import EventTimes, TimestampAssigner
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files.formats import FileBlocks, FileFormat, FileRows, StoredFile
+from streaming_source.connectors.files.formats.base import times_alone
 from streaming_source.exceptions import SchemaError
 
-__all__ = ["PartitionedFormat", "partition_schema", "values_in"]
+__all__ = ["METADATA", "PartitionedFormat", "partition_schema", "values_in"]
+
+METADATA: Final = pa.field(
+    "_metadata",
+    pa.struct(
+        [
+            ("file_path", pa.string()),
+            ("file_name", pa.string()),
+            ("file_size", pa.int64()),
+            ("file_modification_time", pa.timestamp("us", "UTC")),
+        ]
+    ),
+)
+"""As in Spark, but for the part of the file that a task reads."""
+
+_ASCII: Final = re.compile(r"[ -~]+")
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -64,20 +80,26 @@ def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType
 
 @dataclass(frozen=True)
 class PartitionedFormat(FileFormat):
-    """A format whose records have, beside their own, the columns that the names of their directories give.
+    """A format whose records have, beside their own, the columns that the places of their files give.
 
     Attributes
     ----------
     of_files
         The format of the files.
     root
-        Only names below this count.
+        Only names of directories below this count.
+    by_names
+        Whether these give columns.
+    scheme
+        Of the file system's URIs, where files have a column `METADATA`; None where they have not.
     """
 
     name: ClassVar[str] = "partitioned"
 
     of_files: FileFormat
     root: str
+    by_names: bool = True
+    scheme: str | None = None
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
         """See `FileFormat`. Columns of the file alone."""
@@ -93,7 +115,7 @@ class PartitionedFormat(FileFormat):
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
         """See `FileFormat`."""
-        named = self._named(rows.file.path, schema)
+        named = self._named(rows.file, schema)
         if not named:
             yield from self.of_files.read_rows(rows, schema)
             return
@@ -105,22 +127,41 @@ class PartitionedFormat(FileFormat):
         self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner
     ) -> tuple[pa.Schema, TimestampAssigner]:
         """The columns to read from the file itself, and an assigner over these."""
-        named = self._named(file.path, schema)
-        if not named:
+        texts = self._texts(file, schema)
+        if not texts:
             return schema, assigner
-        own = self._own(file, schema, named)
-        with_named = _WithNamed(assigner, schema, own, named)
-        return own, with_named if named.keys() & {*with_named.schema.names} else assigner
+        own, for_times = self._own(file, schema, texts), times_alone(schema, assigner)
+        named = self._named(file, for_times)
+        return own, _WithNamed(assigner, for_times, own, named) if named else assigner
 
-    def _named(self, path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
-        """Those of the wanted columns that are in the names of a file's directories."""
+    def _texts(self, file: StoredFile, schema: pa.Schema) -> dict[str, str | None]:
+        """Those of the wanted columns that the file's place gives, and what its directories say of them."""
+        path = file.path
         directory = posixpath.dirname(path[len(self.root) :].strip("/")) if path.startswith(self.root) else ""
-        found = values_in(directory)
+        found = values_in(directory) if self.by_names else {}
+        if self.scheme is not None:
+            found[METADATA.name] = None
+        return {name: found[name] for name in schema.names if name in found}
+
+    def _named(self, file: StoredFile, schema: pa.Schema) -> dict[str, pa.Scalar]:
+        """These columns with their values."""
         return {
-            name: _scalar(path, name, found[name], schema.field(name).type) for name in schema.names if name in found
+            name: self._metadata(file)
+            if self.scheme is not None and name == METADATA.name
+            else _scalar(file.path, name, text, schema.field(name).type)
+            for name, text in self._texts(file, schema).items()
         }
 
-    def _own(self, file: StoredFile, schema: pa.Schema, named: Mapping[str, pa.Scalar]) -> pa.Schema:
+    def _metadata(self, file: StoredFile) -> pa.Scalar:
+        info = file.filesystem.get_file_info(file.path)
+        # Spark escapes both as Java's URIs do.
+        path = _ASCII.sub(lambda found: quote(found[0], safe="/,;:$&+=@!~*'()"), file.path)
+        uri = f"file:{path}" if file.filesystem.type_name == "local" else f"{self.scheme}://{path}"
+        modified_us = None if info.mtime_ns is None else info.mtime_ns // 1_000_000 * 1000
+        values = (uri, posixpath.basename(path), info.size, modified_us)
+        return pa.scalar(dict(zip(METADATA.type.names, values, strict=True)), METADATA.type)
+
+    def _own(self, file: StoredFile, schema: pa.Schema, named: Collection[str]) -> pa.Schema:
         """The columns to read from the file itself: one at least, from which the rows are counted."""
         own = [field for field in schema if field.name not in named]
         if not own:
@@ -129,25 +170,22 @@ class PartitionedFormat(FileFormat):
 
 
 class _WithNamed(TimestampAssigner):
-    """An assigner over batches that lack the columns in the names of their file's directories."""
+    """An assigner of the columns `schema` over batches that lack those that are `named`."""
 
     def __init__(
         self, inner: TimestampAssigner, schema: pa.Schema, own: pa.Schema, named: Mapping[str, pa.Scalar]
     ) -> None:
         self._inner = inner
+        self._schema = schema
         self._own = own
         self._named = named
-        wanted = inner.columns
-        tops = schema.names if wanted is None else [top_level_column(column, schema.names) for column in wanted]
-        # All that the assigner may read.
-        self.schema = pa.schema([field for field in schema if field.name in tops])
 
     def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
-        return self._inner.extract(_with_named(batch, self.schema, self._named), source_timestamps)
+        return self._inner.extract(_with_named(batch, self._schema, self._named), source_timestamps)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(name for name in self.schema.names if name not in self._named) or (self._own.names[0],)
+        return tuple(name for name in self._schema.names if name not in self._named) or (self._own.names[0],)
 
 
 def _with_named(batch: pa.RecordBatch, schema: pa.Schema, named: Mapping[str, pa.Scalar]) -> pa.RecordBatch:

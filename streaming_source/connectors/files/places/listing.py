@@ -76,7 +76,8 @@ class Lister:
     A directory of a local file system is listed again when the time at which it changed is another, and now and then in
     any case: a file that is written anew in place does not change its directory. On other file systems every directory
     is. Names that begin with `_` or `.` are hidden, and all below them. A link to a directory above it is not followed.
-    Of what Spark's file sink has written there are those files alone that are in its log.
+    Of what Spark's file sink has written there are those files alone that are in its log. A file of 0 bytes is not
+    there until it has some, and is named once.
 
     Parameters
     ----------
@@ -94,6 +95,10 @@ class Lister:
         # Of directories that have settled: when they changed, and their directories.
         self._settled: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._full_at = -math.inf
+        # Files of 0 bytes, those that were named, and their directories: a file's first bytes do not change these.
+        self._empty: set[str] = set()
+        self._named_empty: set[str] = set()
+        self._holding_empty: set[str] = set()
 
     def list_changed(self) -> Iterator[ListedDirectory]:
         """The directories that may have changed since they were listed last, in no order.
@@ -117,6 +122,12 @@ class Lister:
         if self._sink_log is not None:
             listed = self._in_log(listed, self._sink_log.paths, is_complete=has_more)
         return listed if self._until_ms is None else self._until(listed, self._until_ms)
+
+    def name_empty(self) -> None:
+        """Log which files of 0 bytes were passed over, each once."""
+        if new := self._empty - self._named_empty:
+            self._named_empty |= new
+            _log.warning("files of 0 bytes are skipped until they have some: %s", name_ten(new))
 
     def forget(self) -> None:
         """List everything again the next time."""
@@ -144,7 +155,7 @@ class Lister:
             there.update(file.relative_path for file in files)
             if files:
                 yield replace(directory, files=files)
-        gone = {path for path in paths - there if self._selection.takes(posixpath.basename(path))}
+        gone = {path for path in paths - there if self._selection.takes_name(posixpath.basename(path))}
         if is_complete and gone:
             _log.warning(
                 "%d files are in the log of Spark's file sink and not there; they are read no more: %s",
@@ -185,11 +196,17 @@ class Lister:
                 listed_ns = time.time_ns()
                 found, below = self._list_one(filesystem, info.path, directory)
                 left += below
-                if settles and changed_ns < listed_ns - _SETTLED_NS:
+                if settles and changed_ns < listed_ns - _SETTLED_NS and info.path not in self._holding_empty:
                     self._settled[directory] = (changed_ns, tuple(below))
                 else:
                     self._settled.pop(directory, None)
                 yield found
+
+    def _takes(self, info: fs.FileInfo) -> bool:
+        if info.type is fs.FileType.File and info.size == 0 and self._selection.takes_name(info.base_name):
+            self._empty.add(info.path)
+            self._holding_empty.add(posixpath.dirname(info.path))
+        return self._selection.takes(info)
 
     def _list_one(self, filesystem: fs.FileSystem, path: str, directory: str) -> tuple[ListedDirectory, list[str]]:
         files, below = [], []
@@ -198,7 +215,7 @@ class Lister:
                 continue
             if info.type is fs.FileType.Directory:
                 below.append(posixpath.join(directory, info.base_name))
-            elif info.type is fs.FileType.File and self._selection.takes(info.base_name):
+            elif self._takes(info):
                 files.append(ListedFile.of_info(directory, info))
         return ListedDirectory(directory, files, not files and not below), below
 
@@ -215,7 +232,7 @@ class Lister:
             parents.add(directory)
             if info.type is fs.FileType.Directory:
                 files.setdefault(relative, [])
-            elif info.type is fs.FileType.File and self._selection.takes(info.base_name):
+            elif self._takes(info):
                 files.setdefault(directory, []).append(ListedFile.of_info(directory, info))
         for path in list(files):
             found = files.pop(path)
@@ -251,12 +268,12 @@ def names_in(selection: Selection, directory: str) -> list[str]:
     infos = [file for file in files if posixpath.dirname(file.path) == path]
     if any(not start or f"{directory}/".startswith(f"{start}/") for start in selected):
         infos += filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    found = {info.base_name for info in infos if info.type is fs.FileType.File and not is_hidden(info.base_name)}
+    found = {info.base_name for info in infos if selection.takes(info) and not is_hidden(info.base_name)}
     log = SinkLog.of(selection)
     if log is not None:
         log.refresh()
         found = {name for name in found if posixpath.normpath(posixpath.join(directory, name)) in log.paths}
-    return sorted(filter(selection.takes, found))
+    return sorted(found)
 
 
 def is_hidden(name: str) -> bool:

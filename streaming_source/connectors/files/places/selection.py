@@ -1,4 +1,4 @@
-"""Which files a source has: paths, patterns in them, and a pattern of names."""
+"""Which files a source has: paths, patterns in them, a pattern of names, and when they were modified."""
 
 from __future__ import annotations
 
@@ -38,11 +38,15 @@ class Selection:
         Arguments of the file system.
     name_pattern
         Files whose names do not match are not there; None for no such pattern.
+    after_ms, before_ms
+        Files that were not modified later than the one and earlier than the other are not there; None for no limit.
     """
 
     paths: tuple[str, ...]
     storage: StorageOptions = NO_STORAGE_OPTIONS
     name_pattern: str | None = None
+    after_ms: int | None = None
+    before_ms: int | None = None
 
     def __repr__(self) -> str:
         return repr_without_secrets(self)
@@ -89,12 +93,21 @@ class Selection:
             for found in _matching(filesystem, fixed, pattern) if pattern else [info]:
                 if found.type is fs.FileType.Directory:
                     directories.append(_below(found.path, root))
-                elif self.takes(found.base_name):
+                elif self.takes(found):
                     files.append(found)
         return directories, files
 
-    def takes(self, name: str) -> bool:
-        """Whether a file of this name counts, if it is not hidden."""
+    def takes(self, info: fs.FileInfo) -> bool:
+        """Whether this is a file that counts, if it is not hidden."""
+        if info.type is not fs.FileType.File or info.size == 0 or not self.takes_name(info.base_name):
+            return False
+        modified_ms = (info.mtime_ns or 0) // 1_000_000
+        return (self.after_ms is None or modified_ms > self.after_ms) and (
+            self.before_ms is None or modified_ms < self.before_ms
+        )
+
+    def takes_name(self, name: str) -> bool:
+        """Whether `pathGlobFilter` lets a name pass."""
         return self.name_pattern is None or any(fnmatchcase(name, one) for one in _without_braces(self.name_pattern))
 
     def _parsed(self) -> list[tuple[fs.FileSystem, str, list[str]]]:
@@ -118,28 +131,23 @@ class Selection:
 
 
 def split_paths(name: str, value: str) -> tuple[str, ...]:
-    """Paths separated by commas, or a JSON list of them where one holds a comma.
+    """One path, in which a comma is a comma, or a JSON list of several.
 
     Raises
     ------
     OptionError
         If there is none, or the list is not one of texts.
     """
-    text = value.strip()
-    if text.startswith("["):
-        try:
-            paths = json.loads(text)
-        except ValueError:
-            paths = None
+    try:
+        paths = json.loads(value) if value.strip().startswith("[") else value
+    except ValueError:
         # A pattern may begin so as well.
-        if isinstance(paths, list):
-            if not paths or not all(isinstance(path, str) and path.strip() for path in paths):
-                raise OptionError(f"option {name} = {without_secrets(value)!r}: must be a JSON list of paths, of text")
-            return tuple(paths)
-    parts = tuple(part for part in re.split(r",(?![^{]*\})", value) if part.strip())
-    if not parts:
+        paths = value
+    if isinstance(paths, list) and not (paths and all(isinstance(path, str) and path.strip() for path in paths)):
+        raise OptionError(f"option {name} = {without_secrets(value)!r}: must be a JSON list of paths, of text")
+    if not value.strip():
         raise OptionError(f"option {name} is empty; give it a value or leave it out")
-    return parts
+    return tuple(paths) if isinstance(paths, list) else (value,)
 
 
 def _fixed_part(path: str) -> tuple[str, list[str]]:
@@ -180,7 +188,8 @@ def _without_braces(pattern: str) -> list[str]:
 
 def _check_directory(info: fs.FileInfo, path: str) -> None:
     if info.type is fs.FileType.NotFound:
-        raise PathNotFoundError(f"path {path!r} does not exist; give an existing directory in option path")
+        several = '; several paths are a JSON list, as in ["/a", "/b"]' if "," in path else ""
+        raise PathNotFoundError(f"path {path!r} does not exist; give an existing directory in option path{several}")
     if info.type is not fs.FileType.Directory:
         raise PathNotFoundError(f"path {path!r} is not a directory; give the directory above it in option path")
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from streaming_source.connectors.kafka.config import scrubbed
+from streaming_source.connectors.kafka.client import scrubbed
 from streaming_source.exceptions import OptionError, SourceError
 
 __all__ = ["SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
@@ -21,14 +21,9 @@ _NUMBERS: Final = frozenset(
 
 
 class SchemaText(NamedTuple):
-    """A schema as the registry has it.
+    """A schema as the registry has it: JSON of Avro, or a file descriptor of Protobuf in base64.
 
-    Attributes
-    ----------
-    text
-        JSON of Avro, or a file descriptor of Protobuf in base64.
-    referenced
-        Names and texts of those that it refers to, each behind those that it refers to itself.
+    `referenced` has names and texts of those that it refers to, each behind those that it refers to itself.
     """
 
     text: str
@@ -41,14 +36,9 @@ class UnknownSchemaError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """Asks a registry; answers of schemas that never change are remembered by this process.
+    """Asks a registry, or several with commas between them; schemas that never change are remembered by this process.
 
-    Attributes
-    ----------
-    url
-        Of one, or of several with commas between them.
-    settings
-        Of its client, sorted.
+    What asks raises `SourceError` if the registry does not answer.
     """
 
     url: str = field(repr=False)
@@ -77,15 +67,7 @@ class SchemaRegistry:
         return registry
 
     def latest(self, subject: str) -> SchemaText:
-        """The newest version of a subject.
-
-        Raises
-        ------
-        OptionError
-            If there is no such subject.
-        SourceError
-            If the registry does not answer.
-        """
+        """The newest version of a subject; `OptionError` if there is none."""
         try:
             return self._asked(
                 f"subject {subject!r}", lambda client: client.get_latest_version(subject, _FORMAT).schema
@@ -97,15 +79,7 @@ class SchemaRegistry:
             ) from None
 
     def by_id(self, schema_id: Any) -> SchemaText:
-        """A schema by the client's `SchemaId`.
-
-        Raises
-        ------
-        UnknownSchemaError
-            If there is none.
-        SourceError
-            If the registry does not answer.
-        """
+        """A schema by the client's `SchemaId`; `UnknownSchemaError` if there is none."""
         return _by_id(self, None if schema_id.guid is None else str(schema_id.guid), schema_id.id)
 
     def scrub(self, text: str) -> str:
@@ -164,13 +138,7 @@ def _by_id(registry: SchemaRegistry, guid: str | None, number: int) -> SchemaTex
 
 
 def missing_package(option: str, error: ImportError) -> NoReturn:
-    """Say what to install.
-
-    Raises
-    ------
-    OptionError
-        Always.
-    """
+    """Say what to install, by an `OptionError`."""
     raise OptionError(
         f"option {option}: Avro and Protobuf values need packages that are not installed ({error}): "
         "pip install 'spark-watermark-alignment[kafka-schema]'"

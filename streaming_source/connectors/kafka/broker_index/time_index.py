@@ -20,9 +20,8 @@ import numpy.typing as npt
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
-from streaming_source.connectors.kafka.log_ends import AskEnds
-from streaming_source.connectors.kafka.partition_updates import News, NewsFinder, UntoldPart
-from streaming_source.connectors.kafka.scanning import Scanner
+from streaming_source.connectors.kafka.broker_index.partition_updates import News, NewsFinder, UntoldPart
+from streaming_source.connectors.kafka.broker_index.scanning import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import Partition
 
@@ -51,16 +50,9 @@ class _Told:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one look brought.
+    """What one look brought: news, and where what can be read ends, by split id.
 
-    Attributes
-    ----------
-    news
-        Of the splits that have some.
-    ends
-        Where what can be read ends, by split id.
-    blocked_splits
-        Splits with records behind that, of transactions that are open, and those of whose ends the brokers say nothing.
+    `blocked_splits` have records behind that, of transactions that are open, or the brokers say nothing of their ends.
     """
 
     news: tuple[News, ...]
@@ -71,18 +63,9 @@ class Looked:
 class TimeIndex:
     """Tells the planner what is unread in the partitions, and where to cut it.
 
-    `look` runs on a worker and changes nothing; what it brings is told by `take` on the coordinator's thread.
-
-    Parameters
-    ----------
-    context
-        Who is told.
-    for_looks, for_plans
-        Whom to ask, on a worker and on the coordinator's thread.
-    scanner
-        Reads what they cannot say.
-    fail_on_data_loss
-        Whether it is an error that records which nobody has read are not there any more.
+    `look` runs on a worker and changes nothing; what it brings is told by `take` on the coordinator's thread. Both have
+    brokers of their own to ask. Methods that ask or read raise `SourceError` if the brokers do not say, and with
+    `fail_on_data_loss` a `DataLossError` if records that nobody has read are not there any more.
     """
 
     FEW: ClassVar[int] = 500
@@ -105,15 +88,10 @@ class TimeIndex:
     ) -> None:
         self._context = context
         self._for_looks, self._of_plans = (
-            NewsFinder(
-                admin,
-                scanner,
-                time_limit_us=context.event_time_limit_us,
-                fail_on_data_loss=fail_on_data_loss,
-            )
+            NewsFinder(admin, scanner, context.event_time_limit_us, fail_on_data_loss=fail_on_data_loss)
             for admin in (for_looks, for_plans)
         )
-        self._ends = AskEnds(for_looks)
+        self._ends = for_looks.ends
         self._for_plans = for_plans
         self._scanner = scanner
         self._blocked_splits: frozenset[str] = frozenset()
@@ -154,15 +132,7 @@ class TimeIndex:
     # ---- looks: on a worker --------------------------------------------------------------------------------------
 
     def look(self, found: Iterable[KafkaSplit] = (), gone: Collection[str] = ()) -> Looked:
-        """What is new in the known splits, and in some that were just found. A call or two without news, O(n).
-
-        Raises
-        ------
-        DataLossError
-            If records that nobody has read are not there any more.
-        SourceError
-            If the brokers do not say.
-        """
+        """What is new in the known splits, and in some that were just found. A call or two without news, O(n)."""
         found = tuple(found)
         with self._lock:
             known = [told for split_id, told in self._splits.items() if split_id not in self._gone]
@@ -241,11 +211,6 @@ class TimeIndex:
 
         What lies behind a mark of a transaction, or behind an earlier record that is later than the bound, is read
         until a record is found: O(records before it).
-
-        Raises
-        ------
-        DataLossError, SourceError
-            As `look`.
         """
         positions, times = stops.copy(), np.full(stops.size, NO_TIMESTAMP, np.int64)
         asked_ms = bound_us // 1000 + 1

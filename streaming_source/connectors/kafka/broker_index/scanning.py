@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import KeptClients, SplitsAddition, SplitsRemoval
-from streaming_source.connectors.kafka.config import ClientConfig
+from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.connectors.kafka.records import MessageColumns
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
@@ -37,14 +37,7 @@ _SINGLE_AT_ONCE: Final = 1000
 class Scanner:
     """Reads ranges of many partitions at once with one consumer. From any thread, several calls at a time.
 
-    Parameters
-    ----------
-    config
-        Of the consumers.
-    fail_on_data_loss, patience_s
-        See `KafkaSplitReader`.
-    time_limit_us
-        Event times from here on are invalid; None for no limit.
+    Event times from `time_limit_us` on are invalid; None for no limit. See `KafkaSplitReader` for what is raised.
     """
 
     def __init__(
@@ -63,15 +56,7 @@ class Scanner:
         self._is_closed = False
 
     def times(self, splits: Sequence[KafkaSplit]) -> dict[str, SeenTimes]:
-        """All records of each split from its position to its stop. O(records).
-
-        Raises
-        ------
-        DataLossError
-            If the first of them are not there any more.
-        SourceError
-            If nothing comes for all the time of patience.
-        """
+        """All records of each split from its position to its stop. O(records)."""
         parts: dict[str, list[SeenTimes]] = {split.split_id: [] for split in splits}
 
         def take(split_id: str, offsets: Int64Array, times: Int64Array) -> bool:
@@ -88,7 +73,7 @@ class Scanner:
     def first_later(self, splits: Sequence[KafkaSplit], bound_us: int) -> dict[str, tuple[int, int]]:
         """Offset and event time of the first record of each split that is later than a bound, where there is one.
 
-        The records at the positions of the splits are tried first. O(records before it). Raises the same.
+        The records at the positions of the splits are tried first. O(records before it).
         """
         singles = [split.until(split.position + 1) for split in splits]
         found = self._first_later(self._for_single, _SINGLE_AT_ONCE, singles, bound_us)

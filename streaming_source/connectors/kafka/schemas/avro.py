@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from streaming_source.connectors.kafka.decoded import Decode, DecodedValues
-from streaming_source.connectors.kafka.schema_registry import SchemaText, UnknownSchemaError, missing_package
+from streaming_source.connectors.kafka.schemas.decoded import Decode, DecodedValues
+from streaming_source.connectors.kafka.schemas.registry import SchemaText, UnknownSchemaError, missing_package
 from streaming_source.exceptions import OptionError
 
 __all__ = ["AvroValues"]
@@ -52,10 +52,7 @@ class AvroValues(DecodedValues):
     does not have is left out, numbers are promoted.
     """
 
-    @property
-    def what(self) -> str:
-        """See `DecodedValues`."""
-        return "Avro of the reader's schema"
+    what = "Avro of the reader's schema"
 
     def arrow_type(self) -> pa.DataType:
         """See `DecodedValues`."""

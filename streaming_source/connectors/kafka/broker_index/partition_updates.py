@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
-from streaming_source.connectors.kafka.scanning import Scanner, SeenTimes
+from streaming_source.connectors.kafka.broker_index.scanning import Scanner, SeenTimes
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.starting import EARLIEST, MAX_TIMESTAMP
 from streaming_source.connectors.kafka.subscription import Partition
@@ -35,14 +35,8 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 class UntoldPart(NamedTuple):
     """A split as it was when a look began.
 
-    Attributes
-    ----------
-    split
-        It.
-    told, looked
-        Up to where the planner was told of it, and up to where there is no further record.
-    room
-        How many records of it may be read ahead.
+    The planner was told of it up to `told`, up to `looked` there is no further record; `room` is how many records of it
+    may be read ahead.
     """
 
     split: KafkaSplit
@@ -66,22 +60,13 @@ class News(NamedTuple):
 
 
 class NewsFinder:
-    """Finds news.
+    """Finds news: asks, and lets the scanner read what brokers cannot say. See `TimeIndex` for what is raised.
 
-    Parameters
-    ----------
-    admin
-        Whom to ask.
-    scanner
-        Reads what it cannot say.
-    time_limit_us
-        Event times from here on are invalid; None for no limit.
-    fail_on_data_loss
-        Whether it is an error that records which nobody has read are not there any more.
+    Event times from `time_limit_us` on are invalid; None for no limit.
     """
 
     def __init__(
-        self, admin: KafkaAdmin, scanner: Scanner, *, time_limit_us: int | None, fail_on_data_loss: bool
+        self, admin: KafkaAdmin, scanner: Scanner, time_limit_us: int | None, *, fail_on_data_loss: bool
     ) -> None:
         self._admin = admin
         self._scanner = scanner
@@ -102,13 +87,6 @@ class NewsFinder:
             Offsets that are read at once rather than asked about.
         at_once
             Records of one partition that are read at most.
-
-        Raises
-        ------
-        DataLossError
-            If records that nobody has read are not there any more.
-        SourceError
-            If the brokers do not say.
         """
         behind = [part for part in parts if part.looked < ends.get(part.split.split_id, 0)]
         many = [part for part in behind if ends[part.split.split_id] - part.looked > few]

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from streaming_source.api import SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
 from streaming_source.connectors.kafka.admin import RetryPolicy
+from streaming_source.connectors.kafka.broker_index.scanning import Scanner
+from streaming_source.connectors.kafka.broker_index.time_index import Looked, TimeIndex
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
 from streaming_source.connectors.kafka.log_ends import LogEnds
-from streaming_source.connectors.kafka.scanning import Scanner
-from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
-from streaming_source.connectors.kafka.time_index import Looked, TimeIndex
+from streaming_source.connectors.kafka.split import KafkaSplit
 
 __all__ = ["IndexedKafkaSplitEnumerator"]
 
@@ -28,34 +28,21 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplitEnumerator):
-    """Looks for partitions and for news in them in one call, so that what is idle was looked at.
-
-    Parameters
-    ----------
-    context, discovery, patience, ends, period_seconds, checkpoint
-        See `KafkaSplitEnumerator`.
-    index
-        What is known of the partitions.
-    scanner
-        Closed with this.
-    """
+    """Looks for partitions and for news in them in one call, so that what is idle was looked at."""
 
     def __init__(
         self,
         context: SplitEnumeratorContext[KafkaSplit],
         discovery: PartitionDiscovery,
         patience: RetryPolicy,
-        ends: LogEnds,
+        log_ends: LogEnds,
         index: TimeIndex,
         scanner: Scanner,
-        *,
-        period_seconds: float | None,
-        checkpoint: KafkaCheckpoint | None,
     ) -> None:
-        super().__init__(context, discovery, patience, ends, period_seconds=period_seconds, checkpoint=checkpoint)
+        super().__init__(context, discovery, patience, log_ends)
         self._index = index
         self._scanner = scanner
-        self._look_s = _LOOK_S if period_seconds is None else min(_LOOK_S, period_seconds)
+        self._look_s = _LOOK_S if self._period_s is None else min(_LOOK_S, self._period_s)
         # When the next look is one for partitions as well, by `time.monotonic`. Used by looks alone.
         self._discovers_at = -math.inf
 
@@ -118,8 +105,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         found = None
         if time.monotonic() >= self._discovers_at:
             found = self._discovery.look()
-            period_s = math.inf if self._period_seconds is None else self._period_seconds
-            self._discovers_at = time.monotonic() + period_s
+            self._discovers_at = time.monotonic() + (self._period_s or math.inf)
         return found, self._index.look(found.splits if found else (), found.gone if found else ())
 
     def _on_looked(self, result: tuple[Found | None, Looked] | None, error: BaseException | None) -> None:

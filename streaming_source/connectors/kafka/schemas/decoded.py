@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
-from streaming_source.connectors.kafka.schema_registry import SchemaRegistry, SchemaText, UnknownSchemaError
-from streaming_source.connectors.kafka.subscription import Partition
-from streaming_source.connectors.kafka.values import Offsets, one_by_one
+from streaming_source.connectors.kafka.schemas.registry import SchemaRegistry, SchemaText, UnknownSchemaError
+from streaming_source.connectors.kafka.values import Invalid, ValueFormat
 from streaming_source.exceptions import SourceError
 
-__all__ = ["DecodedValues"]
+__all__ = ["Decode", "DecodedValues"]
 
 Decode = Callable[[bytes], Any]
 """What a value is; raises anything but `SourceError` if it is none."""
 
 
 @dataclass(frozen=True)
-class DecodedValues(ABC):
+class DecodedValues(ValueFormat):
     """Values that say with which schema they were written; they are read as one, the reader's.
 
     What that is must be known before reading: it is asked for once, with `type`, and goes with this object to the
@@ -34,15 +33,13 @@ class DecodedValues(ABC):
         Knows what they were written with.
     subject
         Of which the latest schema is the reader's.
-    invalid
-        What becomes of values that cannot be read as that.
     given
         The reader's schema, if the user gave it.
     """
 
     registry: SchemaRegistry
     subject: str
-    invalid: Literal["fail", "null"] = "fail"
+    invalid: Invalid = "fail"
     given: str | None = None
 
     @cached_property
@@ -72,27 +69,12 @@ class DecodedValues(ABC):
     def decoder(self) -> Decode:
         """Reads values. Called once a process."""
 
-    @property
-    @abstractmethod
-    def what(self) -> str:
-        """What values should be, for errors."""
-
-    def column(self, values: list[bytes | None], part: Partition, offsets: Offsets) -> pa.Array:
-        """See `ValueFormat`."""
-        try:
-            return self._read(values)
-        except pa.ArrowInvalid:
-            return one_by_one(self, values, part, offsets, self.what)
-
-    def read(self, value: bytes | None) -> pa.Array:
-        """One value."""
-        return self._read([value])
-
     @cached_property
     def _decode(self) -> Decode:
         return self.decoder()
 
-    def _read(self, values: list[bytes | None]) -> pa.Array:
+    def read(self, values: list[bytes | None]) -> pa.Array:
+        """See `ValueFormat`."""
         decode = self._decode
         try:
             return pa.array([None if value is None else decode(value) for value in values], self.type)

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streaming_source.connectors.kafka.decoded import Decode, DecodedValues
-from streaming_source.connectors.kafka.schema_registry import missing_package
+from streaming_source.connectors.kafka.schemas.decoded import Decode, DecodedValues
+from streaming_source.connectors.kafka.schemas.registry import missing_package
 from streaming_source.exceptions import OptionError
 
 __all__ = ["ProtobufValues"]
@@ -49,10 +49,7 @@ class ProtobufValues(DecodedValues):
     were not written have their defaults, or are null where the schema tells both apart.
     """
 
-    @property
-    def what(self) -> str:
-        """See `DecodedValues`."""
-        return "Protobuf of the first message of the latest schema"
+    what = "Protobuf of the first message of the latest schema"
 
     def arrow_type(self) -> pa.DataType:
         """See `DecodedValues`."""

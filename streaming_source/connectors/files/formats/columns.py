@@ -1,0 +1,150 @@
+"""From the columns of one file to those of a query: what it lacks is null, what is narrower is widened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from alignment.epoch import to_microseconds
+from streaming_source.exceptions import MalformedDataError, SchemaError
+
+__all__ = ["check_columns", "check_distinct", "check_names", "conformed", "merged", "own_columns"]
+
+
+def check_names(schema: pa.Schema) -> None:
+    """Decode the names of columns: those in no UTF-8 raise a `UnicodeDecodeError` only when they are read."""
+    _ = schema.names
+
+
+def check_distinct(path: str, names: Sequence[str]) -> None:
+    """Refuse columns of one name.
+
+    Raises
+    ------
+    SchemaError
+        Names the file and the columns.
+    """
+    if len({*names}) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise SchemaError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}; rename them")
+
+
+def check_columns(path: str, found: pa.Schema, wanted: pa.Schema) -> None:
+    """Compare the columns of a file that knows its types with those that the query reads.
+
+    Raises
+    ------
+    SchemaError
+        If it has none of them, two of one name, or one in a type that does not widen to that of the query.
+    """
+    own = own_columns(found.names, wanted.names)
+    if wanted.names and not own:
+        raise SchemaError(
+            f"{path} has no column {wanted.names[0]!r} nor any other that is read; it has {', '.join(found.names)}. "
+            "Read it as a source of its own, or leave it out with pathGlobFilter"
+        )
+    check_distinct(path, [name for name in found.names if name in own])
+    for name in own:
+        has, reads = found.field(name).type, wanted.field(name).type
+        if not _widens(has, reads):
+            raise SchemaError(
+                f"{path} has column {name!r} as {has}; the query reads it as {reads}, which does not hold all of that. "
+                "Write it in one type, or give the wider one in dataSchema"
+            )
+
+
+def own_columns(found: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Those of the wanted columns that a file has."""
+    return [name for name in wanted if name in found]
+
+
+def conformed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """A batch of a file in the columns of a query; those that it lacks are null.
+
+    Raises
+    ------
+    MalformedDataError
+        If a value has no place in the wider type: a time of milliseconds beyond what microseconds hold.
+    """
+    if batch.schema.equals(wanted):
+        return batch
+    columns = []
+    for field in wanted:
+        place = batch.schema.get_field_index(field.name)
+        try:
+            columns.append(
+                pa.nulls(batch.num_rows, field.type) if place < 0 else _as_type(batch.column(place), field.type)
+            )
+        except pa.ArrowInvalid as error:
+            raise MalformedDataError(f"{path}: column {field.name!r} does not fit {field.type}: {error}") from None
+    if not columns:
+        return batch.select([])
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def merged(path: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
+    """All columns of some files and of one more, each in the wider of its two types.
+
+    Raises
+    ------
+    SchemaError
+        If neither type widens to the other.
+    """
+    fields = {field.name: field for field in known}
+    for field in found:
+        before = fields.get(field.name, field)
+        if _widens(before.type, field.type):
+            fields[field.name] = field
+        elif not _widens(field.type, before.type):
+            raise SchemaError(
+                f"{path} has column {field.name!r} as {field.type}, others as {before.type}: neither holds the other. "
+                "Write it in one type"
+            )
+    return pa.schema(list(fields.values()))
+
+
+def _as_type(column: pa.Array, data_type: pa.DataType) -> pa.Array:
+    if column.type == data_type:
+        return column
+    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(data_type) and column.type.unit == "ns":
+        # Cut to microseconds, as any finer time.
+        micros, valid = to_microseconds(column, None)
+        return pa.array(micros, pa.int64(), mask=~valid).cast(data_type)
+    return column.cast(data_type)
+
+
+def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a type holds all values of another: as Spark's readers widen, and what is only written otherwise."""
+    types = pa.types
+    if types.is_dictionary(found) or types.is_dictionary(wanted):
+        return _widens(*(kind.value_type if types.is_dictionary(kind) else kind for kind in (found, wanted)))
+    if found == wanted or types.is_null(found) or (_is_text(found) and _is_text(wanted)):
+        return True
+    if types.is_struct(found) and types.is_struct(wanted):
+        return all(
+            _widens(found.field(own).type, wanted.field(own).type)
+            for own in {f.name for f in found} & {f.name for f in wanted}
+        )
+    if types.is_list(found) and types.is_list(wanted):
+        return _widens(found.value_type, wanted.value_type)
+    if types.is_timestamp(found) and types.is_timestamp(wanted):
+        units = ["s", "ms", "us", "ns"]
+        finer = units.index(found.unit) <= units.index(wanted.unit) or wanted.unit == "us"
+        return bool(finer and (found.tz is None) == (wanted.tz is None))
+    if types.is_integer(found) and types.is_integer(wanted):
+        wider = found.bit_width < wanted.bit_width
+        return bool(wider and (types.is_unsigned_integer(found) or types.is_signed_integer(wanted)))
+    if types.is_floating(wanted):
+        exact = 53 if wanted.bit_width == 64 else 24 if wanted.bit_width == 32 else 11
+        is_small = types.is_integer(found) and found.bit_width <= exact
+        return bool(is_small or (types.is_floating(found) and found.bit_width < wanted.bit_width))
+    if types.is_decimal(found) and types.is_decimal(wanted):
+        whole, more = found.precision - found.scale, wanted.precision - wanted.scale
+        return bool(found.scale <= wanted.scale and whole <= more)
+    return False
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type))

@@ -1,0 +1,3 @@
+"""Values whose schemas a registry keeps: Avro and Protobuf."""
+
+__all__: list[str] = []

@@ -1,0 +1,116 @@
+"""What a query has written into its checkpoint, read by others than Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from pyarrow import ArrowInvalid, fs
+
+from streaming_source.exceptions import CheckpointError, DataLossError, OffsetError
+
+__all__ = ["LoggedBatch", "OffsetLog"]
+
+
+class LoggedBatch(NamedTuple):
+    """One micro-batch of an offset log.
+
+    Attributes
+    ----------
+    planned_at_us
+        Processing time, in microseconds since the epoch.
+    watermark_us
+        Spark's own watermark in it: that of the micro-batch before, of all sources, to the millisecond.
+    offsets
+        Where the sources of the query stand at its end, in order; None for one that has not begun.
+    """
+
+    planned_at_us: int
+    watermark_us: int
+    offsets: list[Any]
+
+
+class OffsetLog:
+    """The offsets of a query's micro-batches, of which Spark keeps the latest hundred, and which are committed.
+
+    Parameters
+    ----------
+    checkpoint
+        `checkpointLocation` of the query: a local path, or a URI of a file system that Arrow knows (`s3a://`,
+        `hdfs://`). It need not be there yet.
+
+    Raises
+    ------
+    CheckpointError
+        If Arrow does not know the file system.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+        self._files: fs.FileSystem = fs.LocalFileSystem()
+        self._root = checkpoint
+        if "://" in checkpoint or checkpoint.startswith("file:"):
+            try:
+                # s3a is Hadoop's name of the same.
+                self._files, self._root = fs.FileSystem.from_uri(checkpoint.replace("s3a:", "s3:", 1))
+            except (ArrowInvalid, NotImplementedError) as error:
+                raise CheckpointError(
+                    f"{checkpoint}: Arrow knows no such file system; copy it to a local folder: {error}"
+                ) from None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a query has begun to write it."""
+        return bool(self._files.get_file_info(f"{self._root}/offsets").type is fs.FileType.Directory)
+
+    def query_id(self) -> str | None:
+        """Which tells it from another query that has the checkpoint later; None before it has started."""
+        text = self._text("metadata")
+        return None if text is None else str(json.loads(text)["id"])
+
+    def committed(self) -> set[int]:
+        """Numbers of the micro-batches that are known to be done. One listing."""
+        return set(self._numbers("commits"))
+
+    def batches(self) -> list[int]:
+        """Numbers of the micro-batches of which the offsets are there, in order. One listing."""
+        return sorted(self._numbers("offsets"))
+
+    def read(self, batch: int) -> LoggedBatch:
+        """One micro-batch.
+
+        Raises
+        ------
+        DataLossError
+            If its offsets are not there any more.
+        OffsetError
+            If the log is damaged, or of another version than Spark 4 writes.
+        """
+        name, text = f"{self.checkpoint}/offsets/{batch}", self._text(f"offsets/{batch}")
+        if text is None:
+            raise DataLossError(f"{self.checkpoint} has no offsets of micro-batch {batch}: Spark keeps the latest 100")
+        version, metadata, *offsets = text.splitlines() if "\n" in text else (text, "")
+        if version not in ("v1", "v2"):
+            raise OffsetError(f"{name} is of version {version!r}: only v1 and v2 are read")
+        if version == "v2":
+            # Each with the name of its source before it.
+            offsets = [offset.partition(":")[2] for offset in offsets]
+        try:
+            # Sources that are not ours write any text.
+            found = [json.loads(offset) if offset.startswith("{") else None for offset in offsets]
+            known = json.loads(metadata)
+            return LoggedBatch(known["batchTimestampMs"] * 1000, known["batchWatermarkMs"] * 1000, found)
+        except (ValueError, KeyError, TypeError) as error:
+            raise OffsetError(f"{name} is damaged: {error!r}") from error
+
+    def _numbers(self, folder: str) -> list[int]:
+        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+        names = [info.base_name for info in self._files.get_file_info(selector)]
+        return [int(name) for name in names if name.isdigit()]
+
+    def _text(self, name: str) -> str | None:
+        try:
+            with self._files.open_input_stream(f"{self._root}/{name}") as stream:
+                return str(stream.read().decode())
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,116 @@
+"""SASL_SSL on a real broker: settings as the Java client has them and as librdkafka has them, and tokens."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming_source import WatermarkStrategy, from_source
+from streaming_source.connectors.kafka import KafkaSource
+from streaming_source.exceptions import SourceError
+from tests.kafka.broker import PASSWORD, USER, KafkaBroker
+from tests.kafka.support import on_executor, reading
+from tests.kafka.topics import MS, Record, Topic
+from tests.spark.support import T0, available_now
+
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": USER, "sasl.password": PASSWORD}
+NAME = f"{__name__}:token"
+
+
+def token() -> tuple[str, float]:
+    """One that is not signed, as the broker here takes it."""
+    now = time.time()
+    parts = [{"alg": "none"}, {"sub": USER, "iat": now, "exp": now + 3600}]
+    return ".".join(
+        base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts
+    ) + ".", now + 3600
+
+
+def no_token() -> tuple[str, float]:
+    raise ValueError("a secret")
+
+
+def settings(broker: KafkaBroker, **more: str) -> dict[str, str]:
+    given = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(broker.certificate), **more}
+    return {f"kafka.{name}": value for name, value in given.items()} | {
+        "kafka.bootstrap.servers": broker.secure_bootstrap
+    }
+
+
+def java(broker: KafkaBroker) -> dict[str, str]:
+    login = f'{MODULE} required username="{USER}" password="{PASSWORD}";'
+    given = settings(broker, **{"sasl.mechanism": "PLAIN", "sasl.jaas.config": login, "ssl.truststore.type": "PEM"})
+    return given | {"kafka.ssl.truststore.location": given.pop("kafka.ssl.ca.location")}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        java,
+        lambda broker: settings(broker, **SCRAM) | {"indexing": "scan"},
+        lambda broker: settings(broker) | {"tokenProvider": NAME},
+    ],
+    ids=["java's names", "scram", "token"],
+)
+def test_a_topic_is_read_over_tls_by_planner_and_tasks(
+    topic: Topic, given: Callable[[KafkaBroker], dict[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.create(2).write([Record(T0 // MS + i, partition=i % 2) for i in range(6)])
+    with reading(topic, **given(topic.broker)) as begun:
+        begun.reader.prepareForTriggerAvailableNow()
+        start = begun.reader.initialOffset()
+        end = begun.reader.latestOffset(start, begun.reader.getDefaultReadLimit())
+        tasks = begun.reader.partitions(start, end)
+        batches = [batch for task in tasks for batch in on_executor(begun.reader).read(task)]
+    assert sum(len(batch) - batch["offset"].null_count for batch in batches) == 6
+    shown = json.dumps(end) + repr(begun.reader._source) + caplog.text
+    assert PASSWORD not in shown
+    assert USER not in shown
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"kafka.sasl.password": "another-secret"}, "Authentication failed"),
+        ({"kafka.ssl.ca.location": ""}, "certificate verify failed"),
+        (
+            {"tokenProvider": f"{__name__}:no_token"},
+            "the token provider failed: it raised ValueError; call it by itself",
+        ),
+    ],
+    ids=["password", "certificate", "token"],
+)
+def test_who_is_not_let_in_hears_why_and_no_secret(topic: Topic, wrong: dict[str, str], why: str) -> None:
+    topic.create()
+    login = {} if "tokenProvider" in wrong else SCRAM
+    given = {name: value for name, value in (settings(topic.broker, **login) | wrong).items() if value}
+    with reading(topic, brokerTimeout="2 seconds", **given) as begun, pytest.raises(SourceError, match=why) as refused:
+        begun.next()
+    assert "secret" not in str(refused.value)
+    assert USER not in str(refused.value)
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_a_token_provider_travels_to_the_executors(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    topic.create(2).write([Record(T0 // MS + i, partition=i % 2) for i in range(6)])
+    make: Any = token
+    secure = {name.removeprefix("kafka."): value for name, value in settings(topic.broker).items()}
+    source = KafkaSource.of(
+        secure.pop("bootstrap.servers"),
+        topic.name,
+        # Of no module that an executor could import.
+        token_provider=lambda: make(),
+        startingOffsets="earliest",
+        kafka=secure,
+    )
+    frame = from_source(spark, source, WatermarkStrategy.for_monotonous_timestamps(), "secure")
+    assert len(available_now(spark, frame.select("offset"), tmp_path / "cp").rows) == 6

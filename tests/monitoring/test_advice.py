@@ -1,0 +1,68 @@
+"""Advice: what to change, where what a source reported shows that something should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.monitoring.situations import Situation, at, records
+
+
+def advice(query: Situation) -> dict[str, str]:
+    """By option; from the progress and from the checkpoint it is the same."""
+    (live,), (stored,) = query.explain().sources, query.explain_checkpoint().sources
+    query.close()
+    assert live.advice == stored.advice
+    return {advice.option: advice.text for advice in live.advice}
+
+
+def test_a_drift_that_is_less_than_what_a_trigger_brings_is_to_be_raised(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records(range(30)), "b": records(range(20, 50))}, drift="10 seconds")
+    for second in range(30, 300, 30):
+        query.run()
+        query.clock.advance("30 seconds")
+        query.source.go_on("a", *records(range(second, second + 30)))
+        query.source.go_on("b", *records(range(second + 20, second + 50)))
+    found = advice(query.run())
+    assert "moves on by 30 s from micro-batch to micro-batch, and maxDrift is 10 seconds" in found["maxDrift"]
+    assert set(found) == {"maxDrift"}
+
+
+def test_records_of_a_split_that_was_idle_are_not_put_down_to_disorder(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records([0]), "b": records([0])}, idle="10 seconds").run()
+    second = iter(range(1, 1000))
+    query.let_pass(20, lambda: query.source.go_on("b", at(next(second))))
+    query.source.go_on("a", *records([1, 2]))
+    query.let_pass(2, lambda: query.source.go_on("b", at(next(second))))
+    found = advice(query)
+    assert found["idleTimeout"].startswith("2 records of 'a' came late because their split had been idle.")
+    assert set(found) == {"idleTimeout"}
+
+
+def test_late_records_of_a_split_that_joins_are_nobodys_fault(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records(range(20))}).run()
+    query.source.go_on("new", *records([1, 2, 30]))
+    query.let_pass(40)
+    assert "2 records came late, of 'new'." in str(query.explain())
+    assert advice(query) == {}
+
+
+def test_a_long_idle_timeout_is_named_where_it_is_waited_for(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records([0]), "b": records(range(90))}, idle="1 hour").run()
+    query.let_pass(30)
+    assert "holds the watermark until 11:00:00. A shorter one releases it earlier." in advice(query)["idleTimeout"]
+
+
+def test_a_backlog_that_shrinks_needs_no_larger_read_limit(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records(range(100))}, max_rows=10)
+    for _ in range(6):
+        query.run(1)
+    (source,) = query.explain().sources
+    assert source.report.explanation.cause == "rows"
+    assert advice(query) == {}
+
+
+def test_a_record_far_ahead_that_is_not_from_the_future_is_told_from_one_that_is(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records([0, 1, 3600, 2]), "b": records(range(4))}, drift="10 seconds", idle=None)
+    query.clock.advance("2 hours")
+    found = advice(query.run())
+    assert "The record at position 2 of split 'a', of 2026-01-01 11:00:00 UTC, lies far ahead" in found["data"]

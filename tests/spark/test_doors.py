@@ -1,0 +1,73 @@
+"""How a user comes to a format: by its name, after installation alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming_source import register
+from tests.docs.pages import ROOT, code
+from tests.spark.support import SECOND, T0, write_file
+
+pytestmark = pytest.mark.spark
+
+
+def test_spark_finds_the_formats_by_itself(spark: SparkSession, tmp_path: Path) -> None:
+    # A session of its own, in which no other test has registered anything.
+    session = spark.newSession()
+    write_file(tmp_path / "a" / "f.parquet", T0 + np.arange(3) * SECOND)
+    assert session.readStream.format("aligned_files").option("eventTimeColumn", "ts").load(str(tmp_path)).isStreaming
+    assert session.read.format("Aligned_Files").option("eventTimeColumn", "ts").load(str(tmp_path)).count() == 3
+    session.sql(f"CREATE TEMPORARY VIEW logs USING aligned_files OPTIONS (path '{tmp_path}', eventTimeColumn 'ts')")
+    assert session.sql("SELECT count(*) FROM logs WHERE s = 'a'").head() == (3,)
+    assert session.readStream.format("aligned_datagen").load().isStreaming
+    brokers = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "topic"}
+    assert session.readStream.format("aligned_kafka").options(**brokers).load().isStreaming
+    register(session)  # does no harm
+
+
+def test_what_spark_imports_to_find_them_is_next_to_nothing() -> None:
+    program = (
+        "import sys, pyspark.sql.worker.lookup_data_sources; before = {*sys.modules};"
+        "import pyspark_aligned_datagen, pyspark_aligned_files, pyspark_aligned_kafka; print(*{*sys.modules} - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    # Not numpy, pyarrow or `alignment`, which could be missing, too old or another project's.
+    assert {*done.stdout.split()} == {
+        *(f"pyspark_aligned_{name}" for name in ("datagen", "files", "kafka")),
+        *("streaming_source", "streaming_source.spark", "streaming_source.spark.format_class"),
+    }
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["wheel", "editable"])
+def test_installed_into_an_empty_environment_the_quick_start_runs(tmp_path: Path, how: str) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    ours = {"PYTHONPATH", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV"}
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+
+    def run(*command: object) -> str:
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=tmp_path,
+            env={**environment, "PYSPARK_PYTHON": str(python)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    run(python, "-m", "pip", "install", *(["-e"] if how == "editable" else []), ROOT)
+    plain_door = 'spark.readStream.format("aligned_files").option("eventTimeColumn", "ts").load(f"{root}/logs")'
+    (tmp_path / "quick_start.py").write_text(f"{code(ROOT / 'README.md')}\n{plain_door}\n", encoding="utf-8")
+    shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in run(python, "quick_start.py").splitlines()]
+    rows = [row for row in shown if row and row[0] in ("fast", "slow")]
+    assert rows == [["fast", "240", "3600"], ["slow", "60", "3600"]]

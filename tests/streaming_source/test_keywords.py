@@ -1,0 +1,65 @@
+"""`from_source` takes the options of the frame as keywords, which editors complete and type checkers check."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+import streaming_source
+from streaming_source.exceptions import OptionError
+from streaming_source.spark.from_source import FrameKeywords, _as_options
+from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_there_is_a_keyword_for_each_option_with_the_values_that_it_takes() -> None:
+    options = {option.name.lower(): option for option in FRAME_OPTIONS | SOURCE_OPTIONS}
+    hints = {name.replace("_", ""): hint for name, hint in get_type_hints(FrameKeywords).items()}
+    # `from_source` and `late_records` see to these.
+    assert {*options} - {*hints} == {"watermarkrows", "laterecordsof", "laterecordsfrom", "maxfutureskew"}
+    assert {*hints} <= {*options}
+    given = {str: "5 seconds", int: 1, bool: True}
+    for name, hint in hints.items():
+        for value in {*(get_args(hint) or [hint])} - {timedelta}:
+            options[name].parse(name, str(given.get(value, value)).lower())
+
+
+def test_keywords_are_options_whatever_their_type() -> None:
+    given = {"max_rows_per_trigger": 5, "include_metadata": True, "max_trigger_delay": timedelta(hours=1)}
+    values = FRAME_OPTIONS.parse(_as_options(given))
+    assert (values["maxRowsPerTrigger"], values["includeMetadata"]) == (5, True)
+    assert values["maxTriggerDelay"] == 3600 * 10**6
+    assert _as_options({"maxRowsPerTrigger": 5}) == _as_options({"max_rows_per_trigger": 5})
+    with pytest.raises(OptionError, match="no keyword 'max_row_per_trigger'; did you mean max_rows_per_trigger"):
+        _as_options({"max_row_per_trigger": 5})
+
+
+def test_a_type_checker_refuses_a_keyword_that_there_is_not(tmp_path: Path) -> None:
+    program = """
+        from streaming_source import FileSource, WatermarkStrategy, from_source
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts", unit="us")
+        from_source(spark, FileSource("/data"), strategy, "a", max_rows_per_trigger=5, late="drop", indexing="off")
+        from_source(spark, FileSource("/data"), strategy, "a", maxRowPerTrigger=5)
+        from_source(spark, FileSource("/data"), strategy, "a", max_rows_per_trigger="5")
+        from_source(spark, FileSource("/data"), strategy, "a", late="dropped")
+        from_source(spark, strategy, FileSource("/data"), "a")
+        strategy.with_timestamp_assigner("ts", unit="minutes")
+    """
+    lines = ["from pyspark.sql import SparkSession", "def f(spark: SparkSession) -> None:", *program.split("\n")]
+    (tmp_path / "program.py").write_text("\n".join(line.replace("        ", "    ", 1) for line in lines), "utf-8")
+    command = [sys.executable, "-m", "mypy", str(tmp_path / "program.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    errors = [line.split(": error: ") for line in done.stdout.splitlines() if ": error: " in line]
+    assert [int(where.split(":")[-1]) for where, _ in errors] == [7, 8, 9, 10, 10, 11], done.stdout
+    assert 'Unexpected keyword argument "maxRowPerTrigger"' in errors[0][1]
+
+
+def test_all_that_a_program_needs_is_exported() -> None:
+    assert {name for name in streaming_source.__all__ if getattr(streaming_source, name) is None} == set()
+    assert {*streaming_source.__all__} <= {*dir(streaming_source)}

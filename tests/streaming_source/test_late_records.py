@@ -1,0 +1,344 @@
+"""Late records that are routed: one query keeps the others, a second one reads them by the offsets of the first."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from alignment.plan.model import PlanningRules
+from alignment.strategy import WatermarkStrategy
+from streaming_source.coordinator import ReadRules
+from streaming_source.exceptions import DataLossError, OffsetError, OptionError
+from streaming_source.spark.late_reader import LateStreamReader
+from streaming_source.spark.stream_reader import AlignedStreamReader
+from tests.streaming_source.reading import SECOND, T0, data_source, put, stream_reader
+
+KEYS = {"eventTimeColumn": "t", "idleTimeout": "1 ms"}
+
+
+_open: list[Query | LateQuery] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _open:
+        _open.pop().start()
+
+
+class Query:
+    """A query as Spark runs it: offsets are written down before a micro-batch is read, commits behind it."""
+
+    def __init__(self, root: Path, checkpoint: Path, **options: Any) -> None:
+        self.options: dict[str, Any] = {**KEYS, "late": "route", **options}
+        self.root, self.checkpoint = root, checkpoint
+        self.kept: list[str] = []
+        self._reader: AlignedStreamReader | None = None
+        _open.append(self)
+        checkpoint.mkdir()
+        (checkpoint / "metadata").write_text(json.dumps({"id": checkpoint.name}))
+
+    def start(self, **options: Any) -> None:
+        """Start, or start again."""
+        self.options.update(options)
+        if self._reader is not None:
+            self._reader.stop()
+        self._reader = None
+
+    @property
+    def reader(self) -> AlignedStreamReader:
+        """Made when there is a file, which tells the columns."""
+        if self._reader is None:
+            self._reader = stream_reader(self.root, **self.options)
+        return self._reader
+
+    def offset(self, batch: int) -> dict[str, Any]:
+        if batch < 0:
+            return self.reader.initialOffset()
+        offset: dict[str, Any] = json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
+        return offset
+
+    def batches(self, log: str) -> list[int]:
+        return sorted(int(path.name) for path in (self.checkpoint / log).glob("*"))
+
+    def run(self, max_rows: int, *, commits: bool = True) -> bool:
+        """One micro-batch: the one that was written down and not committed, or the next; whether there was one."""
+        done = max(self.batches("commits"), default=-1)
+        start = self.offset(done)
+        if self.batches("offsets")[-1:] != [done + 1]:
+            end = self.reader.latestOffset(start, ReadMaxRows(max_rows))
+            if end == start:
+                return False
+            metadata = json.dumps({"batchTimestampMs": 0, "batchWatermarkMs": 0})
+            self.write("offsets", done + 1, f"v1\n{metadata}\n{json.dumps(end)}")
+        if not commits:
+            return True
+        for part in self.reader.partitions(start, self.offset(done + 1)):
+            for batch in self.reader.read(part):
+                self.kept += batch.column("k").to_pylist()
+        self.write("commits", done + 1, "v1\n{}")
+        return True
+
+    def write(self, log: str, batch: int, text: str) -> None:
+        (self.checkpoint / log).mkdir(exist_ok=True)
+        (self.checkpoint / log / str(batch)).write_text(text)
+
+    def purge(self, before: int) -> None:
+        for log in ("offsets", "commits"):
+            for batch in self.batches(log):
+                if batch < before:
+                    (self.checkpoint / log / str(batch)).unlink()
+
+    def late(self, **options: Any) -> LateQuery:
+        return LateQuery(self, options)
+
+
+class LateQuery:
+    """The query of the late records, from its own offset."""
+
+    def __init__(self, query: Query, options: Mapping[str, Any]) -> None:
+        self._query, self._options = query, options
+        self.rows: list[str] = []
+        self._offset: dict[str, Any] | None = None
+        self._reader: LateStreamReader | None = None
+        _open.append(self)
+
+    def start(self) -> None:
+        """Start, or start again."""
+        if self._reader is not None:
+            self._reader.stop()
+        self._reader = None
+
+    @property
+    def offset(self) -> dict[str, Any]:
+        return self.reader.initialOffset() if self._offset is None else self._offset
+
+    @property
+    def reader(self) -> LateStreamReader:
+        if self._reader is None:
+            self._reader = self._new_reader()
+        return self._reader
+
+    def _new_reader(self) -> LateStreamReader:
+        options = {**self._query.options, "late": "route", "lateRecordsOf": self._query.checkpoint, **self._options}
+        source = data_source(self._query.root, **options)
+        reader = source.stream_reader(source.schema())
+        assert isinstance(reader, LateStreamReader)
+        return reader
+
+    def run(self) -> list[str]:
+        """One micro-batch, read twice as Spark may: the keys of its rows."""
+        end = self.reader.latestOffset(self.offset, ReadAllAvailable())
+        if end == self.offset:
+            return []
+        for _ in range(2):
+            parts = self.reader.partitions(self.offset, end)
+            rows = [key for part in parts for b in self.reader.read(part) for key in b.column("k").to_pylist()]
+        self._offset = end
+        self.rows += rows
+        return rows
+
+
+def put_log(root: Path, split: str, number: int, times: list[float]) -> list[str]:
+    """One more file of a log; the keys of its records."""
+    keys = [f"{split}/{number}/{i}" for i in range(len(times))]
+    micros = [T0 + round(seconds * SECOND) for seconds in times]
+    put(
+        root / split / f"f{number:03}.parquet",
+        {"t": pa.array(micros, pa.timestamp("us", "UTC")), "k": keys},
+        row_group_size=4,
+    )
+    return keys
+
+
+def one_late_split(root: Path, query: Query) -> list[str]:
+    """A log that is read and idle; then one with ten late records and ten others. The keys of the late ones."""
+    put_log(root, "a", 0, [100, 200])
+    while query.run(100):
+        pass
+    late = put_log(root, "b", 0, [*range(10), *range(300, 310)])[:10]
+    while query.run(100):
+        pass
+    return late
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_kept_and_what_is_routed_is_the_input_over_restarts(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    root, written, clocks = tmp_path / "in", [], dict.fromkeys("abc", 0.0)
+    query = Query(root, tmp_path / "cp", maxOutOfOrderness="2 seconds")
+    late = query.late()
+    for number in range(25):
+        split = chance.choice("abc")
+        times = []
+        for _ in range(chance.randrange(1, 15)):
+            clocks[split] += chance.choice([0.1, 0.5, 1, 5, -4])
+            times.append(clocks[split])
+        written += put_log(root, split, number, times)
+        for _ in range(chance.randrange(3)):
+            step = chance.random()
+            if step < 0.2:
+                # Planned and written down; then the driver dies.
+                query.run(chance.randrange(1, 20), commits=False)
+                query.start()
+            elif step < 0.3:
+                # The records of micro-batches that keep are no others' business.
+                query.start(late=chance.choice(["keep", "route"]))
+            elif step < 0.5:
+                late.start()
+            query.run(chance.randrange(1, 20))
+        if chance.random() < 0.4:
+            late.run()
+    query.start(late="route")
+    while query.run(50):
+        pass
+    late.run()
+    assert Counter(query.kept + late.rows) == Counter(written)
+    assert late.run() == []
+    assert late.rows
+
+
+def test_the_late_ones_are_those_at_or_below_the_watermark_and_the_offset_counts_them(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp", includeMetadata="true")
+    late = one_late_split(root, query)
+    assert query.offset(query.batches("offsets")[-1])["routed"] == 10
+    assert query.late().run() == late
+    reader = query.late()
+    end = reader.reader.latestOffset(reader.offset, ReadAllAvailable())
+    (part,) = reader.reader.partitions(reader.offset, end)
+    (rows,) = reader.reader.read(part)
+    assert (rows.column("_late").to_pylist(), rows.column("_position").to_pylist()) == ([True] * 10, list(range(10)))
+
+
+def test_times_that_are_none_are_neither_late_nor_counted(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp", invalidTimestamp="null", watermarkRows="true")
+    put_log(root, "a", 0, [100])
+    while query.run(100):
+        pass
+    times = pa.array([-5, None, T0, 253_402_300_799_000_000, T0 + 500 * SECOND], pa.timestamp("us", "UTC"))
+    put(root / "b" / "f.parquet", {"t": times, "k": ["before 1970", "none", "late", "year 9999", "on time"]})
+    while query.run(100):
+        pass
+    assert query.late().run() == ["late"]
+    assert {"before 1970", "none", "year 9999", "on time"} <= {*query.kept}
+
+
+def test_available_now_reads_to_what_is_committed_when_it_starts(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    early, late = query.late(), query.late()
+    put_log(root, "a", 0, [100, 200])
+    early.reader.prepareForTriggerAvailableNow()
+    late_keys = one_late_split(root, query)
+    assert early.run() == []
+    late.reader.prepareForTriggerAvailableNow()
+    put_log(root, "c", 0, [1])
+    while query.run(100):
+        pass
+    assert (late.run(), late.run()) == (late_keys, [])
+
+
+def test_before_the_query_has_written_anything_there_is_nothing_and_the_log_says_what_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_log(tmp_path / "in", "a", 0, [1])
+    source = data_source(tmp_path / "in", **KEYS, late="route", lateRecordsOf=tmp_path / "none")
+    reader = source.stream_reader(source.schema())
+    assert isinstance(reader, LateStreamReader)
+    for _ in range(2):
+        assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == reader.initialOffset()
+    # Spark may want to read even that.
+    assert reader.partitions(reader.initialOffset(), reader.initialOffset()) == []
+    assert [record.message for record in caplog.records] == [
+        f"late_records: no query has written into {tmp_path / 'none'} yet; this one waits for it"
+    ]
+
+
+def test_offsets_that_are_gone_are_missed_only_where_they_routed_records(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    late, behind = query.late(), query.late()
+    keys = one_late_split(root, query)
+    assert late.run() == keys
+    for number in range(1, 5):
+        put_log(root, "b", number, [400 + number])
+        query.run(100)
+    query.purge(query.batches("offsets")[-2])
+    # Nothing was routed in between.
+    more = put_log(root, "c", 0, [2, 3])
+    while query.run(100):
+        pass
+    assert late.run() == more
+    with pytest.raises(
+        DataLossError, match=r"10 late records were routed in micro-batches behind -1 of which"
+    ):
+        behind.run()
+    first = query.batches("offsets")[0] + 1
+    assert query.late(lateRecordsFrom=first).run() == more
+    with pytest.raises(DataLossError, match="has no offsets of micro-batch 0: Spark keeps the latest 100"):
+        query.late(lateRecordsFrom=1).run()
+
+
+def test_records_that_were_changed_since_are_an_error(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    one_late_split(root, query)
+    put_log(root, "b", 0, [*range(300, 320)])
+    with pytest.raises(DataLossError, match=r"routed 10 late records, and 0 of them are there now: what it read was c"):
+        query.late().run()
+    (root / "b" / "f000.parquet").unlink()
+    with pytest.raises(DataLossError):
+        query.late().run()
+
+
+def test_the_checkpoint_of_another_query_or_source_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    late = query.late()
+    one_late_split(root, query)
+    late.run()
+    (query.checkpoint / "metadata").write_text('{"id": "another"}')
+    with pytest.raises(
+        OffsetError, match=r"the records so far are of query cp, and .*cp is of query another now:"
+    ):
+        late.run()
+    put_log(tmp_path / "other", "a", 0, [1])
+    query.root = tmp_path / "other"
+    with pytest.raises(OffsetError, match="reads this source 0 times; it must be once"):
+        query.late().run()
+    query.root = root
+    newest = query.checkpoint / "offsets" / str(query.batches("offsets")[-1])
+    text = newest.read_text()
+    newest.write_text(f"{text}\n{text.splitlines()[-1]}")
+    with pytest.raises(OffsetError, match="reads this source 2 times; it must be once"):
+        query.late().run()
+    newest.write_text(text.replace("v1", "v3", 1))
+    with pytest.raises(OffsetError, match="is of version 'v3': only v1 and v2 are read"):
+        query.late().run()
+
+
+def test_options_that_would_lose_late_records_are_refused(tmp_path: Path) -> None:
+    put_log(tmp_path, "a", 0, [1])
+    with pytest.raises(OptionError, match=r"late = 'route' leaves late records where they are.*cleanSource"):
+        data_source(tmp_path, **KEYS, late="route", cleanSource="delete")
+    with pytest.raises(OptionError, match=r"late_records: the frame has option late = 'drop'.*give it late = route"):
+        data_source(tmp_path, **KEYS, late="drop", lateRecordsOf="/cp")
+
+
+@pytest.mark.parametrize(("counts", "opaque"), [(False, True), (True, False)])
+def test_where_late_records_are_taken_out_no_block_is_opaque_so_that_each_is_counted(
+    counts: bool, opaque: bool
+) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 second")
+    rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=SECOND), counts_late=counts)
+    assert rules.supports_opaque_blocks is opaque
