@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks import capacity, channel, fetching, files, gateway, kafka, many_files, planning
+from benchmarks import capacity, channel, fetching, files, gateway, kafka, many_files, monitoring, planning
 
 
 def main() -> None:
@@ -25,6 +25,7 @@ def main() -> None:
         channel.run(Path(folder), quick=quick)
         files.run(Path(folder), quick=quick)
         capacity.run(Path(folder), quick=quick)
+        monitoring.run(Path(folder), quick=quick)
 
 
 if __name__ == "__main__":

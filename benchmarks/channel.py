@@ -29,7 +29,7 @@ def run(folder: Path, *, quick: bool) -> None:
     rounds = 3 if quick else 7
     print(f"\nwriting {rows:,} rows of 24 bytes as Parquet, {SPLITS} splits", flush=True)
     data = folder / "data"
-    _write(data, rows)
+    write(data, rows)
     spark = session()
     spark.dataSource.register(_ceiling(rows))
 
@@ -74,7 +74,7 @@ def run(folder: Path, *, quick: bool) -> None:
     spark.stop()
 
 
-def _write(folder: Path, rows: int) -> None:
+def write(folder: Path, rows: int) -> None:
     rng = np.random.default_rng(7)
     per_split = rows // SPLITS
     for split in range(SPLITS):

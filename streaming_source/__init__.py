@@ -17,6 +17,7 @@ __all__ = [
     "MAX_WATERMARK",
     "MIN_WATERMARK",
     "NO_TIMESTAMP",
+    "AlignmentListener",
     "CallableTimestampAssigner",
     "DataGeneratorSource",
     "EventTimes",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from streaming_source.spark.frame_reader import read_stream
     from streaming_source.spark.from_source import from_source
     from streaming_source.spark.late_records import late_records
+    from streaming_source.spark.listener import AlignmentListener
     from streaming_source.spark.registration import register
     from streaming_source.spark.watermark_rows import required_delay
 
@@ -71,6 +73,7 @@ _HOMES = {
     "streaming_source.spark.frame_reader": ["read_stream"],
     "streaming_source.spark.from_source": ["from_source"],
     "streaming_source.spark.late_records": ["late_records"],
+    "streaming_source.spark.listener": ["AlignmentListener"],
     "streaming_source.spark.registration": ["register"],
     "streaming_source.spark.watermark_rows": ["required_delay"],
 }

@@ -64,6 +64,29 @@ def explain_query(
         raise typer.Exit from None
 
 
+@app.command("report")
+def report_on_query(
+    checkpoint: Annotated[str, typer.Argument(help="The query's checkpointLocation: a path, or s3://...")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.", dir_okay=False)] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Draw the watermarks of a query, from its checkpoint, on one HTML page that needs no network.
+
+    The exit code is 2 if there is no checkpoint, or the page cannot be written.
+    """
+    # Here and not above: no other command draws.
+    from streaming_source.monitoring import History, explain_checkpoint, html_report
+
+    try:
+        history, explained = History.of_checkpoint(checkpoint), explain_checkpoint(checkpoint)
+        output.write_text(html_report(history, explained, f"Watermarks: {checkpoint}"), encoding="utf-8")
+    except (SourceError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(f"{output} is written: open it in a browser")
+
+
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Directory for the picture and Spark's log.", file_okay=False)] = Path(

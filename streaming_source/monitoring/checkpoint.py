@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Self
 
 from streaming_source.exceptions import CheckpointError, DataLossError
 from streaming_source.monitoring.offset_log import OffsetLog
 from streaming_source.monitoring.offsets import report_of_offset
 from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.monitoring.statistics import Statistics, epoch_us
 
 __all__ = ["Checkpoint", "MicroBatch"]
+
+_NO_WATERMARK: Final = "1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class MicroBatch:
         Whether it was read and written to its end.
     sources
         Of each source of the query what its offset says; None of one that is not of this library.
+    statistics
+        What Spark counted in it; None of a checkpoint, which does not say.
     """
 
     number: int
@@ -37,6 +42,19 @@ class MicroBatch:
     watermark_us: int
     is_committed: bool
     sources: tuple[WatermarkReport | None, ...]
+    statistics: Statistics | None = None
+
+    @classmethod
+    def of_progress(cls, progress: Mapping[str, Any]) -> Self:
+        """The same from the progress of a query, as its listeners get it: a micro-batch that is done."""
+        return cls(
+            progress["batchId"],
+            epoch_us(progress["timestamp"]),
+            epoch_us(progress["eventTime"].get("watermark", _NO_WATERMARK)),
+            True,
+            tuple(WatermarkReport.of_progress(progress)),
+            Statistics.of_progress(progress),
+        )
 
 
 class Checkpoint:

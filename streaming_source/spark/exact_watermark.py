@@ -41,8 +41,9 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
     event_time
         Its event-time column, which is found without.
     name
-        Name of the observed metrics (`observedMetrics` of the query's progress) with the number of rows and, if
-        the frame has metadata, of late ones; by default a unique one.
+        Name of the observed metrics (`observedMetrics` of the query's progress): the number of rows, of those without
+        an event time, the latest event time in microseconds since the epoch and, if the frame has metadata, the number
+        of late rows; by default a unique one.
 
     Returns
     -------
@@ -121,7 +122,11 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
     column = source.event_time_in(df.schema)
     names = {each: f"`{each.replace('`', '``')}`" for each in df.columns}
     time = F.col(names[column])
-    metrics = [F.count(F.lit(1)).alias("rows")]
+    metrics = [
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(time.isNull()).alias("invalid"),
+        F.unix_micros(F.max(time)).alias("latest"),
+    ]
     if "_late" in df.columns:
         metrics.append(F.count_if(F.col("_late")).alias("late"))
     observed = (

@@ -160,7 +160,9 @@ class StreamPlanning:
             explanation = self._coordinator.explain()
             if explanation is None:
                 return None
-            return WatermarkReport(self._source_name, self._coordinator.state.sequence, explanation).to_json()
+            report = WatermarkReport(self._source_name, self._coordinator.state.sequence, explanation).to_json()
+            # Without it nobody knows of which sources Spark counts a row that is no record.
+            return {**report, "watermarkRows": True} if self._options.watermark_rows else report
 
     def close(self) -> None:
         """End discovery, and listen no more."""

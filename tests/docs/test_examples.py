@@ -9,7 +9,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+from urllib.request import urlopen
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -22,6 +26,7 @@ RUN_BY_TESTS = {
     "docs/files.md",
     "docs/from-spark-kafka.md",
     "docs/kafka.md",
+    "docs/monitoring.md",
     "docs/performance.md",
     "docs/write-a-connector.md",
 }
@@ -91,3 +96,26 @@ def test_the_pages_on_kafka_make_frames_without_asking_a_broker(spark: SparkSess
         assert scope["counted"].isStreaming
         assert scope["counted"].columns == ["window", "count"]
         assert scope["frame"].columns[-2:] == ["timestamp", "timestampType"]
+
+
+@pytest.mark.spark
+def test_the_page_on_monitoring_keeps_a_history_and_serves_metrics(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "readings" / "cellar").mkdir(parents=True)
+    times = pa.array([1_767_225_600_000_000], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"ts": times}), tmp_path / "readings" / "cellar" / "1.parquet")
+    scope: dict[str, Any] = {"__name__": "monitoring", "spark": spark}
+    # Any free port.
+    text = code(ROOT / "docs" / "monitoring.md").replace("/data/", f"{tmp_path}/").replace("9400", "0")
+    try:
+        exec(compile(text, "monitoring.md", "exec"), scope)
+        port = scope["server"].server_port
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            metrics = answer.read().decode()
+    finally:
+        scope["query"].stop()
+        spark.streams.removeListener(scope["listener"])
+        scope["prometheus_client"].REGISTRY.unregister(scope["listener"])
+        scope["server"].shutdown()
+        scope["server"].server_close()
+    assert "streaming_source_watermark_timestamp_seconds" in metrics
+    assert (tmp_path / "report.html").exists()

@@ -124,7 +124,7 @@ def is_allowed(module: Module, found: Import) -> bool:
         return within(target, "alignment", *own)
     if within(module.name, "streaming_source.monitoring"):
         own = ("streaming_source.exceptions", "streaming_source.monitoring")
-        return within(target, "alignment", "numpy", "pyarrow", *own)
+        return within(target, "alignment", "numpy", "prometheus_client", "pyarrow", *own)
     if connector := connector_of(module.name):
         own = ("alignment", "streaming_source.api", "streaming_source.exceptions", connector)
         return within(target, *own) or not within(target, *PACKAGES)

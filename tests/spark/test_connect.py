@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 _PROGRAM = """
 import json, sys, time
 from pyspark.sql import SparkSession, functions as F
-from streaming_source import explain, late_records, read_stream, register, with_exact_watermark
+from streaming_source import AlignmentListener, explain, late_records, read_stream, register, with_exact_watermark
 from streaming_source.exceptions import OptionError
 
 root = sys.argv[1]
@@ -32,6 +32,8 @@ spark = (
     .config("spark.sql.streaming.noDataProgressEventInterval", "200ms")
     .getOrCreate()
 )
+listener = AlignmentListener()
+spark.streams.addListener(listener)
 options = {"eventTimeColumn": "TS", "maxOutOfOrderness": "5 seconds", "bounded": "true", "maxRowsPerTrigger": "100"}
 plain = spark.readStream.format("aligned_files").schema("s string, ts timestamp").options(**options).load(root + "/in")
 refused = []
@@ -65,11 +67,13 @@ while time.monotonic() < deadline and "silent" not in [s["cause"] for s in expla
     time.sleep(0.2)
 time.sleep(0.5)
 explained.append(explain(query).to_json())
+heard = listener.history(query).sources().select(["cause", "held_by", "rows"]).to_pylist()
 query.stop()
+spark.streams.removeListener(listener)
 routing = read_stream(spark).format("aligned_files").options(**options, late="route").load(root + "/in")
 late = late_records(routing, root + "/read_stream").writeStream.format("memory").queryName("late")
 late.option("checkpointLocation", root + "/late").trigger(availableNow=True).start().awaitTermination(120)
-print(json.dumps([refused, rows, explained, spark.table("late").count()]))
+print(json.dumps([refused, rows, explained, spark.table("late").count(), heard]))
 """
 
 
@@ -88,7 +92,7 @@ def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_sp
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    refused, rows, explained, late = json.loads(done.stdout.splitlines()[-1])
+    refused, rows, explained, late, heard = json.loads(done.stdout.splitlines()[-1])
     told = [
         "this one has Filter on it",
         "this one has NADrop on it",
@@ -107,6 +111,8 @@ def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_sp
     assert (source["heldBy"], source["splits"]["b"]["waitsFor"]) == (["a"], "drift")
     # Split `b` ends far ahead: its rows are beyond the limit, and it waits for `a`.
     assert source["splits"]["b"]["rowsBehind"] > 0
+    assert (heard[-1]["cause"], heard[-1]["held_by"]) == ("silent", ["a"])
+    assert sum(batch["rows"] for batch in heard) + source["rowsBehind"] == 400
     stored = explain_checkpoint(str(tmp_path / "live")).to_json()["sources"][0]
     assert (stored["heldBy"], stored["watermark"]) == (["a"], source["watermark"])
     warned = [line for line in done.stderr.splitlines() if "the watermark has been held for" in line]

@@ -216,7 +216,8 @@ def test_the_observed_metrics_count_rows_and_late_ones(spark: SparkSession, tmp_
     run = available_now(spark, frame.select(F.unix_micros("ts"), "_position", "_late"), tmp_path / "cp")
     assert [row[1:] for row in run.rows] == [(2, True), (0, False), (1, False), (3, False)]
     metrics = [p["observedMetrics"]["observed"] for p in run.progress if p["numInputRows"]]
-    assert metrics == [{"rows": 1, "late": 0}, {"rows": 2, "late": 1}, {"rows": 1, "late": 0}]
+    assert [(m["rows"], m["late"], m["invalid"]) for m in metrics] == [(1, 0, 0), (2, 1, 0), (1, 0, 0)]
+    assert [m["latest"] for m in metrics] == [T0 + second * SECOND for second in (100, 200, 210)]
     assert end_offset(run.progress[-1])["splits"][0][3] == 1
 
 

@@ -1,0 +1,308 @@
+"""The last micro-batches of one query as Arrow tables: from the events of a listener, or from a checkpoint."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from alignment.combine import SplitStatus
+from alignment.explain import Explanation
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source.monitoring.checkpoint import Checkpoint, MicroBatch
+from streaming_source.monitoring.report import WatermarkReport
+
+__all__ = ["History"]
+
+_TIME: Final = pa.timestamp("us", "UTC")
+_SPAN: Final = pa.duration("us")
+_BATCHES: Final = pa.schema(
+    {
+        "batch": pa.int64(),
+        "planned_at": _TIME,
+        "is_committed": pa.bool_(),
+        "spark_watermark": _TIME,
+        "duration": _SPAN,
+        "earliest": _TIME,
+        "latest": _TIME,
+        "mean": _TIME,
+        "invalid": pa.int64(),
+        "state_rows": pa.int64(),
+        "state_bytes": pa.int64(),
+        "dropped": pa.int64(),
+    }
+)
+_SOURCES: Final = pa.schema(
+    {
+        "batch": pa.int64(),
+        "source": pa.int32(),
+        "name": pa.string(),
+        "at": _TIME,
+        "watermark": _TIME,
+        "cause": pa.string(),
+        "why": pa.string(),
+        "held_by": pa.list_(pa.string()),
+        "held_since": _TIME,
+        "stands_since": _TIME,
+        "limit": _TIME,
+        "drift": _SPAN,
+        "max_drift": _SPAN,
+        "behind": pa.int64(),
+        "late": pa.int64(),
+        "rows": pa.int64(),
+    }
+)
+_SPLITS: Final = pa.schema(
+    {
+        "batch": pa.int64(),
+        "source": pa.int32(),
+        "split": pa.string(),
+        "status": pa.string(),
+        "status_since": _TIME,
+        "time_active": _SPAN,
+        "time_paused": _SPAN,
+        "time_idle": _SPAN,
+        "holds": pa.bool_(),
+        "watermark": _TIME,
+        "drift": _SPAN,
+        "position": pa.int64(),
+        "behind": pa.int64(),
+        "late": pa.int64(),
+        "waits_for": pa.string(),
+        "silent_since": _TIME,
+    }
+)
+
+
+@dataclass(slots=True)
+class _SplitTimes:
+    """How long one split has been what: known from the first micro-batch on that names it."""
+
+    status: SplitStatus
+    since_us: int
+    spent_us: list[int] = field(default_factory=lambda: [0] * len(SplitStatus))
+
+
+@dataclass(slots=True)
+class _SourceTimes:
+    """The same of one source: its splits, who holds its watermark and since when, and until when that is known."""
+
+    at_us: int
+    splits: dict[str, _SplitTimes] = field(default_factory=dict)
+    held_by: tuple[str, ...] = ()
+    held_since_us: int = MIN_WATERMARK
+
+
+class History:
+    """The last micro-batches of one query, oldest first.
+
+    Times in its tables are UTC; null is what is not known, such as a watermark before any, or of a source that has
+    ended. `source` is the place of a source in the query. What a split or a source is in a micro-batch, it is after it:
+    as its planner said when it was done, or of a checkpoint, when it was planned.
+
+    Parameters
+    ----------
+    capacity
+        Rows that `splits` has at most, one of a split and micro-batch. The last micro-batch is always there.
+
+    Examples
+    --------
+    >>> history = History.of_checkpoint("/checkpoints/orders")  # doctest: +SKIP
+    >>> history.splits().filter(pc.field("holds")).group_by("split").aggregate([([], "count_all")])  # doctest: +SKIP
+    """
+
+    def __init__(self, capacity: int = 100_000) -> None:
+        self._capacity = capacity
+        # One thread of Spark adds, and others look.
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[pa.RecordBatch, pa.RecordBatch, pa.RecordBatch]] = deque()
+        self._rows = 0
+        self._times: dict[int, _SourceTimes] = {}
+        self._latest: MicroBatch | None = None
+
+    @classmethod
+    def of_checkpoint(cls, path: str) -> Self:
+        """Of all micro-batches that the offset log of a checkpoint still has; see `Checkpoint`."""
+        history = cls()
+        for batch in Checkpoint(path).history():
+            history.add(batch)
+        return history
+
+    @classmethod
+    def of_progress(cls, progress: Iterable[Mapping[str, Any]]) -> Self:
+        """Of what a query reported, such as its `recentProgress`."""
+        history = cls()
+        for reported in progress:
+            history.add_progress(reported)
+        return history
+
+    def add(self, batch: MicroBatch) -> None:
+        """Take the next micro-batch, or the last one once more: of one micro-batch the last word counts. O(splits)."""
+        sources: list[dict[str, Any]] = []
+        splits: list[dict[str, Any]] = []
+        for place, report in enumerate(batch.sources):
+            if report is not None:
+                explanation = report.explanation
+                times = self._pass_time(place, explanation)
+                drifts = _drifts(explanation)
+                sources.append(_source_row(batch, place, report, times, max(drifts.values(), default=None)))
+                splits += _split_rows(batch.number, place, explanation, times, drifts)
+        tables = (
+            pa.RecordBatch.from_pylist([_batch_row(batch)], _BATCHES),
+            pa.RecordBatch.from_pylist(sources, _SOURCES),
+            pa.RecordBatch.from_pylist(splits, _SPLITS),
+        )
+        with self._lock:
+            if self._kept and self._latest is not None and self._latest.number == batch.number:
+                self._rows -= self._kept.pop()[2].num_rows
+            self._kept.append(tables)
+            self._rows += len(splits)
+            while self._rows > self._capacity and len(self._kept) > 1:
+                self._rows -= self._kept.popleft()[2].num_rows
+            self._latest = batch
+
+    def add_progress(self, progress: Mapping[str, Any]) -> None:
+        """Take what a query reported: a micro-batch, or while it waits what has become of its splits since the last."""
+        batch = MicroBatch.of_progress(progress)
+        if not any(batch.sources):
+            return
+        if "addBatch" in progress["durationMs"]:
+            self.add(batch)
+        elif self._latest is not None:
+            # Spark gives this report the number of the micro-batch that comes next, if one does.
+            self.add(replace(self._latest, sources=batch.sources))
+
+    def pause(self) -> None:
+        """The query has ended: the time until its next run is spent in no status."""
+        for times in self._times.values():
+            times.at_us = MIN_WATERMARK
+
+    @property
+    def latest(self) -> MicroBatch | None:
+        """The last micro-batch; None before any."""
+        return self._latest
+
+    def batches(self) -> pa.Table:
+        """One row a micro-batch: what Spark says of it, without watermark rows; see `Statistics`."""
+        return self._table(0)
+
+    def sources(self) -> pa.Table:
+        """One row a source and micro-batch: its watermark, why it stands there, who holds it and since when."""
+        return self._table(1)
+
+    def splits(self) -> pa.Table:
+        """One row a split and micro-batch: its watermark, position and backlog, and the time it has spent as what."""
+        return self._table(2)
+
+    def last(self) -> tuple[pa.RecordBatch, pa.RecordBatch, pa.RecordBatch]:
+        """Of the last micro-batch the rows of `batches`, `sources` and `splits`."""
+        with self._lock:
+            return self._kept[-1]
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _table(self, which: int) -> pa.Table:
+        with self._lock:
+            return pa.Table.from_batches([tables[which] for tables in self._kept], (_BATCHES, _SOURCES, _SPLITS)[which])
+
+    def _pass_time(self, place: int, explanation: Explanation) -> _SourceTimes:
+        """Count the time since the micro-batch before to what the splits were after it."""
+        now_us = explanation.at_us
+        times = self._times.setdefault(place, _SourceTimes(now_us))
+        passed_us = max(now_us - times.at_us, 0) if times.at_us > MIN_WATERMARK else 0
+        before, times.at_us, times.splits = times.splits, now_us, {}
+        for split in explanation.splits:
+            known = before.get(split.split_id) or _SplitTimes(split.status, now_us)
+            known.spent_us[known.status] += passed_us if split.split_id in before else 0
+            if known.status is not split.status:
+                known.status, known.since_us = split.status, now_us
+            times.splits[split.split_id] = known
+        if (held_by := explanation.held_by) != times.held_by:
+            times.held_by, times.held_since_us = held_by, now_us
+        return times
+
+
+def _drifts(explanation: Explanation) -> dict[str, int]:
+    """How far each split that counts is ahead of the slowest of them, where all have a watermark."""
+    watermarks = {split.split_id: split.watermark for split in explanation.splits if split.counts}
+    slowest = min(watermarks.values(), default=MIN_WATERMARK)
+    return {} if slowest == MIN_WATERMARK else {split_id: us - slowest for split_id, us in watermarks.items()}
+
+
+def _batch_row(batch: MicroBatch) -> dict[str, Any]:
+    found = batch.statistics
+    row: dict[str, Any] = {
+        "batch": batch.number,
+        "planned_at": batch.planned_at_us,
+        "is_committed": batch.is_committed,
+        "spark_watermark": batch.watermark_us,
+    }
+    if found is None:
+        return row
+    return row | {
+        "duration": found.duration_us,
+        "earliest": found.earliest_us,
+        "latest": found.latest_us,
+        "mean": found.mean_us,
+        "invalid": found.invalid,
+        "state_rows": found.state_rows,
+        "state_bytes": found.state_bytes,
+        "dropped": found.dropped,
+    }
+
+
+def _source_row(
+    batch: MicroBatch, place: int, report: WatermarkReport, times: _SourceTimes, drift_us: int | None
+) -> dict[str, Any]:
+    found = report.explanation
+    return {
+        "batch": batch.number,
+        "source": place,
+        "name": report.source,
+        "at": found.at_us,
+        "watermark": _time(found.watermark),
+        "cause": found.cause.value,
+        "why": report.sentence,
+        "held_by": list(times.held_by),
+        "held_since": times.held_since_us if times.held_by else None,
+        "stands_since": found.stands_since_us,
+        "limit": _time(found.bound_us),
+        "drift": drift_us,
+        "max_drift": found.bounds.max_drift_us,
+        "behind": sum(split.behind for split in found.splits),
+        "late": found.late,
+        "rows": None if batch.statistics is None else batch.statistics.rows[place],
+    }
+
+
+def _split_rows(
+    batch: int, place: int, explanation: Explanation, times: _SourceTimes, drifts: Mapping[str, int]
+) -> Iterable[dict[str, Any]]:
+    for split in explanation.splits:
+        since = times.splits[split.split_id]
+        yield {
+            "batch": batch,
+            "source": place,
+            "split": split.split_id,
+            "status": split.status.name.lower(),
+            "status_since": since.since_us,
+            "time_active": since.spent_us[SplitStatus.ACTIVE],
+            "time_paused": since.spent_us[SplitStatus.PAUSED],
+            "time_idle": since.spent_us[SplitStatus.IDLE],
+            "holds": split.split_id in times.held_by,
+            "watermark": _time(split.watermark),
+            "drift": drifts.get(split.split_id),
+            "position": split.position,
+            "behind": split.behind,
+            "late": split.late,
+            "waits_for": split.waits_for.value,
+            "silent_since": split.silent_since_us,
+        }
+
+
+def _time(us: int) -> int | None:
+    return None if us in (MIN_WATERMARK, MAX_WATERMARK) else us

@@ -1,0 +1,108 @@
+"""Spark's own statistics of a micro-batch, without the rows that only carry a watermark.
+
+A frame with the exact watermark has one more row in each micro-batch that its source has a part in, at `watermark +
+4000 years`. Spark counts it: in `numInputRows`, and in `max` and `avg` of `eventTime`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Self
+
+__all__ = ["Statistics", "epoch_us"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """One micro-batch. What is not known is None; times are microseconds since the epoch, UTC.
+
+    Attributes
+    ----------
+    rows
+        Records that each source of the query delivered. Of a frame that a query uses twice, Spark counts both.
+    earliest_us, latest_us, mean_us
+        Event times in it: of the first frame in the plan that has a watermark, and the latest of all frames with the
+        exact watermark. `mean_us`, to the millisecond, is known where the query reads one source.
+    invalid
+        Records without an event time, of all frames with the exact watermark.
+    duration_us
+        From the trigger to the commit.
+    state_rows, state_bytes
+        Of all stateful operators, after it.
+    dropped
+        Rows that stateful operators dropped in it, because they were at or below Spark's watermark.
+    """
+
+    rows: tuple[int, ...]
+    earliest_us: int | None
+    latest_us: int | None
+    mean_us: int | None
+    invalid: int | None
+    duration_us: int
+    state_rows: int | None
+    state_bytes: int | None
+    dropped: int | None
+
+    @classmethod
+    def of_progress(cls, progress: Mapping[str, Any]) -> Self:
+        """From the progress of a query, as `query.lastProgress` gives it, or a listener, or parsed from its JSON."""
+        sources, operators = progress["sources"], progress["stateOperators"]
+        carries = [_carries_watermark(source) for source in sources]
+        rows = tuple(source["numInputRows"] - one for source, one in zip(sources, carries, strict=True))
+        times = {name: epoch_us(text) for name, text in progress["eventTime"].items()}
+        earliest_us, latest_us, mean_us = (times.get(name) for name in ("min", "max", "avg"))
+        observed = [_by_name(metrics) for metrics in progress["observedMetrics"].values()]
+        ours = [metrics for metrics in observed if {"rows", "invalid", "latest"} <= metrics.keys()]
+        if any(carries):
+            count = sum(metrics["rows"] for metrics in ours)
+            earliest_us, mean_us = (earliest_us, mean_us) if count else (None, None)
+            if mean_us is not None and latest_us is not None and len(sources) == 1 and count == rows[0]:
+                mean_us = (mean_us * (count + 1) - latest_us) // count
+            else:
+                mean_us = None
+            latest_us = max((m["latest"] for m in ours if m["latest"] is not None), default=None)
+        return cls(
+            rows,
+            earliest_us,
+            latest_us,
+            mean_us,
+            sum(metrics["invalid"] for metrics in ours) if ours else None,
+            progress["batchDuration"] * 1000,
+            sum(operator["numRowsTotal"] for operator in operators) if operators else None,
+            sum(operator["memoryUsedBytes"] for operator in operators) if operators else None,
+            sum(operator["numRowsDroppedByWatermark"] for operator in operators) if operators else None,
+        )
+
+
+def epoch_us(text: str) -> int:
+    """Microseconds since the epoch of an ISO-8601 time with a zone.
+
+    Examples
+    --------
+    >>> epoch_us("1970-01-01T00:00:01.500Z")
+    1500000
+    """
+    return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
+
+
+def _carries_watermark(source: Mapping[str, Any]) -> bool:
+    """Whether a source has a watermark row in this micro-batch."""
+    start, end, latest = (_parsed(source[name]) for name in ("startOffset", "endOffset", "latestOffset"))
+    if not isinstance(latest, Mapping) or not latest.get("watermarkRows") or start == end:
+        return False
+    return end["watermark"] is not None and end["watermark"] >= 0
+
+
+def _parsed(offset: Any) -> Any:
+    return json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
+
+
+def _by_name(metrics: Any) -> dict[str, Any]:
+    """Observed metrics are a `Row` in PySpark, and an object in JSON."""
+    return dict(metrics) if isinstance(metrics, Mapping) else dict(metrics.asDict())

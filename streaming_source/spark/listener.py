@@ -1,0 +1,145 @@
+"""A listener that keeps what queries say of their watermarks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from streaming_source.monitoring.checkpoint import MicroBatch
+from streaming_source.monitoring.explained import explain
+from streaming_source.monitoring.history import History
+from streaming_source.monitoring.html_page import html_report
+from streaming_source.monitoring.report import WatermarkReport
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+    from pyspark.sql.connect.streaming.query import StreamingQuery as ConnectQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["AlignmentListener"]
+
+_log = logging.getLogger(__name__)
+
+_ENDED: Final = 100
+"""Queries that have ended and whose history is kept."""
+
+
+class AlignmentListener(StreamingQueryListener):
+    """Keeps a bounded history of each query, logs why its watermark stands, and gives OpenMetrics.
+
+    It works in a classic session and under Spark Connect. The log has a line, at level INFO, whenever there is another
+    reason or another split that holds the watermark. To serve metrics, register it with the registry of the package
+    `prometheus_client` (extra `metrics`), as any collector.
+
+    Parameters
+    ----------
+    capacity
+        Rows of `History.splits` kept of a query at most, one of a split and micro-batch.
+
+    Examples
+    --------
+    >>> listener = AlignmentListener()
+    >>> spark.streams.addListener(listener)  # doctest: +SKIP
+    >>> listener.history(query).sources().select(["batch", "watermark", "held_by"])  # doctest: +SKIP
+    >>> prometheus_client.REGISTRY.register(listener)  # doctest: +SKIP
+    """
+
+    def __init__(self, capacity: int = 100_000) -> None:
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        # By id of the query, which its restarts keep; those last that run or ended last.
+        self._histories: dict[str, History] = {}
+        self._names: dict[str, str] = {}
+        self._running: set[str] = set()
+
+    def history(self, query: StreamingQuery | ConnectQuery | str) -> History:
+        """The history of a query, or of the one with this id; it grows while the query runs."""
+        with self._lock:
+            return self._history(str(getattr(query, "id", query)))
+
+    def write_report(self, query: StreamingQuery | ConnectQuery, path: str | Path) -> None:
+        """Write an HTML page of the history of a query; it needs no network. As `streaming-source report`, and more.
+
+        Rows, and those in state, are on it, which a checkpoint does not have.
+        """
+        title = f"Watermarks of {query.name or query.id}"
+        page = html_report(self.history(query), explain(query), title)
+        Path(path).write_text(page, encoding="utf-8")
+
+    def collect(self) -> Iterable[Metric]:
+        """The state of all queries that run, as metrics; for `prometheus_client`."""
+        # Here and not above: it needs the extra `metrics`.
+        from streaming_source.monitoring.metrics import metrics_of
+
+        with self._lock:
+            return metrics_of({self._names[query]: self._histories[query] for query in sorted(self._running)})
+
+    # ---- what Spark calls ------------------------------------------------------------------------------------------
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Take a micro-batch into the history of its query."""
+        self._add(event.progress)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Take in what has become of the splits meanwhile: the event does not say, the last progress does."""
+        # Spark Connect alone gives a listener its session.
+        session = self.spark or SparkSession.getActiveSession()
+        query = None if session is None else session.streams.get(str(event.id))
+        progress = None if query is None else query.lastProgress
+        if progress is not None:
+            self._add(progress)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Keep the history of a query that has ended, and those of the last ones before it."""
+        query = str(event.id)
+        with self._lock:
+            self._running.discard(query)
+            if (history := self._histories.pop(query, None)) is None:
+                return
+            history.pause()
+            self._histories[query] = history
+            ended = [known for known in self._histories if known not in self._running]
+            for known in ended[:-_ENDED]:
+                del self._histories[known]
+                self._names.pop(known, None)
+
+    def _history(self, query: str) -> History:
+        return self._histories.setdefault(query, History(self._capacity))
+
+    def _add(self, progress: StreamingQueryProgress) -> None:
+        query = str(progress.id)
+        with self._lock:
+            history = self._history(query)
+            self._names[query] = progress.name or query
+            self._running.add(query)
+            before = history.latest
+            history.add_progress(progress)
+        if history.latest is not None:
+            _log_changes(self._names[query], before, history.latest)
+
+
+def _log_changes(name: str, before: MicroBatch | None, after: MicroBatch) -> None:
+    for place, report in enumerate(after.sources):
+        last = None if before is None else before.sources[place]
+        if report is not None and (last is None or _reason(last) != _reason(report)):
+            _log.info("query %s, %s: %s", name, report.source, report.sentence)
+
+
+def _reason(report: WatermarkReport) -> tuple[Any, ...]:
+    return report.explanation.cause, report.explanation.held_by

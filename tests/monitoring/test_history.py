@@ -1,0 +1,106 @@
+"""The history of a query is the same from its progress and from its checkpoint, and it is bounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streaming_source.monitoring.checkpoint import MicroBatch
+from streaming_source.monitoring.history import History
+from streaming_source.monitoring.report import WatermarkReport
+from tests.monitoring.situations import SECOND, Situation, at, one_split_idle, records
+
+TOLD = ["batch", "source", "split", "status", "watermark", "drift", "position", "behind", "late"]
+"""What does not depend on when it was said."""
+
+
+def reported(query: Situation) -> History:
+    """From the progress, as a listener adds it; Spark numbers micro-batches from 0 on."""
+    history = History()
+    for progress in query.recentProgress:
+        reports = tuple(WatermarkReport.of_progress(progress))
+        assert reports[0] is not None
+        history.add(MicroBatch(reports[0].sequence - 1, reports[0].explanation.at_us, 0, True, reports))
+    return history
+
+
+def test_progress_and_checkpoint_give_the_same_tables(tmp_path: Path) -> None:
+    query = one_split_idle(tmp_path)
+    try:
+        live, stored = reported(query), History.of_checkpoint(str(tmp_path / "checkpoint"))
+    finally:
+        query.close()
+    # The checkpoint says what was so when a micro-batch was planned: a record may have come, or a split ended, since.
+    assert live.splits().select(TOLD).to_pylist() == stored.splits().select(TOLD).to_pylist()
+    assert live.sources().select(["batch", "watermark", "drift", "behind"]) == stored.sources().select(
+        ["batch", "watermark", "drift", "behind"]
+    )
+
+
+def test_a_history_says_how_long_a_split_was_what_and_who_holds_the_watermark_since_when(tmp_path: Path) -> None:
+    query = one_split_idle(tmp_path)
+    try:
+        history = reported(query)
+    finally:
+        query.close()
+    rows = history.splits().to_pylist()
+    silent = [row for row in rows if row["split"] == "carrier=HA"]
+    idle = next(row for row in silent if row["status"] == "idle")
+    assert idle["time_active"].total_seconds() == 60
+    assert idle["status_since"].timestamp() * SECOND == at(60)
+    assert (silent[-1]["time_active"].total_seconds(), silent[-1]["time_idle"].total_seconds()) == (60, 5)
+    assert [row["holds"] for row in (silent[0], silent[-1])] == [True, False]
+    last = history.sources().to_pylist()[-1]
+    assert (last["held_by"], last["held_since"].timestamp() * SECOND) == (["carrier=UA"], at(60))
+
+
+def test_a_query_that_stands_still_between_two_runs_spends_that_time_in_no_status(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records([0])})
+    try:
+        batch = reported(query.run()).latest
+    finally:
+        query.close()
+    assert batch is not None
+    history = History()
+    history.add(batch)
+    history.add(later(batch, 1, 10))
+    history.pause()
+    history.add(later(batch, 2, 1000))
+    history.add(later(batch, 3, 1007))
+    assert [row["time_active"].total_seconds() for row in history.splits().to_pylist()] == [0, 10, 10, 17]
+
+
+def test_the_oldest_micro_batches_are_forgotten_and_of_one_the_last_word_counts(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records([0]), "b": records([0])})
+    try:
+        batch = reported(query.run()).latest
+    finally:
+        query.close()
+    assert batch is not None
+    history = History(capacity=6)
+    for number in range(10):
+        history.add(later(batch, number, number))
+        history.add(later(batch, number, number + 0.5))
+    assert history.splits()["batch"].to_pylist() == [7, 7, 8, 8, 9, 9]
+    assert history.batches()["batch"].to_pylist() == [7, 8, 9]
+    assert [time.timestamp() for time in history.sources()["at"].to_pylist()] == pytest.approx(
+        [at(number + 0.5) / SECOND for number in (7, 8, 9)]
+    )
+    tiny = History(capacity=1)
+    tiny.add(batch)
+    assert tiny.splits().num_rows == 2
+
+
+def later(batch: MicroBatch, number: int, second: float) -> MicroBatch:
+    (report,) = batch.sources
+    assert report is not None
+    moved = replace(report, explanation=replace(report.explanation, at_us=at(second)))
+    return replace(batch, number=number, sources=(moved,))
+
+
+def test_an_empty_history_has_its_columns() -> None:
+    history = History()
+    assert history.latest is None
+    assert all(table.num_rows == 0 for table in (history.batches(), history.sources(), history.splits()))
