@@ -70,7 +70,7 @@ class Engine:
     create_generator
         Makes the watermark generator of the user's own for one split; None if there is none.
     time_limit_us
-        Event times from here on are invalid: they bound nothing. None for no limit.
+        Event times from here on, and those before 1970, are invalid: they bound nothing. None for no limit.
     record
         Called with each event, plan and commit, for a log that can be replayed; see `alignment.recording`.
 
@@ -196,6 +196,8 @@ class Engine:
         low, high, limit_us = event.min_us, event.max_us, self._time_limit_us
         exact: bool | BoolArray = True
         if limit_us is not None:
+            # Before 1970 no record has a valid event time either.
+            low, high = np.where(low < 0, NO_TIMESTAMP, low), np.where(high < 0, NO_TIMESTAMP, high)
             valid = high < limit_us
             if not valid.all():
                 # Such a block may hold records without a valid event time, and the latest that has one is anywhere
