@@ -191,7 +191,7 @@ class WatermarkStrategy:
         Examples
         --------
         >>> WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts", unit="us").timestamp_assigner
-        FieldTimestampAssigner(column='ts', unit='us')
+        FieldTimestampAssigner(column='ts', unit='us', zone=None)
         """
         return replace(self, timestamp_assigner=as_timestamp_assigner(assigner, unit))
 

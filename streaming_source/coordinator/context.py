@@ -22,7 +22,7 @@ from alignment.events import (
     SplitCompleted,
     SplitsAssigned,
 )
-from alignment.timestamps import TimestampAssigner
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
     ReaderInfo,
@@ -152,10 +152,12 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         out_of_orderness_us: int | None = None,
         *,
         supports_opaque_blocks: bool = False,
+        earliest_us: int = NO_TIMESTAMP,
     ) -> None:
         self._parallelism = parallelism
         self.out_of_orderness_us = out_of_orderness_us
         self.supports_opaque_blocks = supports_opaque_blocks
+        self._earliest_us = earliest_us
         self.timestamp_assigner = assigner
         self.schema = schema
         self._is_hosted = self._probes_records = False
@@ -275,6 +277,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         """See `SplitEnumeratorContext`."""
         # Copied: it may take effect later.
         count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
+        low[low < self._earliest_us] = NO_TIMESTAMP
+        high[high < self._earliest_us] = NO_TIMESTAMP
         if high.size:
             self._send(BlocksIndexed(split_id, count, low, high))
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from alignment.plan.model import PlanningRules
 from alignment.strategy import WatermarkStrategy
+from alignment.timestamps import NO_TIMESTAMP
 
 __all__ = ["READ_AHEAD_ROWS", "ReadRules"]
 
@@ -56,6 +57,11 @@ class ReadRules:
     reports: bool = False
     read_ahead_rows: int = 4_000_000
     allow_unaligned: bool = False
+
+    @property
+    def earliest_us(self) -> int:
+        """Event times before this are invalid: those before 1970, where those after 3999 are."""
+        return NO_TIMESTAMP if self.time_limit_us is None else 0
 
     def time_limit_at(self, clock_us: int) -> int | None:
         """Event times from here on are invalid while the wall clock shows `clock_us`; None for no limit."""

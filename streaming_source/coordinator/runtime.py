@@ -15,6 +15,7 @@ from alignment.engine import Engine
 from alignment.events import RangesReported, Restored
 from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.reports import RangeReport
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source, SourceEvent, SourceSplit, SplitEnumerator, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.assignment import even_ranges
@@ -116,6 +117,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             workers,
             strategy.out_of_orderness_us,
             supports_opaque_blocks=rules.supports_opaque_blocks,
+            earliest_us=rules.earliest_us,
         )
         if checkpoint is None:
             enumerator = source.create_enumerator(context)
@@ -123,7 +125,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             enumerator = source.restore_enumerator(context, checkpoint)
         context.enumerator = enumerator
         event_times = _event_times_of(source, enumerator, context, calls, workers, now_us, rules)
-        index = _index_of(event_times, recorder)
+        index = _index_of(event_times, rules.earliest_us, recorder)
         generators = _generators_of(event_times, index, rules)
         engine = _engine_of(index, generators, rules, recorder)
         context.take_engine(engine, time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
@@ -312,9 +314,14 @@ def _indexed_times_of(
     return IndexedTimes(enumerator, lambda split: read_range(source, split, context.schema, assigner, columns))
 
 
-def _index_of(event_times: EventTimeProvider[Any], recorder: Recorder | None) -> EventTimeIndex:
+def _index_of(event_times: EventTimeProvider[Any], earliest_us: int, recorder: Recorder | None) -> EventTimeIndex:
     """An index that loads event times where they come from."""
-    load: EventTimeLoader = event_times.event_times
+
+    def load_valid(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        times = event_times.event_times(split_id, start, stop)
+        return times if earliest_us == NO_TIMESTAMP else np.where(times < earliest_us, NO_TIMESTAMP, times)
+
+    load: EventTimeLoader = load_valid
     locate = event_times.locate
     if recorder is not None:
         load, locate = recorder.loading(load), locate and recorder.locating(locate)
@@ -341,7 +348,8 @@ def _generators_of(
             yield None, index.times_between(split_id, start, stop)
             return
         for block in event_times.blocks(split_id, start, stop):
-            yield block.records, index.valid(block.times)
+            times = index.valid(block.times)
+            yield block.records, np.where(times < rules.earliest_us, NO_TIMESTAMP, times)
 
     return UserGenerators(strategy.create_watermark_generator, interval_us, load)
 

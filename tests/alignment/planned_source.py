@@ -191,9 +191,12 @@ class PlannedSource:
             no_more_splits=self.no_more_splits,
             draining=self.draining,
         )
-        return plan_micro_batch(
-            before, index, self.rules, conditions, lambda split_id, times: _own_generator(times.tolist())
-        )
+
+        def advance(split_id: str, start: int, stop: int) -> int:
+            times = index.times_between(split_id, start, stop)
+            return _own_generator(times[times > NO_TIMESTAMP].tolist())
+
+        return plan_micro_batch(before, index, self.rules, conditions, advance)
 
     def _agrees(self, plan: MicroBatchPlan, expected: NaivePlan) -> None:
         ids = plan.after.split_ids

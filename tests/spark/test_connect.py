@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 _PROGRAM = """
 import json, sys, time
 from pyspark.sql import SparkSession, functions as F
-from streaming_source import AlignmentListener, explain, late_records, read_stream, register, with_exact_watermark
+from streaming_source import AlignmentListener, advise, explain, late_records, read_stream, with_exact_watermark
 from streaming_source.exceptions import OptionError
 
 root = sys.argv[1]
@@ -73,7 +73,7 @@ spark.streams.removeListener(listener)
 routing = read_stream(spark).format("aligned_files").options(**options, late="route").load(root + "/in")
 late = late_records(routing, root + "/read_stream").writeStream.format("memory").queryName("late")
 late.option("checkpointLocation", root + "/late").trigger(availableNow=True).start().awaitTermination(120)
-print(json.dumps([refused, rows, explained, spark.table("late").count(), heard]))
+print(json.dumps([refused, rows, explained, spark.table("late").count(), heard, advise(frames["read_stream"]).rows]))
 """
 
 
@@ -92,7 +92,7 @@ def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_sp
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    refused, rows, explained, late, heard = json.loads(done.stdout.splitlines()[-1])
+    refused, rows, explained, late, heard, advised = json.loads(done.stdout.splitlines()[-1])
     told = [
         "this one has Filter on it",
         "this one has NADrop on it",
@@ -119,4 +119,4 @@ def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_sp
     assert len(warned) == 1, done.stderr[-4000:]
     assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z WARNING aligned_files [0-9a-f]{8}: ", warned[0])
     assert "because split 'a' has delivered nothing since" in warned[0]
-    assert late == 0
+    assert (late, advised) == (0, 400)

@@ -240,7 +240,8 @@ def read_range(
     source: Source[SplitT, Any], split: SplitT, schema: pa.Schema, assigner: TimestampAssigner, columns: Sequence[str]
 ) -> Iterator[SeenBlock]:
     """The records of a split up to its stop: their event times, and these columns."""
-    reader: AheadReader[SplitT] = AheadReader(source, columns_for_times(schema, assigner, columns))
+    context = SourceReaderContext(columns_for_times(schema, assigner, columns))
+    reader: AheadReader[SplitT] = AheadReader(source, context)
     ahead = AheadSplit(split, assigner, source.end_of_stream, columns)
     try:
         is_finished = False
