@@ -145,6 +145,27 @@ def test_an_open_transaction_is_waited_for_and_then_read(topic: Topic) -> None:
         wait_until(lambda: statuses(begun) == ["idle", "idle"], "both to be idle")
 
 
+@pytest.mark.parametrize("indexing", ["auto", "scan", "off"])
+def test_a_query_goes_on_committed_behind_records_that_were_read_of_an_open_transaction(
+    topic: Topic, indexing: str
+) -> None:
+    topic.create().write(numbered(4))
+    left_open = topic.transaction(numbered(3, 100), end="open")
+    given = {"indexing": indexing, "watermarkRows": "true", "idleTimeout": "100 ms"}
+    with reading(topic, **given, **{"kafka.isolation.level": "read_uncommitted"}) as begun:
+        until(begun, 7)
+        offset = begun.offset
+    with reading(topic, **given) as begun:
+        begun.offset = offset
+        for _ in range(20):
+            # At most a watermark row.
+            assert (table := begun.next()) is None or by_split(table) == {}
+        assert [entry[2] for entry in begun.offset["splits"]] == ["active"]
+        left_open.commit_transaction(30)
+        topic.write(numbered(2, 200))
+        assert by_split(until(begun, 2)) == {0: [8, 9]}
+
+
 def until(begun: Reading, n: int) -> pa.Table:
     """Micro-batches until they have brought `n` records."""
     tables: list[pa.Table] = []

@@ -311,6 +311,19 @@ def test_a_log_that_has_become_shorter_is_lost() -> None:
         parts.look()
 
 
+def test_what_was_read_uncommitted_is_not_lost_while_its_transaction_is_open() -> None:
+    parts = Partitions(1)
+    parts.append(*(Entry(i) for i in range(5)))
+    parts.look()
+    parts.log().stable = 3
+    parts.look()
+    assert parts.index.blocked_splits == {"t-0"}
+    parts.append(Entry(7))
+    parts.look()
+    assert parts.told()[0] == [(5, 4 * MS), (1, 7 * MS)]
+    assert parts.index.blocked_splits == set()
+
+
 def test_a_long_log_that_must_be_read_is_read_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TimeIndex, "AT_ONCE", 3)
     parts = Partitions(1)

@@ -155,9 +155,10 @@ class TimeIndex:
             ends[part.split.split_id] = log.readable if stop is None else min(log.readable, stop)
             if log.written > log.readable and (stop is None or stop > log.readable):
                 blocked_splits.add(part.split.split_id)
-            if log.readable < part.looked:
+            # Not by what is readable: with another isolation level more was readable, and will be again.
+            if log.written < part.looked:
                 self._for_looks.lose(
-                    part, f"the partition ends at {log.readable}: its last ones were deleted, or its topic was"
+                    part, f"the partition ends at {log.written}: its last ones were deleted, or its topic was"
                 )
         return Looked(
             tuple(self._for_looks.find(parts, ends, few=self.FEW, at_once=self.AT_ONCE)),
