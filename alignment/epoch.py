@@ -55,8 +55,8 @@ def check_time_type(data_type: pa.DataType, unit: str | None, column: str) -> No
     if pa.types.is_integer(data_type):
         if unit is None:
             raise InvalidArgumentError(
-                f"column {column!r} is {data_type}: whole numbers need a timestamp unit, one of "
-                f"{', '.join(EPOCH_UNITS)}; without it a second looks like a microsecond"
+                f"column {column!r} is {data_type}: whole numbers need a timestamp unit, or a second looks like a "
+                f"microsecond; set one of {', '.join(EPOCH_UNITS)}"
             )
     elif pa.types.is_floating(data_type):
         if unit != "s":

@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
             raise
         raise ModuleNotFoundError(
             f"{name} needs confluent-kafka: install spark-watermark-alignment[kafka]", name=error.name
-        ) from error
+        ) from None
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from alignment.epoch import to_microseconds
 from alignment.exceptions import InvalidTimestampError
 from alignment.iso8601 import format_timestamp
 from alignment.split_generators import LatestWatermark
-from alignment.timestamps import NO_TIMESTAMP, EventTimes, TimestampAssigner
+from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.api.output import ignore
@@ -33,6 +33,7 @@ _LIMITS = (
     "with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "
     "and before the year 4000"
 )
+_KEEP_OR_LEAVE_OUT = "option invalidTimestamp = null keeps such records without one, drop leaves them out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +143,8 @@ class RowShaper:
         options = self.options
         if options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
-            rules = [_LIMITS] * options.watermark_rows
-            if self.time_limit_us is not None:
-                latest = format_timestamp(self.time_limit_us - 1)
-                rules.append(f"with maxFutureSkew it must not be later than {latest} in this micro-batch")
-            limit = f" ({'; '.join(rules)})" if rules else ""
             raise InvalidTimestampError(
-                f"split {split_id!r}, position {positions[first]}: no valid event time in "
-                f"{self._value(batch, first)}{limit}; option invalidTimestamp = null keeps such records without one, "
-                "drop leaves them out"
+                f"split {split_id!r}, position {positions[first]}: no valid event time in {self._value(batch, first)}"
             )
         if self.late == "fail" and late.any():
             first = int(np.argmax(late))
@@ -203,20 +197,26 @@ class RowShaper:
         )
 
     def _value(self, batch: pa.RecordBatch, row: int) -> str:
+        """Of a record whose event time is invalid, and what to do about it."""
         columns = self.assigner.columns
-        if not columns:
-            return "the source record timestamp" if columns is not None else "what the timestamp assigner returned"
         one = batch.slice(row, 1)
+        is_time = not isinstance(self.assigner, FieldTimestampAssigner) or self.assigner.extract(one, None).valid.all()
+        rules = [_LIMITS] * self.options.watermark_rows
+        if self.time_limit_us is not None:
+            latest = format_timestamp(self.time_limit_us - 1)
+            rules.append(f"with maxFutureSkew it must not be later than {latest} in this micro-batch")
+        limit = f" ({'; '.join(rules)})" if is_time and rules else ""
+        if not columns:
+            shown = "the source record timestamp" if columns is not None else "what the timestamp assigner returned"
+            return f"{shown}{limit}; {_KEEP_OR_LEAVE_OUT}"
         values = {column: raw_field(one, column)[0] for column in columns}
         shown = ", ".join(f"{column} = {_printed(value)}" for column, value in values.items())
         texts = {column: value.as_py() for column, value in values.items() if pa.types.is_string(value.type)}
         if any(text is not None and text.lower() == column.lower() for column, text in texts.items()):
-            return f"{shown}, which is a line of names: set option header = true"
-        return (
-            f"{shown}, which is not a time: name a column of times with eventTimeColumn"
-            if any(texts.values())
-            else shown
-        )
+            return f"{shown}, which is a line of names; set option header = true"
+        if any(texts.values()) and not limit:
+            return f"{shown}, which is not a time; name a column of times with eventTimeColumn, or {_KEEP_OR_LEAVE_OUT}"
+        return f"{shown}{limit}; {_KEEP_OR_LEAVE_OUT}"
 
 
 class FrameOutput(ReaderOutput):

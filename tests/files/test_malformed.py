@@ -455,3 +455,12 @@ def test_modes_through_the_source(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     options.pop("invalidTimestamp")
     with pytest.raises(InvalidTimestampError, match="split 'log', position 2: no valid event time in t = None"):
         read_all(tmp_path, FRAME, **options)
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "FAILFAST"])
+def test_a_line_of_names_that_is_read_as_a_record_is_refused_with_the_option(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "1.csv").write_text('"at";N\n2024-01-01;1\n', encoding="utf-8")
+    options = {"fileFormat": "csv", "sep": ";", "mode": mode, "dataSchema": "at timestamp, n bigint"}
+    with pytest.raises(MalformedDataError, match="It is a line of names; set option header = true"):
+        read_all(tmp_path, eventTimeColumn="at", **options)

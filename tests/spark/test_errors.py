@@ -29,50 +29,12 @@ def run(frame: DataFrame, checkpoint: Path) -> None:
     query.trigger(availableNow=True).start().awaitTermination(120)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"eventTimeColum": "ts"}, "unknown option 'eventtimecolum'; did you mean eventTimeColumn?"),
-        ({"eventTimeColumn": "tss"}, "column 'tss' is not in the data; did you mean 'ts'?"),
-        ({"eventTimeColumn": None}, "has no source record timestamps: name the column of the event time"),
-        ({"maxOutOfOrderness": "5"}, "option maxOutOfOrderness = '5' is not a duration"),
-    ],
-)
-def test_wrong_options_are_told_when_the_frame_is_loaded(
-    spark: SparkSession, tmp_path: Path, options: dict[str, str | None], message: str
-) -> None:
-    write_file(tmp_path / "a" / "f.parquet", TIMES)
-    given = {name: value for name, value in {"eventTimeColumn": "ts", **options}.items() if value is not None}
-    with fails_with(message):
-        spark.readStream.format("aligned_files").options(**given).load(str(tmp_path))
-
-
 def test_a_missing_path_is_told_when_the_frame_is_loaded(stream: Loader, batch: Loader, tmp_path: Path) -> None:
     for load in (stream, batch):
         with fails_with("does not exist; give an existing directory in option path"):
             load(tmp_path / "nowhere")
     with fails_with("holds no file yet whose columns could be read"):
         stream(tmp_path)
-
-
-def damage_text(path: Path) -> None:
-    path.write_text("ts,k,s\n1,2,3\n")
-
-
-def damage_cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-@pytest.mark.parametrize("damage", [damage_text, damage_cut])
-def test_a_file_that_is_not_whole_fails_the_query_with_its_name(
-    stream: Loader, tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    write_file(tmp_path / "in" / "a" / "f.parquet", TIMES)
-    write_file(tmp_path / "in" / "b" / "bad.parquet", TIMES)
-    frame = stream(tmp_path / "in")
-    damage(tmp_path / "in" / "b" / "bad.parquet")
-    with fails_with("MalformedDataError", "b/bad.parquet is not a readable Parquet file", "still being written"):
-        run(frame, tmp_path / "cp")
 
 
 def test_a_file_with_other_columns_fails_the_query_with_its_name(stream: Loader, tmp_path: Path) -> None:

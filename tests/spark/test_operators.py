@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 import streaming_source
 from alignment import WatermarkStrategy
 from streaming_source.connectors.files import FileSource
-from streaming_source.exceptions import OptionError
 from tests.spark.conftest import Loader
 from tests.spark.support import (
     SECOND,
@@ -138,15 +137,3 @@ def test_foreach_batch_sees_each_record_once_and_no_watermark_row(spark: SparkSe
     query = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "cp"))
     assert query.trigger(availableNow=True).start().awaitTermination(120)
     assert sorted(seen) == [(split, i) for split, times in LEFT.items() for i in range(len(times))]
-
-
-def test_from_source_refuses_what_the_strategy_stands_for(spark: SparkSession, tmp_path: Path) -> None:
-    source = FileSource(str(tmp_path))
-    with pytest.raises(OptionError, match="maxOutOfOrderness is part of the watermark_strategy"):
-        streaming_source.from_source(spark, source, STRATEGY, "x", maxOutOfOrderness="1 second")
-    with pytest.raises(OptionError, match="'maxRowPerTrigger'; did you mean maxRowsPerTrigger"):
-        streaming_source.from_source(spark, source, STRATEGY, "x", maxRowPerTrigger=1)
-    with pytest.raises(OptionError, match="letters, digits and underscores"):
-        streaming_source.from_source(spark, source, STRATEGY, "my source")
-    with pytest.raises(OptionError, match="has no source record timestamps: name the column"):
-        streaming_source.from_source(spark, source, WatermarkStrategy.for_monotonous_timestamps(), "x")

@@ -122,7 +122,7 @@ class RecordFormat(LineFormat, ABC):
 
     def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
         batch, malformed = self._read(path, run, names, schema)
-        if malformed is not None and self.mode == "FAILFAST":
+        if malformed is not None and self._refuses(run, malformed, names):
             raise self._failure(path, run, malformed, names, schema)
         return batch
 
@@ -130,7 +130,7 @@ class RecordFormat(LineFormat, ABC):
         batch, malformed = self._read(path, run, names, schema)
         if malformed is None:
             return Records(batch)
-        if self.mode == "FAILFAST":
+        if self._refuses(run, malformed, names):
             raise self._failure(path, run, malformed, names, schema)
         if self.mode == "PERMISSIVE":
             return Records(batch)
@@ -291,6 +291,12 @@ class RecordFormat(LineFormat, ABC):
             texts[number] = _text(records[number])
         return pa.array(texts, pa.string())
 
+    def _refuses(self, run: Run, malformed: BoolArray, names: tuple[str, ...]) -> bool:
+        """Whether malformed records fail the query; a line of names does, rather than be a record of nulls."""
+        if self.mode == "PERMISSIVE" and run.row == 0 and malformed[0]:
+            return self._is_of_names(_text(self._split(run.data)[0]), names)
+        return self.mode == "FAILFAST"
+
     def _failure(
         self, path: str, run: Run, malformed: BoolArray, names: tuple[str, ...], schema: pa.Schema
     ) -> MalformedDataError:
@@ -305,9 +311,8 @@ class RecordFormat(LineFormat, ABC):
             reason = str(error)
         text = _text(record)
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        fix = _KEEP_OR_LEAVE_OUT
-        if run.row + number == 0 and self._is_of_names(text, names):
-            fix = "It is a line of names: set option header = true"
+        is_of_names = run.row + number == 0 and self._is_of_names(text, names)
+        fix = "It is a line of names; set option header = true" if is_of_names else _KEEP_OR_LEAVE_OUT
         return MalformedDataError(f"{path}, record {run.row + number} is malformed: {reason}: {shown!r}. {fix}")
 
     def _is_of_names(self, text: str, names: Sequence[str]) -> bool:
