@@ -64,13 +64,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """The rows `[start, stop)` of a file.
-
-    Attributes
-    ----------
-    place
-        Of the block in which `start` is, as `FileFormat.describe` found it; None for the beginning of the file.
-    """
+    """The rows `[start, stop)` of a file, and the place of the block in which they begin; None for the file's."""
 
     file: StoredFile
     start: int

@@ -24,25 +24,13 @@ __all__ = ["CsvFormat"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat(RecordFormat):
-    r"""CSV as in RFC 4180, with the usual options.
-
-    Attributes
-    ----------
-    header
-        The first record of each file names its columns, and the schema's are found among them. Without, the
-        schema's are all columns in their order.
-    sep, quote, escape
-        One character each; `quote` may be empty for none. Within quotes a quote is doubled, or follows the escape.
-    null_value
-        Text that means null, beside an empty field without quotes.
-    comment
-        Lines that begin with this character are no records; empty for none.
-    names
-        Of all columns where there is no header.
+    r"""CSV as in RFC 4180. The attributes are explained by the options of the same names, in `formats.options`.
 
     Notes
     -----
-    Lines end with ``\n`` or ``\r\n``; empty ones are no records.
+    Lines end with ``\n`` or ``\r\n``; empty ones are no records. Within quotes a quote is doubled, or follows the
+    escape. With a header the columns of the schema are found in it by name; without one they are all columns in their
+    order, or `names` are.
     """
 
     header: bool = False

@@ -156,19 +156,8 @@ class LineFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat(FileFormat, ABC):
-    """Blocks are runs of records of some MiB; their time column is read to describe them.
+    """Blocks are runs of records of `block_bytes`; their time column is read to describe them.
 
-    Attributes
-    ----------
-    compression
-        See `COMPRESSIONS`.
-    encoding
-        Of the text, as Python calls it.
-    block_bytes
-        Size of a block.
-
-    Notes
-    -----
     A file in UTF-8 that is not compressed can be begun at any block. Any other is read from its beginning.
     """
 

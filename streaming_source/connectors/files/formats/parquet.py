@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -58,16 +61,19 @@ class ParquetFooter(ChunkedFile):
         if min(counts, default=0) < 0 or sum(counts) != self._footer.num_rows:
             shown = ", ".join(map(str, counts[:10])) + (", ..." if len(counts) > 10 else "")
             raise self._contradiction(f"{self._footer.num_rows} rows in all, and in its row groups {shown}")
-        self._counts: list[int] = counts
+        firsts = accumulate(counts, initial=0)
+        self.groups = [RowGroup(*group) for group in zip(range(len(counts)), firsts, counts, strict=False) if group[2]]
+        """Those that have rows."""
 
     def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         """See `ChunkedFile`. From that row group on, small ones together."""
         groups: list[int] = []
         unread = 0
-        for group, begin, rows in self.groups():
-            if group >= first and begin < stop_row:
-                groups.append(group)
-                unread += rows
+        for group in self.groups[bisect_left(self.groups, first, key=attrgetter("number")) :]:
+            if group.first >= stop_row:
+                break
+            groups.append(group.number)
+            unread += group.rows
             if unread >= BATCH_ROWS:
                 yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
                 groups, unread = [], 0
@@ -75,15 +81,8 @@ class ParquetFooter(ChunkedFile):
             yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
 
     def place_of(self, row: int) -> Place:
-        return next((Place(first, group) for group, first, rows in self.groups() if first + rows > row), Place(0, 0))
-
-    def groups(self) -> Iterator[RowGroup]:
-        """Those that have rows."""
-        first = 0
-        for number, rows in enumerate(self._counts):
-            if rows:
-                yield RowGroup(number, first, rows)
-            first += rows
+        place = bisect_right(self.groups, row, key=attrgetter("first")) - 1
+        return Place(self.groups[place].first, self.groups[place].number) if place >= 0 else Place(0, 0)
 
     def statistics_column(self, assigner: TimestampAssigner) -> int | None:
         """The column of which an assigner takes statistics for those of event times; None if there is none."""
@@ -136,8 +135,9 @@ class ParquetFooter(ChunkedFile):
         what = f"column {described.path!r} of row group {group}"
         if chunk.physical_type != described.physical_type:
             raise self._contradiction(f"{what} is {chunk.physical_type}, but {described.physical_type} by the schema")
-        if described.max_repetition_level == 0 and chunk.num_values != self._counts[group]:
-            raise self._contradiction(f"{what} has {chunk.num_values} values for {self._counts[group]} rows")
+        rows = self._footer.row_group(group).num_rows
+        if described.max_repetition_level == 0 and chunk.num_values != rows:
+            raise self._contradiction(f"{what} has {chunk.num_values} values for {rows} rows")
         if not 0 <= begin <= end <= self._size:
             raise self._contradiction(f"{what} lies at bytes {begin} to {end}, but the file has {self._size}")
 
@@ -168,7 +168,7 @@ class ParquetFormat(ChunkedFormat):
             assert isinstance(parquet, ParquetFooter)
             check_columns(file.path, parquet.schema, schema)
             column = parquet.statistics_column(assigner) if indexing != "scan" else None
-            for group, first, count in parquet.groups():
+            for group, first, count in parquet.groups:
                 bounds = parquet.bounds(group, column, assigner)
                 if bounds is not None:
                     found.add_bounds(count, *bounds)

@@ -42,32 +42,13 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFormat(LineFormat, ABC):
-    """CSV and JSON.
-
-    Attributes
-    ----------
-    mode
-        Of a malformed record: `PERMISSIVE` keeps it, null where it cannot be read, and its text in the column for
-        corrupt records if the schema has that; `DROPMALFORMED` leaves it out, which is logged; `FAILFAST` raises.
-    corrupt_column
-        Name of the column for corrupt records.
-    rescued_column
-        Name of a column for what has no place in the others, as JSON text: fields that are not read, or not in their
-        column's type, and `_file_path`; None for no such column.
-    multi_line
-        A record may go on over several lines.
-    infer_schema
-        Take columns and types from the first file, where no schema is given.
-    timestamp_format, date_format
-        How columns of timestamps and of dates are written, in Java's letters; None for ISO-8601. See `TimePattern`.
-    time_zone
-        Of timestamps that are written without one; None for that of the session.
+    """CSV and JSON. The attributes are explained by the options of the same names, in `formats.options`.
 
     Notes
     -----
     A malformed record is a row as any other and has its number, whatever the mode. A field that cannot be read as its
     column's type is null, and the others of its record are kept; so a record has the same event time whichever columns
-    are read. A record that cannot be taken apart is null in all columns.
+    are read. A record that cannot be taken apart is null in all columns. `time_zone` is that of the session if None.
     """
 
     mode: str = "PERMISSIVE"
