@@ -85,7 +85,8 @@ class AlignmentListener(StreamingQueryListener):
         from streaming_source.monitoring.metrics import metrics_of
 
         with self._lock:
-            return metrics_of({self._names[query]: self._histories[query] for query in sorted(self._running)})
+            running = {self._names[query]: self._histories[query] for query in sorted(self._running)}
+        return metrics_of({name: history for name, history in running.items() if history.latest is not None})
 
     # ---- what Spark calls ------------------------------------------------------------------------------------------
 
