@@ -66,7 +66,10 @@ class AlignmentListener(StreamingQueryListener):
         self._running: set[str] = set()
 
     def history(self, query: StreamingQuery | ConnectQuery | str) -> History:
-        """The history of a query, or of the one with this id; it grows while the query runs."""
+        """The history of a query, or of the one with this id; it grows while the query runs.
+
+        Spark calls its listeners behind a micro-batch, and waits for none of them.
+        """
         with self._lock:
             return self._history(str(getattr(query, "id", query)))
 
@@ -85,8 +88,7 @@ class AlignmentListener(StreamingQueryListener):
         from streaming_source.monitoring.metrics import metrics_of
 
         with self._lock:
-            running = {self._names[query]: self._histories[query] for query in sorted(self._running)}
-        return metrics_of({name: history for name, history in running.items() if history.latest is not None})
+            return metrics_of({self._names[query]: self._histories[query] for query in sorted(self._running)})
 
     # ---- what Spark calls ------------------------------------------------------------------------------------------
 

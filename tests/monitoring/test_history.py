@@ -104,7 +104,9 @@ def later(batch: MicroBatch, number: int, second: float) -> MicroBatch:
 def test_an_empty_history_has_its_columns() -> None:
     history = History()
     assert history.latest is None
-    assert all(table.num_rows == 0 for table in (history.batches(), history.sources(), history.splits()))
+    tables = [history.batches(), history.sources(), history.splits()]
+    assert [table.num_rows for table in tables] == [0, 0, 0]
+    assert [rows.schema for rows in history.last()] == [table.schema for table in tables]
 
 
 def test_a_query_over_other_sources_has_an_empty_history() -> None:
