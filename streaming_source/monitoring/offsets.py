@@ -5,16 +5,16 @@
 
 All of it is as it was when the micro-batch was planned, and decoding a state ignores it. `behind` counts the records of
 each of the offset's splits that were there and not read: those wait for `waitsFor`, the others for records. Where they
-say something there follow `holds` and `next` (see `SplitExplanation`) by split, `blocked` and `unreported` (ids of
-splits), `horizon`, `availableNow`, `group` (a `GroupMember`), and `places`, of splits that are not written as
-`[id, position, ...]`.
+say something there follow `others` (splits that wait for something else), `holds` and `next` (see `SplitExplanation`),
+all by the numbers of splits in the offset; `horizon`, `availableNow`, `group` (a `GroupMember`), and `places`, of
+splits that are not written as `[id, position, ...]`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation, GroupMember, SplitExplanation, WaitsFor
@@ -26,6 +26,9 @@ __all__ = ["facts_of", "positions_of_offset", "report_of_offset"]
 
 Offset: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, int]
+
+_LIMITS: Final = (WaitsFor.DRIFT, WaitsFor.ROWS, WaitsFor.GROUP, WaitsFor.HORIZON)
+"""What all splits wait for that have records, since one plan sets one limit."""
 
 
 def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) -> dict[str, Any]:
@@ -40,21 +43,20 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
     offset
         As `OffsetCodec` wrote it.
     """
-    splits = {split.split_id: split for split in explanation.splits}
-    behind = [splits[split_id].behind if split_id in splits else 0 for split_id, _ in places]
-    waiting = (split.waits_for for split in splits.values() if split.behind)
+    by_id = {split.split_id: split for split in explanation.splits}
+    splits = {at: by_id[split_id] for at, (split_id, _) in enumerate(places) if split_id in by_id}
+    behind = [splits[at].behind if at in splits else 0 for at in range(len(places))]
+    limit = next((s.waits_for for s in splits.values() if s.behind and s.waits_for in _LIMITS), WaitsFor.NOTHING)
     facts = {
         "bounds": bounds_to_json(explanation.bounds),
         "limit": _unless(explanation.bound_us, MAX_WATERMARK),
         "horizon": _unless(explanation.horizon_us, MAX_WATERMARK),
         "availableNow": explanation.is_draining,
-        # What one split waits for that has records all do, but where those cannot be read yet.
-        "waitsFor": next((limit.value for limit in waiting if limit is not WaitsFor.TRANSACTION), None),
+        "waitsFor": None if limit is WaitsFor.NOTHING else limit.value,
         "behind": behind if any(behind) else None,
-        "holds": {i: split.holds_us for i, split in splits.items() if split.holds_us != split.watermark},
-        "next": {i: (split.next_us, split.place) for i, split in splits.items() if split.next_us is not None},
-        "blocked": [i for i, split in splits.items() if split.waits_for is WaitsFor.TRANSACTION],
-        "unreported": [i for i, split in splits.items() if split.waits_for is WaitsFor.REPORT],
+        "others": _numbers_by_reason(splits, limit),
+        "holds": {str(at): split.holds_us for at, split in splits.items() if split.holds_us != split.watermark},
+        "next": {str(at): (split.next_us, split.place) for at, split in splits.items() if split.next_us is not None},
         "group": None if explanation.group is None else astuple(explanation.group),
         "places": None if places == _places(offset) else places,
     }
@@ -85,9 +87,10 @@ def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -
         facts = offset.get("why", {})
         places = positions_of_offset(offset).items()
         behind = facts.get("behind") or [0] * len(places)
+        others = {at: WaitsFor(why) for why, numbers in facts.get("others", {}).items() for at in numbers}
         splits = tuple(
-            _split(place, entry, rows, facts)
-            for place, entry, rows in zip(places, offset["splits"], behind, strict=True)
+            _split(at, place, entry, rows, facts, others.get(at))
+            for at, (place, entry, rows) in enumerate(zip(places, offset["splits"], behind, strict=True))
             if entry[2] != "finished"
         )
         explanation = Explanation(
@@ -106,27 +109,37 @@ def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -
         raise ValueError(f"this is not an offset of an aligned source: {error!r} in {offset!r}") from error
 
 
-def _split(place: Place, entry: Sequence[Any], behind: int, facts: Mapping[str, Any]) -> SplitExplanation:
+def _numbers_by_reason(splits: Mapping[int, SplitExplanation], limit: WaitsFor) -> dict[str, list[int]]:
+    """What splits wait for that do not wait for `limit` with records, and for records without."""
+    found: dict[str, list[int]] = {}
+    for at, split in splits.items():
+        if split.waits_for is not _expected(split.behind, limit):
+            found.setdefault(split.waits_for.value, []).append(at)
+    return found
+
+
+def _expected(behind: int, limit: WaitsFor) -> WaitsFor:
+    return limit if behind else WaitsFor.RECORDS
+
+
+def _split(
+    at: int, place: Place, entry: Sequence[Any], behind: int, facts: Mapping[str, Any], other: WaitsFor | None
+) -> SplitExplanation:
     split_id, position = place
     watermark = _or(entry[1], MIN_WATERMARK)
     since_us = entry[4] if len(entry) > 4 else NO_TIMESTAMP
-    if split_id in facts.get("blocked", ()):
-        waits_for = WaitsFor.TRANSACTION
-    elif behind:
-        waits_for = WaitsFor(facts.get("waitsFor", WaitsFor.NOTHING))
-    else:
-        waits_for = WaitsFor.REPORT if split_id in facts.get("unreported", ()) else WaitsFor.RECORDS
+    waits_for = other or _expected(behind, WaitsFor(facts.get("waitsFor", WaitsFor.NOTHING)))
     return SplitExplanation(
         split_id,
         SplitStatus[entry[2].upper()],
         watermark,
-        facts.get("holds", {}).get(split_id, watermark),
+        facts.get("holds", {}).get(str(at), watermark),
         position,
         behind,
         waits_for,
         None if since_us == NO_TIMESTAMP or behind else since_us,
         entry[3] if len(entry) > 3 else 0,
-        *facts.get("next", {}).get(split_id, ()),
+        *facts.get("next", {}).get(str(at), ()),
     )
 
 

@@ -268,6 +268,12 @@ class FrameOptions:
         """Records for which one more task is worth its while, unless the user wants so many tasks."""
         return _WORTH_A_TASK if self.min_readers is None else 1
 
+    def warn_after(self, idle_timeout_us: int | None) -> int:
+        """For how long a watermark may be held without a warning, in microseconds; `MAX_WATERMARK` for ever."""
+        if self.warn_after_us is not None:
+            return self.warn_after_us
+        return 600 * _SECOND_US if idle_timeout_us is None else 10 * idle_timeout_us
+
     def with_gateway_host(self, host: str) -> FrameOptions:
         """The same with a host for the gateway, unless the user named one."""
         return self if self.gateway_host is not None else replace(self, gateway_host=host)

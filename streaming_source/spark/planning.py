@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from streaming_source.spark.channel import PlannerChannel
 
 __all__ = ["StreamPlanning"]
-
-
-_WARN_AFTER_US: Final = 600_000_000
 
 
 class StreamPlanning:
@@ -71,9 +68,7 @@ class StreamPlanning:
             meeting=_meeting(rules, source.name),
             recorder=_recorder(options.event_log, source),
         )
-        idle_us = rules.strategy.idle_timeout_us
-        default_us = _WARN_AFTER_US if idle_us is None else 10 * idle_us
-        warn_after_us = default_us if options.warn_after_us is None else options.warn_after_us
+        warn_after_us = options.warn_after(rules.strategy.idle_timeout_us)
         self._standstill = StandstillWarning(warn_after_us, self._coordinator.explain)
         log_lines_of(f"{source.name} {self._codec.source_id}")
         self._has_events = source.source_event_serializer is not None

@@ -9,6 +9,7 @@ import pytest
 
 from alignment import WatermarkStrategy
 from alignment.durations import parse_duration_us
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source import required_delay
 from streaming_source.api.options import OptionSet, arguments, duration_option, durations_as_timedelta, option, text
 from streaming_source.connectors.files import FileSource
@@ -104,6 +105,18 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 def test_a_path_is_required() -> None:
     with pytest.raises(OptionError, match="option path is missing"):
         AlignedDataSource.of_format("aligned_files", {"eventTimeColumn": "ts"})
+
+
+@pytest.mark.parametrize(
+    ("options", "idle_s", "warn_after_s"),
+    [({}, 30, 300), ({}, None, 600), ({"warnAfter": "1 hour"}, 30, 3600), ({"warnAfter": "NONE"}, 30, None)],
+)
+def test_a_watermark_that_is_held_for_ten_idle_timeouts_is_worth_a_warning_unless_the_user_says_otherwise(
+    options: dict[str, str], idle_s: int | None, warn_after_s: int | None
+) -> None:
+    idle_us = None if idle_s is None else idle_s * 1_000_000
+    expected = MAX_WATERMARK if warn_after_s is None else warn_after_s * 1_000_000
+    assert frame_options(ALL.parse(options)).warn_after(idle_us) == expected
 
 
 def test_none_turns_idleness_off_and_a_minute_is_the_default() -> None:
