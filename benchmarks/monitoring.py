@@ -48,8 +48,8 @@ def run(folder: Path, *, quick: bool) -> None:
     table(f"Windowed count of {rows:,} rows ({rounds} rounds in turn)", ["with", "median", "of that without"], lines)
     spark.stop()
     header = ["splits", "reasons in the offset", "report in the progress", "history", f"of {batch_s * 1e3:.0f} ms"]
-    rows = [_written(splits, batch_s) for splits in (8, 100, 1_000)]
-    table("Made of each micro-batch, in time of processor", header, rows)
+    lines = [_written(splits, batch_s) for splits in (8, 100, 1_000)]
+    table("Made of each micro-batch, in time of processor", header, lines)
 
 
 def _written(splits: int, batch_s: float) -> list[str]:

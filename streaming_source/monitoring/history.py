@@ -76,6 +76,7 @@ _SPLITS: Final = pa.schema(
         "silent_since": _TIME,
     }
 )
+_NO_ROWS: Final = tuple(pa.RecordBatch.from_pylist([], schema) for schema in (_BATCHES, _SOURCES, _SPLITS))
 
 
 @dataclass(slots=True)
@@ -199,9 +200,9 @@ class History:
         return self._table(2)
 
     def last(self) -> tuple[pa.RecordBatch, pa.RecordBatch, pa.RecordBatch]:
-        """Of the last micro-batch the rows of `batches`, `sources` and `splits`."""
+        """Of the last micro-batch the rows of `batches`, `sources` and `splits`; without rows before any."""
         with self._lock:
-            return self._kept[-1]
+            return self._kept[-1] if self._kept else _NO_ROWS
 
     # ---- inside --------------------------------------------------------------------------------------------------
 

@@ -90,8 +90,9 @@ def html_report(history: History, explained: ExplainedQuery, title: str) -> str:
 
 def _places(history: History, explained: ExplainedQuery) -> Iterable[tuple[int, ExplainedSource]]:
     """Each explained source with its place in the query."""
-    latest = history.latest
-    known = [] if latest is None else [place for place, report in enumerate(latest.sources) if report is not None]
+    if history.latest is None:
+        return ()
+    known = [place for place, report in enumerate(history.latest.sources) if report is not None]
     return zip(known, explained.sources, strict=True)
 
 

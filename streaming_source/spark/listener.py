@@ -66,7 +66,10 @@ class AlignmentListener(StreamingQueryListener):
         self._running: set[str] = set()
 
     def history(self, query: StreamingQuery | ConnectQuery | str) -> History:
-        """The history of a query, or of the one with this id; it grows while the query runs."""
+        """The history of a query, or of the one with this id; it grows while the query runs.
+
+        Spark calls its listeners behind a micro-batch, and waits for none of them.
+        """
         with self._lock:
             return self._history(str(getattr(query, "id", query)))
 

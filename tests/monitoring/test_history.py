@@ -10,6 +10,7 @@ import pytest
 from streaming_source.monitoring.checkpoint import MicroBatch
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.monitoring.statistics import Statistics
 from tests.monitoring.situations import SECOND, Situation, at, one_split_idle, records
 
 TOLD = ["batch", "source", "split", "status", "watermark", "drift", "position", "behind", "late"]
@@ -103,4 +104,23 @@ def later(batch: MicroBatch, number: int, second: float) -> MicroBatch:
 def test_an_empty_history_has_its_columns() -> None:
     history = History()
     assert history.latest is None
-    assert all(table.num_rows == 0 for table in (history.batches(), history.sources(), history.splits()))
+    tables = [history.batches(), history.sources(), history.splits()]
+    assert [table.num_rows for table in tables] == [0, 0, 0]
+    assert [rows.schema for rows in history.last()] == [table.schema for table in tables]
+
+
+def test_a_query_over_other_sources_has_an_empty_history() -> None:
+    rate = {"startOffset": None, "endOffset": "3", "latestOffset": "3", "numInputRows": 3}
+    kafka = {"startOffset": {"t": {"0": 1}}, "endOffset": {"t": {"0": 2}}, "latestOffset": {"t": {"0": 2}}}
+    progress = {
+        "batchId": 0,
+        "timestamp": "2026-01-01T00:00:00.000Z",
+        "batchDuration": 5,
+        "durationMs": {"addBatch": 1},
+        "eventTime": {},
+        "stateOperators": [],
+        "sources": [rate, {**kafka, "numInputRows": 1}],
+        "observedMetrics": {"mine": {"rows": 4}},
+    }
+    assert History.of_progress([progress]).latest is None
+    assert Statistics.of_progress(progress) == Statistics((3, 1), None, None, None, None, 5000, None, None, None)

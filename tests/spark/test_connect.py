@@ -69,10 +69,13 @@ time.sleep(0.5)
 explained.append(explain(query).to_json())
 heard = listener.history(query).sources().select(["cause", "held_by", "rows"]).to_pylist()
 query.stop()
-spark.streams.removeListener(listener)
 routing = read_stream(spark).format("aligned_files").options(**options, late="route").load(root + "/in")
 late = late_records(routing, root + "/read_stream").writeStream.format("memory").queryName("late")
 late.option("checkpointLocation", root + "/late").trigger(availableNow=True).start().awaitTermination(120)
+# Spark removes no listener while it has events for it.
+while any(metric.samples for metric in listener.collect()):
+    time.sleep(0.05)
+spark.streams.removeListener(listener)
 print(json.dumps([refused, rows, explained, spark.table("late").count(), heard, advise(frames["read_stream"]).rows]))
 """
 
