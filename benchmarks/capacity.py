@@ -36,7 +36,8 @@ def run(folder: Path, *, quick: bool) -> None:
             ("trigger, s", known.trigger_s, trigger_s),
             ("latency, s", known.latency_s, latency_s),
         ):
-            lines.append([f"{SPLITS * rate:,.0f}", f"{overhead_s:.3f}", what, f"{said:,.3f}", f"{measured:,.3f}", f"{measured / said:.2f}"])
+            given = f"{SPLITS * rate:,.0f}", f"{overhead_s:.3f}"
+            lines.append([*given, what, f"{said:,.3f}", f"{measured:,.3f}", f"{measured / said:.2f}"])
     title = f"capacity: {row_us:.3f} us a row"
     table(title, ["rows a second", "overhead, s", "", "Little's law", "measured", "measured / law"], lines)
 
