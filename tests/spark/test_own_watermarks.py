@@ -70,6 +70,7 @@ class AtMarkers(WatermarkGenerator):
         self.seen = state
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "names",
     [
