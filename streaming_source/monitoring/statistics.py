@@ -28,7 +28,8 @@ class Statistics:
         Records that each source of the query delivered. Of a frame that a query uses twice, Spark counts both.
     earliest_us, latest_us, mean_us
         Event times in it: of the first frame in the plan that has a watermark, and the latest of all frames with the
-        exact watermark. `mean_us`, to the millisecond, is known where the query reads one source.
+        exact watermark. With the exact watermark earliest and mean are known where all records have an event time, the
+        mean, to a few milliseconds, where the query reads one source.
     invalid
         Records without an event time, of all frames with the exact watermark.
     duration_us
@@ -61,7 +62,9 @@ class Statistics:
         ours = [metrics for metrics in observed if {"rows", "invalid", "latest"} <= metrics.keys()]
         if any(carries):
             count = sum(metrics["rows"] for metrics in ours)
-            earliest_us, mean_us = (earliest_us, mean_us) if count else (None, None)
+            if not count or any(metrics["invalid"] for metrics in ours):
+                # Spark takes a record without an event time for one of 1970.
+                earliest_us = mean_us = None
             if mean_us is not None and latest_us is not None and len(sources) == 1 and count == rows[0]:
                 mean_us = (mean_us * (count + 1) - latest_us) // count
             else:

@@ -32,28 +32,25 @@ def listener(spark: SparkSession) -> Iterator[AlignmentListener]:
     spark.streams.removeListener(made)
 
 
-@pytest.mark.parametrize("windowed", [False, True], ids=["rows", "windowed"])
 def test_spark_counts_a_watermark_row_and_the_statistics_do_not(
-    spark: SparkSession, exact: Loader, tmp_path: Path, windowed: bool
+    spark: SparkSession, exact: Loader, tmp_path: Path
 ) -> None:
     write_logs(tmp_path / "in", LOGS)
     frame = exact(tmp_path / "in", maxOutOfOrderness="5 seconds", bounded=True, maxRowsPerTrigger=150)
-    run = available_now(spark, windows(frame) if windowed else frame, tmp_path / "checkpoint")
-    progress = run.progress if not windowed else run.progress[:-1]
+    *progress, closing = available_now(spark, windows(frame), tmp_path / "checkpoint").progress
     read = np.sort(np.concatenate([*LOGS.values()]))
     for reported, times in zip(progress, np.split(read, [150, 300]), strict=True):
         assert reported["numInputRows"] == times.size + 1
         assert reported["eventTime"]["max"][:2] in ("60", "99")
-        # Windows in its avg: of the 150 rows and the one row four thousand years later.
+        # Of the rows of 2023 and the one row four thousand years later.
         assert reported["eventTime"]["avg"] > "2049"
         found = Statistics.of_progress(reported)
         assert (found.rows, found.earliest_us, found.latest_us) == ((times.size,), times.min(), times.max())
         assert found.mean_us == pytest.approx(times.mean(), abs=2 * MS)
         assert found.invalid == 0
-    if windowed:
-        # Windows that the last watermark closes: a micro-batch without records, and without a watermark row.
-        last = Statistics.of_progress(run.progress[-1])
-        assert (last.rows, last.latest_us, last.mean_us, last.state_rows) == ((0,), None, None, 0)
+    # Windows that the last watermark closes: a micro-batch without records, and without a watermark row.
+    last = Statistics.of_progress(closing)
+    assert (last.rows, last.latest_us, last.mean_us, last.state_rows) == ((0,), None, None, 0)
 
 
 def test_two_sources_of_which_one_has_ended_and_records_without_an_event_time(
@@ -69,6 +66,8 @@ def test_two_sources_of_which_one_has_ended_and_records_without_an_event_time(
     ]
     first, second, third = (frame.select("ts", "k") for frame in frames)
     run = available_now(spark, first.union(second).union(third), tmp_path / "checkpoint")
+    counted = [[source["numInputRows"] for source in reported["sources"]] for reported in run.progress]
+    assert counted == [[151, 4, 2], [151, 0, 0], [101, 0, 0]]
     found = [Statistics.of_progress(reported) for reported in run.progress]
     assert [statistics.rows for statistics in found] == [(150, 3, 2), (150, 0, 0), (100, 0, 0)]
     assert [statistics.invalid for statistics in found] == [1, 0, 0]
