@@ -94,8 +94,9 @@ def sources_of(df: DataFrame | StreamingQuery) -> list[Loaded]:
         If it is a batch frame, or a query under Spark Connect, whose plan only the server has.
     """
     plan: Any
-    if hasattr(query := cast("Any", df), "_jsq"):
-        plan = query._jsq.streamingQuery().analyzedPlan()
+    # Of the class: under Spark Connect a frame has every attribute, as a column.
+    if hasattr(type(df), "_jsq") or "_jsq" in vars(df):
+        plan = cast("Any", df)._jsq.streamingQuery().analyzedPlan()
     elif not getattr(df, "isStreaming", False):
         raise OptionError(
             "advise needs a streaming frame or a query; under Spark Connect only the server has a query's plan: give "
