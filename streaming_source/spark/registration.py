@@ -28,7 +28,8 @@ def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
     """Give connectors of your own a format name, for `readStream.format(name)`, `read.format(name)` and `read_stream`.
 
     The formats that come with the library need it only where Spark's workers have the library on their path, and not
-    installed: installed, Spark finds them by itself.
+    installed: installed, Spark finds them by itself. Times of your own connectors that say no zone are in
+    that of the session, as it is now, unless option `timeZone` names another.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def make_known(spark: SparkSession, format_name: str) -> None:
         return
     kind, content = FORMATS[format_name], None
     if not isinstance(kind, str):
-        content = pickled(partial(AlignedDataSource.of_class, kind, driver_host(spark)))
+        content = pickled(partial(AlignedDataSource.of_class, kind, driver_host(spark), zone=session_zone(spark)))
     try:
         spark.dataSource.register(format_class(format_name, content, sys.executable))
     except AnalysisException as error:

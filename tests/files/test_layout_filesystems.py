@@ -256,7 +256,7 @@ def test_spark_reads_s3_in_batch_and_as_a_stream_and_writes_no_key_down(
     spark: SparkSession, s3: Store, tmp_path: Path
 ) -> None:
     fill(s3)
-    options = {"eventTimeColumn": "t", "splitBy": "file", "includeMetadata": "true", **s3.options}
+    options = {"eventTimeColumn": "t", "splitBy": "file", "includeMetadata": "true", "timeZone": "UTC", **s3.options}
     batch = spark.read.format("aligned_files").options(**options).load(f"{s3.uri}/in")
     expected = all_rows("file")
     assert sorted(map(tuple, batch.select("_split", "_position").collect())) == expected

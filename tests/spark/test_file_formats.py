@@ -58,7 +58,7 @@ def test_windows_of_a_stream_are_those_of_the_batch_result(
     spark: SparkSession, sample: Sample, split_by: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "in", LOGS, sample)
-    options = {**sample.options, "eventTimeColumn": sample.time, "splitBy": split_by}
+    options = {**sample.options, "eventTimeColumn": sample.time, "splitBy": split_by, "timeZone": "UTC"}
     if sample.needs_schema:
         options["dataSchema"] = DDL
     batch = spark.read.format("aligned_files").options(**options).load(str(tmp_path / "in"))

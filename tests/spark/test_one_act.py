@@ -245,6 +245,7 @@ def test_event_times_before_1970(spark: SparkSession, exact: Loader, stream: Loa
 def test_the_event_time_is_the_users_own_column_and_no_second_one_travels(stream: Loader, tmp_path: Path) -> None:
     naive = {"Ts": pa.array([T0], pa.timestamp("us")), "t": ["2023-11-14"], "e": [{"at": T0}]}
     write_table(tmp_path / "a" / "f.parquet", pa.table(naive))
+    utc = {"timeZone": "UTC"}
     given: list[tuple[dict[str, str], list[str]]] = [
         ({"eventTimeColumn": "tS"}, ["Ts", "t", "e"]),
         ({"eventTimeColumn": "ts", "eventTimeAs": "TS"}, ["Ts", "t", "e"]),
@@ -253,11 +254,19 @@ def test_the_event_time_is_the_users_own_column_and_no_second_one_travels(stream
         ({"eventTimeColumn": "E.AT", "timestampUnit": "us", "eventTimeAs": "at"}, ["Ts", "t", "e", "at"]),
     ]
     for options, columns in given:
-        for frame in (stream(tmp_path, **options), with_exact_watermark(stream(tmp_path, **options))):
+        for frame in (stream(tmp_path, **options, **utc), with_exact_watermark(stream(tmp_path, **options, **utc))):
             assert frame.columns == columns
-    assert stream(tmp_path).schema["Ts"].dataType == TimestampType()
+    assert stream(tmp_path, **utc).schema["Ts"].dataType == TimestampType()
     with fails_with("has a column 't', which is also the name of the column with the event time"):
-        stream(tmp_path, eventTimeAs="T")
+        stream(tmp_path, eventTimeAs="T", **utc)
+
+
+@pytest.mark.parametrize("column", ["ts", "t"])
+def test_a_zone_that_nobody_has_said_is_not_guessed(spark: SparkSession, tmp_path: Path, column: str) -> None:
+    write_table(tmp_path / "a" / "f.parquet", pa.table({"ts": pa.array([T0], pa.timestamp("us")), "t": ["2023-11-14"]}))
+    for reader in (spark.readStream, spark.read):
+        with fails_with("option timeZone is missing", "or load with read_stream"):
+            reader.format("aligned_files").option("eventTimeColumn", column).load(str(tmp_path))
 
 
 def test_connectors_and_names_are_found_where_a_user_looks_for_them() -> None:

@@ -138,6 +138,18 @@ def test_what_sparks_own_writer_appends_to_a_running_query_is_read_with_its_meta
     assert sorted((k, *file) for k, file in run.rows) == sorted(map(tuple, own.collect()))
 
 
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_times_that_spark_writes_are_the_same_moments_in_every_zone(
+    spark: SparkSession, batch: Loader, tmp_path: Path, file_format: str
+) -> None:
+    written = spark.range(3).selectExpr("timestamp_seconds(id) AS ts", "named_struct('at', timestamp_seconds(id)) AS e")
+    written.write.format(file_format).save(str(tmp_path / "in"))
+    for column, event_time in (("ts", "ts"), ("e.at", "event_time")):
+        frame = batch(tmp_path / "in", fileFormat=file_format, eventTimeColumn=column, timeZone="Europe/Berlin")
+        rows = frame.selectExpr(f"unix_seconds({event_time})", "unix_seconds(e.at)").collect()
+        assert sorted(map(tuple, rows)) == [(0, 0), (1, 1), (2, 2)]
+
+
 def test_times_without_a_zone_are_those_that_sparks_own_readers_read(
     spark: SparkSession, batch: Loader, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["FOREIGN_OPTIONS"]
 
-_OLD_FILES: Final = "it is not supported; to skip files, give a narrower path or pathGlobFilter"
+_OLD_FILES: Final = "to skip files, give modifiedAfter, a narrower path or pathGlobFilter"
 _DELTA: Final = "it is one of Delta tables, which are not read here; use spark.readStream.format('delta')"
 
 _WITHOUT_MEANING: Final = (
@@ -25,20 +25,13 @@ _WITHOUT_MEANING: Final = (
         "positiveInf",
         "preferDate",
     ),
-    *("prefersDecimal", "primitivesAsString", "samplingRatio", "timeZone", "unescapedQuoteHandling", "wholetext"),
+    *("prefersDecimal", "primitivesAsString", "samplingRatio", "unescapedQuoteHandling", "wholetext"),
 )
 
 FOREIGN_OPTIONS: Final = {
     **dict.fromkeys(_WITHOUT_MEANING, "it is one of Spark's own file sources, and means nothing here; leave it out"),
     "basePath": "columns in names of directories are found without it; leave it out",
-    "charset": "it is called encoding here",
-    "comment": "comments are records like others; take them out before, or read fileFormat = text and filter",
-    "dateFormat": "read such dates as text, with option dataSchema, and parse them in the query",
-    "delimiter": "it is called sep here",
-    "fileNameOnly": "files are known by their paths; leave it out, and do not move them",
-    "mergeSchema": "columns are those of the first file; name others with option dataSchema, or leave it out",
-    "modifiedAfter": _OLD_FILES,
-    "modifiedBefore": _OLD_FILES,
+    "mergeSchema": "columns are those of the first file; name others with option dataSchema, or see schemaEvolution",
     "timestampNTZFormat": "it is called timestampFormat here",
     "cloudFiles.allowOverwrites": "it is called allowOverwrites here",
     "cloudFiles.cleanSource": "it is called cleanSource here",
@@ -49,7 +42,6 @@ FOREIGN_OPTIONS: Final = {
     "cloudFiles.maxFilesPerTrigger": "it is called maxFilesPerTrigger here",
     "cloudFiles.schemaHints": "it is called dataSchema here, and names all columns",
     "cloudFiles.*": "it is one of Databricks' Auto Loader; leave it out, and see docs/files.md",
-    "rescuedDataColumn": "mode = PERMISSIVE with option columnNameOfCorruptRecord keeps malformed records",
     **dict.fromkeys(("ignoreChanges", "ignoreDeletes", "skipChangeCommits", "startingVersion"), _DELTA),
 }
 """Name -> what to do instead; the first that matches counts."""

@@ -56,6 +56,10 @@ class ChunkedFile(ABC):
         What comes after the row `stop_row` of the file may be left out.
         """
 
+    def schema_for(self, wanted: pa.Schema) -> pa.Schema:
+        """The columns, where the file leaves a choice with the types that are wanted."""
+        return self.schema
+
     def place_of(self, row: int) -> Place:
         """A place at or before a row, where no other is known."""
         return Place(0, 0)
@@ -78,7 +82,7 @@ class ChunkedFormat(FileFormat):
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         found = BlockList()
         with self._opened(file) as chunked:
-            check_columns(file.path, chunked.schema, schema)
+            check_columns(file.path, chunked.schema_for(schema), schema)
             times = times_alone(schema, assigner)
             for number, (_, batch) in enumerate(self._numbered(file.path, chunked, times, Place(0, 0), sys.maxsize)):
                 found.add(times_of(file.path, [batch], assigner), number)
@@ -91,7 +95,7 @@ class ChunkedFormat(FileFormat):
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
         with self._opened(rows.file) as chunked:
-            check_columns(rows.file.path, chunked.schema, schema)
+            check_columns(rows.file.path, chunked.schema_for(schema), schema)
             for row, batch in self._rows(rows, chunked, schema):
                 for begin in range(0, batch.num_rows, BATCH_ROWS):
                     yield RecordBlock(batch.slice(begin, BATCH_ROWS), row + begin)
@@ -158,6 +162,12 @@ class _OrcFile(ChunkedFile):
         self._file = orc.ORCFile(stream)
         self.schema = pa.schema([field.with_type(_in_micros(field.type)) for field in self._file.schema])
 
+    def schema_for(self, wanted: pa.Schema) -> pa.Schema:
+        # Spark writes a time of no zone as it writes a moment, in UTC.
+        local, moment = pa.timestamp("us"), pa.timestamp("us", "UTC")
+        names = {field.name for field in wanted if field.type == local}
+        return pa.schema([f.with_type(local) if f.name in names and f.type == moment else f for f in self.schema])
+
     def chunks(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         for stripe in range(first, self._file.nstripes):
             chunk = self._file.read_stripe(stripe, columns=list(columns))
@@ -166,8 +176,13 @@ class _OrcFile(ChunkedFile):
 
 
 def _in_micros(data_type: pa.DataType) -> pa.DataType:
-    """ORC's times are in nanoseconds, whatever was written; Spark's, and most that were written, in microseconds."""
-    return pa.timestamp("us", data_type.tz) if pa.types.is_timestamp(data_type) else data_type
+    """ORC's times are in nanoseconds, whatever was written; Spark's, and most that were written, in microseconds.
+
+    They are moments: ORC keeps the zone of its writer, and the reader is in UTC.
+    """
+    if pa.types.is_struct(data_type):
+        return pa.struct([field.with_type(_in_micros(field.type)) for field in data_type])
+    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(data_type) else data_type
 
 
 _FILE_MAGIC: Final = b"ARROW1"

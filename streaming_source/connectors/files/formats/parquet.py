@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -55,7 +55,7 @@ class ParquetFooter(ChunkedFile):
         self._file = pq.ParquetFile(stream, pre_buffer=True)
         self._size = stream.size()
         self._footer = self._file.metadata
-        self.schema = self._file.schema_arrow
+        self.schema = self._in_utc(self._file.schema_arrow)
         check_names(self.schema)
         counts = [self._footer.row_group(group).num_rows for group in range(self._footer.num_row_groups)]
         if min(counts, default=0) < 0 or sum(counts) != self._footer.num_rows:
@@ -75,10 +75,10 @@ class ParquetFooter(ChunkedFile):
             groups.append(group.number)
             unread += group.rows
             if unread >= BATCH_ROWS:
-                yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
+                yield from self._read(groups, columns)
                 groups, unread = [], 0
         if groups:
-            yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
+            yield from self._read(groups, columns)
 
     def place_of(self, row: int) -> Place:
         place = bisect_right(self.groups, row, key=attrgetter("first")) - 1
@@ -124,6 +124,19 @@ class ParquetFooter(ChunkedFile):
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
+    def _in_utc(self, schema: pa.Schema) -> pa.Schema:
+        """A schema in which times of INT96, as Spark writes them, are moments; for Arrow they have no zone."""
+        columns = self._footer.schema
+        instants = {columns.column(i).path for i in range(len(columns)) if columns.column(i).physical_type == "INT96"}
+        return pa.schema([_with_instants(field, field.name, instants) for field in schema]) if instants else schema
+
+    def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns):
+            if all(self.schema.field(field.name).type == field.type for field in batch.schema):
+                yield batch
+            else:
+                yield batch.cast(pa.schema([self.schema.field(name) for name in batch.schema.names]))
+
     def _check(self, group: int, column: int) -> None:
         """Check a chunk before its statistics are read: pyarrow crashes over those of a type not its column's."""
         chunk = self._footer.row_group(group).column(column)
@@ -145,6 +158,15 @@ class ParquetFooter(ChunkedFile):
         return MalformedDataError(
             f"{self._path} is not a readable Parquet file: its footer contradicts itself: {what}; write it again"
         )
+
+
+def _with_instants(field: pa.Field, path: str, instants: Collection[str]) -> pa.Field:
+    if path in instants:
+        return field.with_type(pa.timestamp(field.type.unit, "UTC"))
+    if not pa.types.is_struct(field.type):
+        return field
+    inner = [_with_instants(inner, f"{path}.{inner.name}", instants) for inner in field.type]
+    return field.with_type(pa.struct(inner))
 
 
 def _leaf_type(schema: pa.Schema, dotted: str) -> pa.DataType:
