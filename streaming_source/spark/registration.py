@@ -52,9 +52,7 @@ def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
     >>> rows = spark.readStream.format("sqlite").option("database", "sensors.db").load()  # doctest: +SKIP
     """
     check_session(spark, "register(spark, MySource)")
-    for name, known in FORMATS.items():
-        if isinstance(known, str):
-            make_known(spark, name)
+    named: dict[str, type[Source[Any, Any]]] = {}
     for kind in sources:
         if not (isinstance(kind, type) and issubclass(kind, Source)):
             found = type(kind).__name__
@@ -67,6 +65,10 @@ def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
         name = kind.name.lower()
         if isinstance(FORMATS.get(name), str):
             raise OptionError(f"{kind.__name__}.name = {kind.name!r} is a format of this library: choose another name")
+        named[name] = kind
+    for name in [name for name, known in FORMATS.items() if isinstance(known, str)]:
+        make_known(spark, name)
+    for name, kind in named.items():
         FORMATS[name] = kind
         _known.get(spark, set()).discard(name)
         make_known(spark, name)
