@@ -103,7 +103,7 @@ def check_small(consumed: Consumed, beside_bytes: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("files", [20_000, pytest.param(100_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("files", [5_000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_many_files_are_read_once_with_an_offset_that_stays_small(tmp_path: Path, files: int) -> None:
     check_small(consume(ManyFiles(files, shuffled=True), state_location=str(tmp_path)), 1024)
 
@@ -126,6 +126,7 @@ def test_a_restart_after_every_micro_batch_reads_each_record_once(tmp_path: Path
         assert (consumed.starts == 1).all()
 
 
+@pytest.mark.soak
 def test_without_a_log_files_by_event_time_are_remembered_for_their_age() -> None:
     remembering = consume(ManyFiles(6_000, shuffled=True), restart_every=4, max_file_age="1 hour")
     assert (remembering.starts == 1).all()

@@ -74,6 +74,7 @@ def writing(topic: Topic, speeds: dict[int, int]) -> Iterator[Writing]:
             thread.join()
 
 
+@pytest.mark.soak
 def test_a_live_run_reads_every_record_once_and_tells_what_is_late(
     spark: SparkSession, own_broker: KafkaBroker, tmp_path: Path
 ) -> None:

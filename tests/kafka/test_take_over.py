@@ -51,7 +51,8 @@ def take_over(topic: Topic, old: Path, new: Path, source: int = 0) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("in_the_sink", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("in_the_sink", [False, True])
 def test_a_query_that_died_in_a_micro_batch_is_taken_over(
     spark_kafka: SparkSession, topic: Topic, tmp_path: Path, in_the_sink: bool
 ) -> None:

@@ -51,6 +51,7 @@ def windows_and_where(spark: SparkSession, folder: Path) -> tuple[list[tuple[int
     return rows, {place for row in run.rows for place in row[4]}, state_rows(run)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("skew", ["one-ahead"])
 def test_windows_of_skewed_files_are_those_of_the_batch_with_executors_on_both_workers(
     cluster: Cluster, driver: Driver, tmp_path: Path, skew: str

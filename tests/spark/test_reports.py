@@ -142,6 +142,7 @@ spark.stop()
 """
 
 
+@pytest.mark.soak
 def test_workers_that_spark_does_not_keep_between_tasks_report_as_well(tmp_path: Path) -> None:
     # A program of its own: the setting is one of the application's. All other tests here have workers that are kept.
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

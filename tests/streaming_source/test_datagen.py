@@ -735,6 +735,7 @@ def drained(frame: DataFrame, name: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_on_spark_both_doors_give_the_batch_result_to_the_last_window(spark: SparkSession) -> None:
     from streaming_source import from_source, read_stream
 
