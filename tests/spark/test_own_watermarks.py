@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import streaming_source
-from alignment import WatermarkGenerator, WatermarkOutput, WatermarkStrategy
+from alignment import MAX_WATERMARK, WatermarkGenerator, WatermarkOutput, WatermarkStrategy
 from streaming_source.connectors import FileSource
 from tests.spark import unindexed
 from tests.spark.support import (
@@ -133,3 +135,46 @@ def test_windows_are_those_of_the_batch_where_a_marker_closes_them_and_the_sourc
     assert sorted(map(tuple, windows(by_batch, "10 seconds").collect())) == naive_windows(logs, 10 * SECOND)
     for name in kinds.keys() - by_own.keys():
         assert runs[name].rows == [window for window in naive_windows(logs, 10 * SECOND) if window[1] <= closed]
+
+
+@pytest.mark.soak
+def test_a_query_that_fails_in_each_micro_batch_keeps_the_watermarks_and_the_state_of_its_generators(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for split, times in marked_logs().items():
+        write_file(tmp_path / "in" / split / "1.parquet", times, split, row_group_size=70)
+    markers = WatermarkStrategy.for_generator(AtMarkers).with_timestamp_assigner("ts")
+    frame = streaming_source.from_source(
+        spark, FileSource(str(tmp_path / "in"), bounded=True), markers, "failing", maxRowsPerTrigger=130
+    )
+
+    def run(checkpoint: Path, *, fails: bool) -> list[dict[str, Any]]:
+        failed: set[int] = set()
+
+        def sink(batch: DataFrame, number: int) -> None:
+            batch.count()
+            if fails and number not in failed:
+                failed.add(number)
+                raise RuntimeError("this micro-batch fails once")
+
+        while True:
+            writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+            query = writer.trigger(availableNow=True).start()
+            try:
+                query.awaitTermination()
+                break
+            except StreamingQueryException as error:
+                if "fails once" not in str(error):
+                    raise
+        logged = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+        offsets = [json.loads(path.read_text().splitlines()[2]) for path in logged]
+        assert not fails or len(failed) == len(offsets)
+        return [{name: offset.get(name) for name in ("watermark", "splits", "generators")} for offset in offsets]
+
+    expected = run(tmp_path / "at-once", fails=False)
+    assert len(expected) > 5
+    assert any(offset["generators"] for offset in expected)
+    restarted = run(tmp_path / "restarted", fails=True)
+    assert restarted[: len(expected)] == expected
+    # After a restart behind the end there may be one more micro-batch, of nothing.
+    assert all(not more["splits"] and more["watermark"] == MAX_WATERMARK for more in restarted[len(expected) :])
