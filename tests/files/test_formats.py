@@ -96,6 +96,7 @@ def places_of(blocks: FileBlocks) -> list[Place | None]:
     zone=st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Apia"]),
 )
 @example(rows=NO_ROWS, block_rows=1, block_bytes=1, cut=(0, 0), zone="UTC")
+@example(rows=[(0, 1, "no row of these")] * 2, block_rows=1, block_bytes=1, cut=(1, 1), zone="UTC")
 @example(rows=[(0, 1, 'a"b,c;d\r e')] * 3, block_rows=2, block_bytes=30, cut=(1, 3), zone="UTC")
 @example(
     rows=[(1_711_850_400_000_001, 1, "left out")] * 2, block_rows=2, block_bytes=9, cut=(0, 2), zone="Europe/Berlin"

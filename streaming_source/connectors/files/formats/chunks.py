@@ -110,6 +110,8 @@ class ChunkedFormat(FileFormat):
 
     def _rows(self, rows: FileRows, chunked: ChunkedFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
         """`(row, batch)` of the rows that are wanted."""
+        if rows.start >= rows.stop:
+            return
         after = 0
         place = rows.place or chunked.place_of(rows.start)
         for row, batch in self._numbered(rows.file.path, chunked, schema, place, rows.stop):
