@@ -8,8 +8,7 @@ import pytest
 
 from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
 from streaming_source.connectors.kafka.client import ClientConfig
-from streaming_source.connectors.kafka.starting import EARLIEST, LATEST
-from streaming_source.connectors.kafka.subscription import Partition
+from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import Record, Topic, wait_until
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streaming_source.connectors.kafka.broker_index.time_index import TimeIndex
+from streaming_source.connectors.kafka.time_index import TimeIndex
 from tests.kafka.support import SKEWS, Logs, reading, records
 from tests.kafka.topics import MS, Record, Topic, wait_until
 from tests.spark.support import SECOND, T0, skewed_logs

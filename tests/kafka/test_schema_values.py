@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.schemas import registry as schema_registry
+from streaming_source.connectors.kafka import registry as schema_registry
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import MalformedDataError, OptionError, SourceError
 from tests.kafka.registry import Registry, serving

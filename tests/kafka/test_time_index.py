@@ -11,11 +11,11 @@ import pytest
 
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.broker_index.scanning import Scanner
-from streaming_source.connectors.kafka.broker_index.time_index import TimeIndex
 from streaming_source.connectors.kafka.client import ClientConfig
+from streaming_source.connectors.kafka.partition_updates import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
-from streaming_source.connectors.kafka.starting import MAX_TIMESTAMP
+from streaming_source.connectors.kafka.subscription import MAX_TIMESTAMP
+from streaming_source.connectors.kafka.time_index import TimeIndex
 from streaming_source.testing import TestingEnumeratorContext
 from tests.kafka.support import reading, records, to_end
 from tests.kafka.topics import MS, Record, Topic, wait_until

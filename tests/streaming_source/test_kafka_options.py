@@ -12,8 +12,7 @@ from confluent_kafka import KafkaException
 from streaming_source.api import Boundedness
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.client import ClientConfig, client_error
-from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, Boundary
-from streaming_source.connectors.kafka.subscription import Partition, Subscription
+from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Boundary, Partition, Subscription
 from streaming_source.exceptions import OptionError, SourceError
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS, frame_options

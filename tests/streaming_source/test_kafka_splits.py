@@ -10,12 +10,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streaming_source.api import SourceSplit
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.admin import FoundRecord, FoundTopic, KafkaAdmin, LogEnd, RetryPolicy
+from streaming_source.connectors.kafka.admin import FoundRecord, FoundTopic, KafkaAdmin, LogEnd, LogEnds, RetryPolicy
 from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
-from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,
     KafkaCheckpointSerializer,
@@ -23,8 +22,7 @@ from streaming_source.connectors.kafka.split import (
     KafkaSplitSerializer,
     KnownTopic,
 )
-from streaming_source.connectors.kafka.starting import EARLIEST, Boundary
-from streaming_source.connectors.kafka.subscription import Partition, Subscription
+from streaming_source.connectors.kafka.subscription import EARLIEST, Boundary, Partition, Subscription
 from streaming_source.exceptions import DataLossError, OffsetError, OptionError, SourceError
 from streaming_source.testing import TestingEnumeratorContext
 
@@ -282,7 +280,7 @@ class Ends:
         self.asked: list[list[str]] = []
         self.fails = False
         self.now = 0.0
-        self.ends = LogEnds(self._ask, patience_s=10.0, fresh_s=1.0, clock=lambda: self.now)
+        self.ends = LogEnds(self._ask, patience_s=10.0, clock=lambda: self.now)
 
     def _ask(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
         self.asked.append([str(part) for part in parts])
@@ -298,9 +296,9 @@ def test_all_ends_are_asked_for_in_one_call_and_kept_for_a_moment() -> None:
     brokers = Ends()
     brokers.ends.update(PARTS, ())
     assert [brokers.ends.end(split_id) for split_id in PARTS] == [LogEnd(1, 1)] * 3
-    brokers.now = 0.9
+    brokers.now = 0.19
     assert brokers.ends.end("a-0") == LogEnd(1, 1)
-    brokers.now = 1.0
+    brokers.now = 0.2
     assert [brokers.ends.end(split_id) for split_id in PARTS] == [LogEnd(2, 2)] * 3
     assert brokers.asked == [["a-0", "a-1", "a-2"]] * 2
 

@@ -14,12 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.broker_index.scanning import Scanner, SeenTimes
-from streaming_source.connectors.kafka.broker_index.time_index import TimeIndex
 from streaming_source.connectors.kafka.client import ClientConfig
+from streaming_source.connectors.kafka.partition_updates import Scanner, SeenTimes
 from streaming_source.connectors.kafka.split import KafkaSplit
-from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, MAX_TIMESTAMP
-from streaming_source.connectors.kafka.subscription import Partition
+from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
+from streaming_source.connectors.kafka.time_index import TimeIndex
 from streaming_source.exceptions import DataLossError
 from streaming_source.testing import TestingEnumeratorContext
 from tests.examples import examples

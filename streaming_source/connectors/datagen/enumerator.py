@@ -67,7 +67,6 @@ class GeneratorSplitEnumerator(
     # ---- discovery -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """See `SplitEnumerator`."""
         if not self._is_restart:
             self._in_work = dict.fromkeys(range(self._config.splits), 0)
         rows, told = self._config.rows_per_split, dict(self._in_work)
@@ -82,7 +81,6 @@ class GeneratorSplitEnumerator(
         self._context.call_async(arrivals.look, self._on_arrivals, period_seconds=period)
 
     def add_reader(self, subtask_id: int) -> None:
-        """See `SplitEnumerator`."""
         if not self._is_restart:
             share = range(subtask_id, self._config.splits, self._context.current_parallelism())
             splits = [GeneratedSplit(number) for number in share]
@@ -93,7 +91,6 @@ class GeneratorSplitEnumerator(
         """See `SplitEnumerator`. Every reader has its splits already."""
 
     def restore_splits(self, splits: Sequence[GeneratedSplit]) -> None:
-        """See `SplitEnumerator`."""
         self._in_work = {split.number: split.position for split in splits}
 
     def _on_arrivals(self, arrivals: list[Arrival] | None, error: BaseException | None) -> None:
@@ -109,17 +106,14 @@ class GeneratorSplitEnumerator(
     # ---- what the planner asks -----------------------------------------------------------------------------------
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `SplitEnumerator`."""
         return self._times.times(GeneratedSplit.number_of(split_id), start, stop)
 
     def split_at(self, split_id: str, position: int) -> GeneratedSplit:
-        """See `SplitEnumerator`."""
         return GeneratedSplit(GeneratedSplit.number_of(split_id), position)
 
     def ranges(
         self, start: GeneratedSplit, end: GeneratedSplit, rows_per_range: int
     ) -> Sequence[SplitRange[GeneratedSplit]]:
-        """See `SplitEnumerator`."""
         return [
             SplitRange(GeneratedSplit(start.number, begin, stop), stop - begin)
             for begin in range(start.position, end.position, rows_per_range)
@@ -127,9 +121,7 @@ class GeneratorSplitEnumerator(
         ]
 
     def finish_split(self, split_id: str) -> None:
-        """See `SplitEnumerator`."""
         self._in_work.pop(GeneratedSplit.number_of(split_id), None)
 
     def snapshot_state(self, checkpoint_id: int) -> GeneratorCheckpoint:
-        """See `SplitEnumerator`."""
         return GeneratorCheckpoint(self._arrival_epoch_us)

@@ -64,7 +64,6 @@ class DataGeneratorSource(GeneratorConfig, Source[GeneratedSplit, GeneratorCheck
 
     @property
     def name(self) -> str:
-        """See `Source`."""
         return "aligned_datagen"
 
     @property
@@ -75,7 +74,6 @@ class DataGeneratorSource(GeneratorConfig, Source[GeneratedSplit, GeneratorCheck
 
     @property
     def boundedness(self) -> Boundedness:
-        """See `Source`."""
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
     @property
@@ -85,7 +83,6 @@ class DataGeneratorSource(GeneratorConfig, Source[GeneratedSplit, GeneratorCheck
 
     @property
     def source_timestamp_column(self) -> str:
-        """See `Source`."""
         return "ts"
 
     def schema(self) -> pa.Schema:
@@ -93,25 +90,20 @@ class DataGeneratorSource(GeneratorConfig, Source[GeneratedSplit, GeneratorCheck
         return SCHEMA
 
     def create_enumerator(self, context: SplitEnumeratorContext[GeneratedSplit]) -> GeneratorSplitEnumerator:
-        """See `Source`."""
         return GeneratorSplitEnumerator(self, context, None)
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[GeneratedSplit], checkpoint: GeneratorCheckpoint
     ) -> GeneratorSplitEnumerator:
-        """See `Source`."""
         return GeneratorSplitEnumerator(self, context, checkpoint)
 
     def create_split_reader(self, context: SourceReaderContext) -> GeneratorSplitReader:
-        """See `Source`."""
         return GeneratorSplitReader(self.generator, context.schema)
 
     @property
     def split_serializer(self) -> SimpleVersionedSerializer[GeneratedSplit]:
-        """See `Source`."""
         return GeneratedSplitSerializer()
 
     @property
     def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[GeneratorCheckpoint]:
-        """See `Source`."""
         return GeneratorCheckpointSerializer()

@@ -1,9 +1,12 @@
-"""What is asked of the brokers beside records: topics, and offsets of all partitions in one call."""
+"""What the brokers know beside records: topics, and offsets of all partitions in one call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -11,15 +14,18 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from streaming_source import api
 from streaming_source.connectors.kafka.client import GONE, ClientConfig, client_error
-from streaming_source.connectors.kafka.starting import EARLIEST, LATEST, MAX_TIMESTAMP
-from streaming_source.connectors.kafka.subscription import Partition, Subscription
+from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition, Subscription
 from streaming_source.exceptions import SourceError
 
-__all__ = ["FoundRecord", "FoundTopic", "KafkaAdmin", "LogEnd", "RetryPolicy"]
+__all__ = ["FoundRecord", "FoundTopic", "KafkaAdmin", "LogEnd", "LogEnds", "RetryPolicy"]
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _REQUEST_S: Final = 10.0
+_FRESH_S: Final = 0.2
+"""How long the end of a log holds, and after a failure how long nobody asks."""
 _FIRST_CONTACT: Final = (
     ". No broker has answered since the query started: do kafka.bootstrap.servers name one, and does "
     "kafka.security.protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) fit its listener?"
@@ -49,12 +55,10 @@ class RetryPolicy(api.RetryPolicy):
     """Of calls of the client: what it names itself, but for errors of the configuration."""
 
     def passes(self, error: Exception) -> bool:
-        """See `streaming_source.api.RetryPolicy`."""
         return isinstance(error, KafkaException) and _code(error) not in _HOPELESS
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTopic:
+class FoundTopic(NamedTuple):
     """A topic that there is now, with its partitions, sorted.
 
     `topic_id` is another one for each time a topic of the name is created; empty where the broker knows no ids.
@@ -73,10 +77,9 @@ class FoundRecord(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where a partition's log ends.
+    """Where a partition's log ends: all before `readable` can be read, under the isolation level of the consumer.
 
-    All before `readable` can be read, under the isolation level of the consumer; there is something before `written`,
-    which is beyond that by what a transaction that is open holds back.
+    `written` is beyond that by what a transaction that is open holds back.
     """
 
     readable: int
@@ -84,7 +87,7 @@ class LogEnd(NamedTuple):
 
 
 class KafkaAdmin:
-    """Asks for topics and offsets. Connects when it is first asked.
+    """Asks for topics and offsets, and connects when it is first asked.
 
     All methods raise `SourceError` if the brokers do not say, in all the time of patience.
     """
@@ -102,7 +105,7 @@ class KafkaAdmin:
         return self._ask("asking for topics", lambda: self._topics(subscription))
 
     def offsets(self, wanted: Mapping[Partition, int], *, committed: bool | None = None) -> dict[Partition, int | None]:
-        """See `starting.Lookup`: one call for all. Of partitions that are gone there is no answer.
+        """See `subscription.Lookup`: one call for all. Of partitions that are gone there is no answer.
 
         `committed` says whether logs end with what is committed; None: as for the consumer.
         """
@@ -254,3 +257,73 @@ def _spec(number: int) -> Any:
 def _code(error: KafkaException) -> int | None:
     cause = error.args[0] if error.args else None
     return cause.code() if isinstance(cause, KafkaError) else None
+
+
+class LogEnds:
+    """Keeps ends for a moment, so that a thousand partitions are one question and not a thousand.
+
+    It knows the splits that discovery has seen, and only those: before discovery has looked, a split of an offset may
+    be one of a topic that was created again since. Used by many threads: one asks, the others wait for its answer.
+
+    `ask` is `KafkaAdmin.ends`. Failures are no error for `patience_s`; `end` and `ask_again` raise `SourceError` after
+    that.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Sequence[Partition]], Mapping[Partition, LogEnd]],
+        patience_s: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask
+        self._patience_s = patience_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._there: Mapping[str, Partition] = {}
+        self._gone: set[str] = set()
+        self._known: Mapping[Partition, LogEnd] = {}
+        self._fails_since: float | None = None
+        self._asked_at: float | None = None
+
+    def update(self, there: Mapping[str, Partition], gone: Iterable[str]) -> None:
+        """Take what discovery has seen: partitions by split id, and ids of splits whose partitions are no more."""
+        with self._lock:
+            if there.keys() != self._there.keys():
+                self._asked_at = None
+            self._there = dict(there)
+            self._gone.update(gone)
+
+    def is_gone(self, split_id: str) -> bool:
+        """Whether there will be nothing of a split any more."""
+        return split_id in self._gone
+
+    def end(self, split_id: str) -> LogEnd | None:
+        """Of one split, as it was a moment ago; None if discovery has not seen it, or the brokers do not say."""
+        with self._lock:
+            part = self._there.get(split_id)
+            if part is None:
+                return None
+            now = self._clock()
+            if self._asked_at is None or now - self._asked_at >= _FRESH_S:
+                self._look(now)
+            return self._known.get(part)
+
+    def ask_again(self) -> dict[str, LogEnd]:
+        """Of all that are known, asked for now whatever is kept. O(n)."""
+        with self._lock:
+            if self._there:
+                self._look(self._clock())
+            return {split_id: self._known[part] for split_id, part in self._there.items() if part in self._known}
+
+    def _look(self, now: float) -> None:
+        try:
+            self._known, self._fails_since = self._ask(sorted(self._there.values())), None
+        except SourceError as error:
+            if self._fails_since is None:
+                self._fails_since = now
+                _log.warning("nothing is idle until the brokers say where their logs end: %s", error)
+            self._known = {}
+            if self._clock() - self._fails_since >= self._patience_s:
+                raise
+        # When it was asked, not when the answer came: what was written since is not in it.
+        self._asked_at = now if self._fails_since is None else self._clock()

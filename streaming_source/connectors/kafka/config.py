@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from streaming_source.api import Option, OptionSet
+from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import (
     arguments,
     boolean,
@@ -20,12 +21,9 @@ from streaming_source.api.options import (
     text,
 )
 from streaming_source.connectors.kafka.admin import RetryPolicy
-from streaming_source.connectors.kafka.client import ClientConfig
-from streaming_source.connectors.kafka.formats import VALUE_OPTIONS, value_format
-from streaming_source.connectors.kafka.starting import Boundary, ending, starting
-from streaming_source.connectors.kafka.subscription import Subscription
-from streaming_source.connectors.kafka.tokens import TokenProvider
-from streaming_source.connectors.kafka.values import BinaryValues, ValueFormat
+from streaming_source.connectors.kafka.client import ClientConfig, TokenProvider
+from streaming_source.connectors.kafka.subscription import Boundary, Subscription
+from streaming_source.connectors.kafka.values import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.exceptions import OptionError
 
 __all__ = ["KAFKA_OPTIONS", "Indexing", "KafkaConfig", "kafka_arguments"]
@@ -45,30 +43,10 @@ def _any_text(name: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class KafkaConfig:
-    """Which partitions there are, from where to where and how they are read.
+    """Which partitions there are, from where to where (an `end` of None: for ever) and how they are read.
 
-    Attributes
-    ----------
-    client
-        Settings of the clients.
-    subscription
-        Which partitions.
-    start
-        Where a new query starts.
-    end
-        Where it ends; None for nowhere.
-    values
-        How values are read.
-
-    Notes
-    -----
-    What the other attributes mean stands in their options. Durations are given as `timedelta` or text such as
-    `"5 seconds"`, and kept as `timedelta`. `indexing` is `auto` or `scan`.
-
-    Raises
-    ------
-    OptionError
-        If a duration or `indexing` is wrong.
+    What the attributes mean stands in their options. Durations are given as `timedelta` or text such as `"5 seconds"`,
+    and kept as `timedelta`. An `OptionError` is raised if one of them or `indexing` is wrong.
     """
 
     client: ClientConfig
@@ -161,6 +139,40 @@ class KafkaConfig:
         return duration.total_seconds()
 
 
+_VALUE_OPTIONS: Final = OptionSet(
+    [
+        Option(
+            "valueFormat",
+            choice("binary", "string", "json", "avro", "protobuf"),
+            "What values are read as; `json`, `avro` and `protobuf` become a struct.",
+            "binary",
+            "binary",
+        ),
+        Option(
+            "valueSchema",
+            text,
+            "With `valueFormat=json`: the fields, as in `id BIGINT, ts TIMESTAMP`. With `avro`: the reader's "
+            "schema, as JSON.",
+            None,
+            "none; with avro the latest of the subject",
+        ),
+        Option(
+            "schemaRegistryUrl", text, "With `avro`, `protobuf`: where the schemas are that values were written with."
+        ),
+        Option("schemaRegistry.*", text, "Settings of the registry's client, like `basic.auth.user.info`.", {}, "none"),
+        Option(
+            "valueSubject",
+            text,
+            "With `avro`, `protobuf`: the subject of which the latest schema is that of the column.",
+            None,
+            "`<topic>-value`, if one topic is named",
+        ),
+        Option(
+            "invalidValue", choice("fail", "null"), "What to do with a value that is not of its format.", "fail", "fail"
+        ),
+    ]
+)
+
 KAFKA_OPTIONS: Final = (
     OptionSet(
         [
@@ -192,7 +204,7 @@ KAFKA_OPTIONS: Final = (
             Option("endingOffsetsByTimestamp", text, "The same for each partition, as JSON. `endingTimestamp` wins."),
         ]
     )
-    | VALUE_OPTIONS
+    | _VALUE_OPTIONS
     | OptionSet.of(KafkaConfig)
     | OptionSet(
         [
@@ -237,42 +249,68 @@ KAFKA_OPTIONS: Final = (
     )
 )
 
-_SUBSCRIPTIONS: Final[dict[str, Any]] = {
-    "subscribe": Subscription.to_topics,
-    "subscribePattern": Subscription.to_pattern,
-    "assign": Subscription.to_partitions,
-}
-
-
-_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-
 
 def kafka_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parsed values of `KAFKA_OPTIONS` as keywords of a `KafkaConfig`. Connects to nothing.
+    """Parsed values of `KAFKA_OPTIONS` as keywords of a `KafkaConfig`; an `OptionError` if they contradict each other.
 
-    Raises
-    ------
-    OptionError
-        If they contradict each other, or one is missing.
+    Connects to nothing.
     """
-    bounded = values["bounded"] or any(values[name] is not None for name in _ENDS)
-    subscription = _subscription(values)
+    subscription = Subscription.of(values)
+    client = ClientConfig.of(values["kafka.*"], values["groupIdPrefix"], values["tokenProvider"])
+    start, end = Boundary.start_and_end(values)
     return {
         **arguments(KafkaConfig, values),
-        "client": ClientConfig.of(values["kafka.*"], values["groupIdPrefix"], values["tokenProvider"]),
+        "client": client,
         "subscription": subscription,
-        "start": starting(values, bounded=bounded),
-        "end": ending(values) if bounded else None,
-        "values": value_format(values, subscription),
+        "start": start,
+        "end": end,
+        "values": _value_format(values, subscription),
         # Without an index the planner decides whether it reads ahead.
         "indexing": "auto" if values["indexing"] == "auto" else "scan",
     }
 
 
-def _subscription(values: Mapping[str, Any]) -> Subscription:
-    given = [name for name in _SUBSCRIPTIONS if values[name] is not None]
-    if len(given) != 1:
-        which = f"options {' and '.join(given)} exclude each other" if given else "what to read is not said"
-        raise OptionError(f"{which}: give exactly one of {', '.join(_SUBSCRIPTIONS)}")
-    chosen: Subscription = _SUBSCRIPTIONS[given[0]](values[given[0]])
-    return chosen
+def _value_format(values: Mapping[str, Any], subscription: Subscription) -> ValueFormat:
+    """The format that parsed options say; an `OptionError` if one is missing, or of another format.
+
+    Connects to nothing.
+    """
+    kind, schema, invalid = values["valueFormat"], values["valueSchema"], values["invalidValue"]
+    if kind in ("avro", "protobuf"):
+        return _registered(kind, values, subscription)
+    for name in ("schemaRegistryUrl", "valueSubject", "schemaRegistry.*"):
+        if values[name]:
+            raise OptionError(f"option valueFormat = {kind!r} takes no {name}; it belongs to avro and protobuf")
+    if (kind == "json") != (schema is not None):
+        needs = "needs valueSchema, the fields of the objects" if kind == "json" else "takes no valueSchema"
+        raise OptionError(f"option valueFormat = {kind!r} {needs}")
+    if schema is not None:
+        return JsonValues(schema_of_ddl("valueSchema", schema), invalid)
+    return TextValues(invalid) if kind == "string" else BinaryValues()
+
+
+def _registered(kind: str, values: Mapping[str, Any], subscription: Subscription) -> ValueFormat:
+    # Imported when they are used: few queries have a registry.
+    from streaming_source.connectors.kafka.avro import AvroValues
+    from streaming_source.connectors.kafka.protobuf import ProtobufValues
+    from streaming_source.connectors.kafka.registry import SchemaRegistry
+
+    if values["schemaRegistryUrl"] is None:
+        raise OptionError(
+            f"option valueFormat = {kind!r} needs schemaRegistryUrl: where the schemas of values are kept"
+        )
+    given, subject = values["valueSchema"], values["valueSubject"]
+    if kind == "protobuf" and given is not None:
+        raise OptionError("option valueFormat = 'protobuf' takes no valueSchema: it is the latest one of valueSubject")
+    # Its only topic gives the name of the subject, if no option does.
+    if subject is None and len(subscription.topics) == 1:
+        subject = f"{subscription.topics[0]}-value"
+    if subject is None and given is None:
+        raise OptionError(
+            f"option valueFormat = {kind!r} needs valueSubject where not exactly one topic is named: the subject of "
+            "which the latest schema is that of the column"
+        )
+    registry = SchemaRegistry.of(values["schemaRegistryUrl"], values["schemaRegistry.*"])
+    if kind == "protobuf":
+        return ProtobufValues(registry, subject, values["invalidValue"])
+    return AvroValues(registry, subject or "", values["invalidValue"], given)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from streaming_source.connectors.kafka.admin import FoundTopic, KafkaAdmin
+from streaming_source.connectors.kafka.client import report_loss
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
-from streaming_source.connectors.kafka.starting import Boundary
-from streaming_source.connectors.kafka.subscription import Partition
-from streaming_source.exceptions import DataLossError, OptionError
+from streaming_source.connectors.kafka.subscription import Boundary, Partition
+from streaming_source.exceptions import OptionError
 
 __all__ = ["Found", "PartitionDiscovery"]
-
-_log = logging.getLogger(__name__)
 
 _INCARNATION_CHARACTERS: Final = 8
 
@@ -44,10 +41,7 @@ class PartitionDiscovery:
         self.period_s = None if config.end is not None else config.seconds("discovery_interval")
         self.checkpoint = checkpoint or KafkaCheckpoint(bounded=config.end is not None)
         self._brokers = brokers
-        self._subscription = config.subscription
-        self._start = config.start
-        self._end = config.end
-        self._fail_on_data_loss = config.fail_on_data_loss
+        self._config = config
         self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
         self._is_complete = config.end is not None and checkpoint is not None
 
@@ -61,18 +55,13 @@ class PartitionDiscovery:
         OptionError
             If a topic that is subscribed to by its name was never there, or the options do not fit its partitions.
         """
-        topics = {topic.name: topic for topic in self._brokers.topics(self._subscription)}
-        known = self._known or {}
-        if self._known is None:
-            self._check_there(topics.keys())
-        gone = self._lost(known, topics)
-        self._check_still_there(gone)
-        now = dict(known)
+        topics, gone = self._list()
+        now = dict(self._known or {})
         # Not forgotten: one of its name that comes later is another one.
         now.update((topic.name, replace(topic, partitions=())) for topic in gone)
         new: list[tuple[Partition, str]] = []
         for topic in () if self._is_complete else topics.values():
-            chosen = self._subscription.select(topic.name, topic.partitions)
+            chosen = self._config.subscription.select(topic.name, topic.partitions)
             before = now.get(topic.name, KnownTopic(topic.name, topic.topic_id, ()))
             if _is_lost(before, topic):
                 before = KnownTopic(topic.name, topic.topic_id, (), topic.topic_id[:_INCARNATION_CHARACTERS])
@@ -87,72 +76,56 @@ class PartitionDiscovery:
             now[part.topic] = replace(now[part.topic], partitions=left)
         self._known = now
         lost = tuple(split.split_id for topic in gone for split in topic.splits())
-        return Found(splits, lost, KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._end is not None))
+        remembered = KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._config.end is not None)
+        return Found(splits, lost, remembered)
 
     def lost_splits(self) -> frozenset[str]:
         """Ids of the splits of which the topic is not there any more. One call; what is found is not remembered."""
         if not self._known:
             return frozenset()
-        lost = self._lost(self._known, {topic.name: topic for topic in self._brokers.topics(self._subscription)})
-        self._check_still_there(lost)
-        return frozenset(split.split_id for topic in lost for split in topic.splits())
+        return frozenset(split.split_id for topic in self._list()[1] for split in topic.splits())
 
-    @staticmethod
-    def _lost(known: Mapping[str, KnownTopic], found: Mapping[str, FoundTopic]) -> list[KnownTopic]:
-        return [topic for topic in known.values() if topic.partitions and _is_lost(topic, found.get(topic.name))]
+    def _list(self) -> tuple[dict[str, FoundTopic], list[KnownTopic]]:
+        """The topics that there are by name, and those known ones that are not there any more, which is reported."""
+        chosen = self._config.subscription
+        topics = {topic.name: topic for topic in self._brokers.topics(chosen)}
+        missing = [name for name in chosen.topics if name not in topics]
+        if self._known is None and missing:
+            raise OptionError(
+                f"option {chosen.kind}: the brokers know no topic {missing[0]!r}; create it first, or use "
+                "subscribePattern, which finds topics that come later"
+            )
+        known = (self._known or {}).values()
+        gone = [topic for topic in known if topic.partitions and _is_lost(topic, topics.get(topic.name))]
+        if gone:
+            report_loss(
+                f"topic {gone[0].name!r} was deleted, or deleted and created again, while it was read: records that "
+                "nobody has read may be lost, and positions in it mean nothing any more",
+                "to go on with what is there now",
+                fails=self._config.fail_on_data_loss,
+            )
+        return topics, gone
 
     def _splits(self, new: Sequence[tuple[Partition, str]], *, is_fresh: bool) -> tuple[KafkaSplit, ...]:
         if not new:
             return ()
         partitions = [part for part, _ in new]
-        start = self._start if is_fresh else Boundary("startingOffsets", "earliest")
+        start, end = self._config.start if is_fresh else Boundary("startingOffsets", "earliest"), self._config.end
         begins = start.resolve(partitions, self._brokers.offsets)
-        ends = self._end.resolve(partitions, self._brokers.offsets) if self._end else {}
-        for part, end in ends.items():
-            self._check_before(part, begins.get(part, 0), end)
+        ends = end.resolve(partitions, self._brokers.offsets) if end else {}
+        for part, offset in ends.items():
+            if end is not None and begins.get(part, 0) > offset:
+                by = "the log" if end.kind == "latest" else f"option {end.option}"
+                raise OptionError(
+                    f"option {self._config.start.option}: partition {part} would start at offset {begins[part]}, and "
+                    f"{by} ends it at {offset}; start it there or before"
+                )
         return tuple(
             KafkaSplit(part.topic, part.number, begins[part], begins[part], ends.get(part), again)
             for part, again in new
-            if part in begins and (self._end is None or part in ends)
+            if part in begins and (end is None or part in ends)
         )
-
-    def _check_before(self, part: Partition, begin: int, end: int) -> None:
-        if begin <= end:
-            return
-        assert self._end is not None
-        by = "the log" if self._end.kind == "latest" else f"option {self._end.option}"
-        raise OptionError(
-            f"option {self._start.option}: partition {part} would start at offset {begin}, and {by} ends it at {end}; "
-            "start it there or before"
-        )
-
-    def _check_there(self, names: Collection[str]) -> None:
-        if self._subscription.kind == "subscribePattern":
-            return
-        missing = [name for name in self._subscription.topics if name not in names]
-        if missing:
-            raise OptionError(
-                f"option {self._subscription.kind}: the brokers know no topic {missing[0]!r}; create it first, or use "
-                "subscribePattern, which finds topics that come later"
-            )
-
-    def _check_still_there(self, gone: Sequence[KnownTopic]) -> None:
-        if not gone:
-            return
-        name = gone[0].name
-        what = (
-            f"topic {name!r} was deleted, or deleted and created again, while it was read: records that nobody has "
-            "read may be lost, and positions in it mean nothing any more"
-        )
-        if self._fail_on_data_loss:
-            raise DataLossError(
-                f"{what}; start with a new checkpointLocation, or set failOnDataLoss = false to go on with what is "
-                "there now"
-            )
-        _log.warning("%s; reading goes on, since failOnDataLoss = false", what)
 
 
 def _is_lost(known: KnownTopic, found: FoundTopic | None) -> bool:
-    if found is None:
-        return True
-    return bool(known.topic_id and found.topic_id and known.topic_id != found.topic_id)
+    return found is None or bool(known.topic_id and found.topic_id and known.topic_id != found.topic_id)

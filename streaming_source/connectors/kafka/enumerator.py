@@ -1,28 +1,65 @@
-"""The partitions of a subscription, found in the background."""
+"""The partitions of a subscription, found in the background, with what the brokers know of their timestamps."""
 
 from __future__ import annotations
 
+import math
+import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, TypeAlias
 
-from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
-from streaming_source.connectors.kafka.admin import LogEnd, RetryPolicy
+import numpy as np
+import numpy.typing as npt
+
+from alignment.timestamps import RecordTimestampAssigner
+from streaming_source.api import (
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitRange,
+    SplitsAssignment,
+    SupportsEventTimeIndex,
+)
+from streaming_source.connectors.kafka.admin import KafkaAdmin, LogEnd, LogEnds, RetryPolicy
+from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
-from streaming_source.connectors.kafka.log_ends import LogEnds
+from streaming_source.connectors.kafka.partition_updates import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
+from streaming_source.connectors.kafka.time_index import Looked, TimeIndex
 
-__all__ = ["KafkaSplitEnumerator"]
+__all__ = ["IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "create_enumerator"]
+
+_FIRST_CONTACT_S: Final = 10.0
+_LOOK_S: Final = 0.2
+_LOG_ENDS_S: Final = 2.0
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+
+def create_enumerator(
+    config: KafkaConfig, context: SplitEnumeratorContext[KafkaSplit], checkpoint: KafkaCheckpoint | None
+) -> KafkaSplitEnumerator:
+    """With the index of the brokers, if event times are the records' own timestamps and the options do not say else."""
+    patience_s = config.seconds("broker_timeout")
+    # Of a query that goes on from a checkpoint the brokers were there.
+    patience = config.retry_policy(_FIRST_CONTACT_S if checkpoint is None else math.inf)
+    discovery = PartitionDiscovery(KafkaAdmin(config.client, patience), config, checkpoint)
+    ends = LogEnds(KafkaAdmin(config.client, RetryPolicy(min(_LOG_ENDS_S, patience_s))).ends, patience_s)
+    has_index = context.supports_opaque_blocks and isinstance(context.timestamp_assigner, RecordTimestampAssigner)
+    if config.indexing == "scan" or not has_index:
+        return KafkaSplitEnumerator(context, discovery, patience, ends)
+    scanner = Scanner(config.client, fail_on_data_loss=config.fail_on_data_loss, patience_s=patience_s)
+    # Two connections: plans do not wait for looks.
+    looks, plans = KafkaAdmin(config.client, patience), KafkaAdmin(config.client, patience)
+    index = TimeIndex(context, looks, plans, scanner, fail_on_data_loss=config.fail_on_data_loss)
+    return IndexedKafkaSplitEnumerator(context, discovery, patience, ends, index, scanner)
 
 
 class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     """Gives each partition to a reader as soon as it is found.
 
-    Parameters
-    ----------
-    patience
-        With the brokers; ended when this is closed.
-    log_ends
-        Learns what was found; an attribute for the readers of this planner.
+    `log_ends` learns what was found, and serves the readers of this planner; `patience` with the brokers is ended when
+    this is closed.
     """
 
     def __init__(
@@ -41,10 +78,9 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self._is_complete = self._has_started = False
         self._taken_back: list[KafkaSplit] = []
         # Replaced on a worker, never changed.
-        self._blocked_splits: set[str] = set()
+        self._blocked_splits: frozenset[str] = frozenset()
 
     def start(self) -> None:
-        """See `SplitEnumerator`."""
         self._has_started = True
         # After a restart, too, where no partition is added: what was read may have been deleted, or created again.
         self._context.call_async(self._discovery.look, self._on_found, period_seconds=self._period_s)
@@ -52,7 +88,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             self._context.call_async(self.log_ends.ask_again, self._on_ends, at_each_trigger=True)
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
-        """See `SplitEnumerator`. What was found is assigned already, but for what was taken back."""
+        # What was found is assigned already, but for what was taken back.
         if self._taken_back:
             taken_back, self._taken_back = self._taken_back, []
             self._assign(taken_back)
@@ -60,38 +96,25 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             self._context.signal_no_more_splits(subtask_id)
 
     def add_splits_back(self, splits: Sequence[KafkaSplit], subtask_id: int) -> None:
-        """See `SplitEnumerator`."""
         self._taken_back.extend(splits)
 
     def snapshot_state(self, checkpoint_id: int) -> KafkaCheckpoint:
-        """See `SplitEnumerator`."""
         return self._checkpoint
 
     def end_positions(self, splits: Sequence[KafkaSplit]) -> list[int | None]:
-        """See `SplitEnumerator`: None before discovery has seen a partition, and while the brokers do not answer.
-
-        Raises
-        ------
-        SourceError
-            If they have not answered for all the time of patience.
-        """
-        ends = [self.log_ends.end(split.split_id) for split in splits]
-        behind = zip(splits, ends, strict=True)
-        self._blocked_splits = {
-            split.split_id for split, end in behind if end is not None and end.written > end.readable
-        }
-        stops = (split.stop for split in splits)
-        return [
-            None if end is None else end.readable if stop is None else min(end.readable, stop)
-            for end, stop in zip(ends, stops, strict=True)
-        ]
+        """None before discovery has seen a partition, and while the brokers do not answer: `SourceError` in the end."""
+        ends = [(split, self.log_ends.end(split.split_id)) for split in splits]
+        self._blocked_splits = frozenset(
+            split.split_id for split, end in ends if end is not None and end.written > end.readable
+        )
+        return [None if end is None else split.before_stop(end.readable) for split, end in ends]
 
     def blocked_splits(self) -> Collection[str]:
-        """See `SplitEnumerator`: those in which a transaction is open."""
+        """Those in which a transaction is open."""
         return self._blocked_splits
 
     def lost_splits(self) -> Collection[str]:
-        """See `SplitEnumerator`: those of topics that are gone or were created again. O(topics), one call.
+        """Those of topics that are gone or were created again. O(topics), one call.
 
         Raises
         ------
@@ -104,7 +127,6 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         return lost
 
     def close(self) -> None:
-        """See `SplitEnumerator`."""
         self._patience.end()
 
     def _look_now(self) -> None:
@@ -137,3 +159,89 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             reader = readers[zlib.crc32(split.split_id.encode()) % len(readers)]
             by_reader.setdefault(reader, []).append(split)
         self._context.assign_splits(SplitsAssignment(by_reader))
+
+
+class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplitEnumerator):
+    """Looks for partitions and for news in them in one call, so that what is idle was looked at."""
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext[KafkaSplit],
+        discovery: PartitionDiscovery,
+        patience: RetryPolicy,
+        log_ends: LogEnds,
+        index: TimeIndex,
+        scanner: Scanner,
+    ) -> None:
+        super().__init__(context, discovery, patience, log_ends)
+        self._index = index
+        self._scanner = scanner
+        # When the next look is one for partitions as well, by `time.monotonic`. Used by looks alone.
+        self._discovers_at = -math.inf
+
+    def start(self) -> None:
+        self._has_started = True
+        period_s = _LOOK_S if self._period_s is None else min(_LOOK_S, self._period_s)
+        self._context.call_async(self._look, self._on_looked, period_seconds=period_s, at_each_trigger=True)
+
+    def close(self) -> None:
+        super().close()
+        self._scanner.close()
+
+    # ---- SupportsEventTimeIndex ----------------------------------------------------------------------------------
+
+    def restore_splits(self, splits: Sequence[KafkaSplit]) -> None:
+        self._index.add(splits)
+
+    def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
+        return self._index.event_times(split_id, start, stop)
+
+    def first_later(
+        self, split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
+    ) -> tuple[Int64Array, Int64Array]:
+        return self._index.first_later(split_ids, starts, stops, bound_us)
+
+    def blocked_splits(self) -> Collection[str]:
+        return self._index.blocked_splits
+
+    def extend_snapshot(self) -> None:
+        self._index.extend_snapshot()
+
+    def split_at(self, split_id: str, position: int) -> KafkaSplit:
+        return self._index.commit_plan(split_id, position)
+
+    def ranges(self, start: KafkaSplit, end: KafkaSplit, rows_per_range: int) -> Sequence[SplitRange[KafkaSplit]]:
+        """Cut by offsets: what is not there any more is noticed by the readers."""
+        borders = [*range(start.position, end.position, rows_per_range), end.position]
+        return [SplitRange(start.at(begin).until(stop), stop - begin) for begin, stop in pairwise(borders)]
+
+    def finish_split(self, split_id: str) -> None:
+        # The checkpoint remembers its partition.
+        self._index.remove(split_id)
+
+    # ---- looks ---------------------------------------------------------------------------------------------------
+
+    def _look_now(self) -> None:
+        self._discovers_at = -math.inf
+        self._on_looked(self._look(), None)
+
+    def _look(self) -> tuple[Found | None, Looked]:
+        found = None
+        if time.monotonic() >= self._discovers_at:
+            found = self._discovery.look()
+            self._discovers_at = time.monotonic() + (self._period_s or math.inf)
+        return found, self._index.look(found.splits if found else (), found.gone if found else ())
+
+    def _on_looked(self, result: tuple[Found | None, Looked] | None, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        assert result is not None
+        found, looked = result
+        if found is not None:
+            self._index.leave(found.gone)
+            self._on_found(found, None)
+        self._index.take(looked)
+
+    def _assign(self, splits: Sequence[KafkaSplit]) -> None:
+        super()._assign(splits)
+        self._index.add(splits)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.api import (
     Boundedness,
     OptionSet,
@@ -18,11 +16,8 @@ from streaming_source.api import (
     SourceReaderContext,
     SplitEnumeratorContext,
 )
-from streaming_source.connectors.kafka.admin import KafkaAdmin
+from streaming_source.connectors.kafka.client import MakeToken, TokenProvider
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS, KafkaConfig, kafka_arguments
-from streaming_source.connectors.kafka.discovery import PartitionDiscovery
-from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
-from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.records import MessageColumns, record_schema
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,
@@ -31,13 +26,13 @@ from streaming_source.connectors.kafka.split import (
     KafkaSplitSerializer,
 )
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
-from streaming_source.connectors.kafka.starting import Boundary
-from streaming_source.connectors.kafka.tokens import MakeToken, TokenProvider
+from streaming_source.connectors.kafka.subscription import Boundary
 from streaming_source.exceptions import OffsetError
 
-__all__ = ["KafkaSource"]
+if TYPE_CHECKING:
+    from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
 
-_FIRST_CONTACT_S: Final = 10.0
+__all__ = ["KafkaSource"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,6 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
 
     @property
     def name(self) -> str:
-        """See `Source`."""
         return "aligned_kafka"
 
     @property
@@ -113,17 +107,14 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
 
     @property
     def boundedness(self) -> Boundedness:
-        """See `Source`."""
         return Boundedness.CONTINUOUS_UNBOUNDED if self.end is None else Boundedness.BOUNDED
 
     @property
     def has_source_timestamps(self) -> bool:
-        """See `Source`."""
         return True
 
     @property
     def source_timestamp_column(self) -> str:
-        """See `Source`."""
         return "timestamp"
 
     def for_batch(self) -> KafkaSource:
@@ -144,19 +135,11 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         return record_schema(self.values, headers=self.include_headers)
 
     def create_enumerator(self, context: SplitEnumeratorContext[KafkaSplit]) -> KafkaSplitEnumerator:
-        """See `Source`."""
         return self._enumerator(context, None)
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[KafkaSplit], checkpoint: KafkaCheckpoint
     ) -> KafkaSplitEnumerator:
-        """See `Source`.
-
-        Raises
-        ------
-        OffsetError
-            If the checkpoint is of a bounded source and this one is not, or the other way round.
-        """
         if checkpoint.bounded != (self.end is not None):
             was, now = ("bounded", "not") if checkpoint.bounded else ("not bounded", "bounded")
             raise OffsetError(
@@ -165,13 +148,20 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
             )
         return self._enumerator(context, checkpoint)
 
+    def _enumerator(
+        self, context: SplitEnumeratorContext[KafkaSplit], checkpoint: KafkaCheckpoint | None
+    ) -> KafkaSplitEnumerator:
+        # Imported when it is used, and not by tasks.
+        from streaming_source.connectors.kafka.enumerator import create_enumerator
+
+        return create_enumerator(self, context, checkpoint)
+
     def create_split_reader(self, context: SourceReaderContext) -> KafkaSplitReader:
-        """See `Source`."""
-        planner = context.enumerator
         return KafkaSplitReader(
             self.client,
             context.clients,
-            planner.log_ends if isinstance(planner, KafkaSplitEnumerator) else None,
+            # A task has no enumerator: where logs end knows the planner alone.
+            getattr(context.enumerator, "log_ends", None),
             MessageColumns(context.schema, self.values),
             fail_on_data_loss=self.fail_on_data_loss,
             poll_timeout_s=self.seconds("poll_timeout"),
@@ -179,36 +169,8 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
 
     @property
     def split_serializer(self) -> SimpleVersionedSerializer[KafkaSplit]:
-        """See `Source`."""
         return KafkaSplitSerializer()
 
     @property
     def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[KafkaCheckpoint]:
-        """See `Source`."""
         return KafkaCheckpointSerializer()
-
-    def _enumerator(
-        self, context: SplitEnumeratorContext[KafkaSplit], checkpoint: KafkaCheckpoint | None
-    ) -> KafkaSplitEnumerator:
-        patience_s = self.seconds("broker_timeout")
-        # Of a query that goes on from a checkpoint the brokers were there.
-        patience = self.retry_policy(_FIRST_CONTACT_S if checkpoint is None else math.inf)
-        discovery = PartitionDiscovery(KafkaAdmin(self.client, patience), self, checkpoint)
-        ends = LogEnds.of(self.client, patience_s)
-        has_index = context.supports_opaque_blocks and isinstance(context.timestamp_assigner, RecordTimestampAssigner)
-        if self.indexing == "scan" or not has_index:
-            return KafkaSplitEnumerator(context, discovery, patience, ends)
-        # Imported when it is used, and not by tasks.
-        from streaming_source.connectors.kafka.broker_index.enumerator import IndexedKafkaSplitEnumerator
-        from streaming_source.connectors.kafka.broker_index.scanning import Scanner
-        from streaming_source.connectors.kafka.broker_index.time_index import TimeIndex
-
-        scanner = Scanner(
-            self.client,
-            fail_on_data_loss=self.fail_on_data_loss,
-            patience_s=patience_s,
-        )
-        # Two connections: plans do not wait for looks.
-        looks, plans = KafkaAdmin(self.client, patience), KafkaAdmin(self.client, patience)
-        index = TimeIndex(context, looks, plans, scanner, fail_on_data_loss=self.fail_on_data_loss)
-        return IndexedKafkaSplitEnumerator(context, discovery, patience, ends, index, scanner)

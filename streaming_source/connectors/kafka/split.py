@@ -45,11 +45,13 @@ class KafkaSplit(SourceSplit):
 
     @property
     def place(self) -> str:
-        """`offset 17`; see `SourceSplit`."""
         return f"offset {self.position}"
 
+    def before_stop(self, offset: int) -> int:
+        """An offset, or the split's stop if that comes first."""
+        return offset if self.stop is None else min(offset, self.stop)
+
     def origin(self) -> KafkaSplit:
-        """See `SourceSplit`."""
         return self.at(self.begin)
 
 
@@ -59,7 +61,6 @@ class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
     version = _VERSION
 
     def serialize(self, value: KafkaSplit) -> bytes:
-        """See `SimpleVersionedSerializer`."""
         written: list[object] = [value.topic, value.partition, value.position, value.begin]
         if value.incarnation:
             written += [value.stop, value.incarnation]
@@ -68,7 +69,6 @@ class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
         return json.dumps(written, separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> KafkaSplit:
-        """See `SimpleVersionedSerializer`."""
         _check_version(version, "splits")
         try:
             split = KafkaSplit(*json.loads(data))
@@ -119,12 +119,10 @@ class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
     version = _VERSION
 
     def serialize(self, value: KafkaCheckpoint) -> bytes:
-        """See `SimpleVersionedSerializer`."""
         topics = {topic.name: _written(topic) for topic in value.topics}
         return json.dumps({"bounded": value.bounded, "topics": topics}, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> KafkaCheckpoint:
-        """See `SimpleVersionedSerializer`."""
         _check_version(version, "enumerator")
         try:
             state = json.loads(data)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,19 +19,14 @@ from streaming_source.api import (
     SplitsAddition,
     SplitsChange,
 )
-from streaming_source.connectors.kafka.client import GONE, ClientConfig, client_error
-from streaming_source.connectors.kafka.consumer import PartitionConsumer
-from streaming_source.connectors.kafka.log_ends import LogEnds
-from streaming_source.connectors.kafka.messages import Run, runs_of
-from streaming_source.connectors.kafka.records import MessageColumns
+from streaming_source.connectors.kafka.admin import LogEnds
+from streaming_source.connectors.kafka.client import GONE, ClientConfig, PartitionConsumer, client_error, report_loss
+from streaming_source.connectors.kafka.records import MessageColumns, Run, runs_of
 from streaming_source.connectors.kafka.split import KafkaSplit
-from streaming_source.connectors.kafka.starting import EARLIEST, LATEST
-from streaming_source.connectors.kafka.subscription import Partition
-from streaming_source.exceptions import DataLossError, SourceError
+from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
+from streaming_source.exceptions import SourceError
 
 __all__ = ["KafkaSplitReader"]
-
-_log = logging.getLogger(__name__)
 
 _BATCH: Final = 5000
 _PORTION: Final = 500
@@ -80,24 +74,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     without a stop, as in the planner, has caught up when the brokers say that its log ends where it is; of brokers
     that do not answer nothing is known. Such a split costs no connection until there is something to read.
 
-    Parameters
-    ----------
-    config
-        Of the consumer.
-    clients
-        Where it is taken from, and kept for the next reader.
-    ends
-        Where logs end; None on an executor, where every split has a stop.
-    columns
-        Make blocks of messages.
-    fail_on_data_loss
-        Whether it is an error that records of a range are not there any more; if not, reading goes on behind them.
-    poll_timeout_s
-        How long to wait for records that must come.
-    at_once
-        Records taken from the client at once, at most.
-    clock
-        Seconds, monotonic.
+    Its consumer is taken from `clients`, and kept there for the next reader. `ends` is None on an executor, where every
+    split has a stop. Without `fail_on_data_loss`, reading goes on behind records that are not there any more.
     """
 
     def __init__(
@@ -107,10 +85,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         ends: LogEnds | None,
         columns: MessageColumns,
         *,
-        fail_on_data_loss: bool = True,
-        poll_timeout_s: float = 120.0,
+        fail_on_data_loss: bool,
+        poll_timeout_s: float,
         at_once: int = _BATCH,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._consumer = PartitionConsumer(config, clients)
@@ -119,7 +96,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._fail_on_data_loss = fail_on_data_loss
         self._poll_timeout_s = poll_timeout_s
         self._at_once = at_once
-        self._clock = clock
         # By split. A topic that was created again has two for one partition: only one of them is assigned at a time.
         self._reading: dict[str, _Reading] = {}
         self._assigned: dict[Partition, _Reading] = {}
@@ -128,7 +104,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     # ---- SplitReader ---------------------------------------------------------------------------------------------
 
     def handle_splits_changes(self, change: SplitsChange[KafkaSplit]) -> None:
-        """See `SplitReader`."""
         if isinstance(change, SplitsAddition):
             begun = [_Reading(split, split.position, split.stop) for split in change.splits]
             self._reading.update((reading.split.split_id, reading) for reading in begun)
@@ -137,16 +112,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._end(*(split.split_id for split in change.splits if split.split_id in self._reading))
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
-        """See `SplitReader`.
-
-        Raises
-        ------
-        DataLossError
-            If records that were to be read are not there any more.
-        SourceError
-            If the brokers refuse, or are silent for too long.
-        """
-        began = self._clock()
+        """What came; a `DataLossError` or `SourceError` if it will not, or the brokers are silent for too long."""
+        began = time.monotonic()
         until, look_at = began + self._poll_timeout_s, began + _LOOK_AFTER_S
         gone = self._look_at_ends()
         if gone:
@@ -160,7 +127,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if self._woken.is_set() or not waits:
                 self._woken.clear()
                 return RecordsBySplits()
-            now = self._clock()
+            now = time.monotonic()
             if now >= look_at:
                 look_at = now + _LOOK_AFTER_S
                 self._look_for_partitions(waits)
@@ -172,11 +139,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 )
 
     def wake_up(self) -> None:
-        """See `SplitReader`."""
         self._woken.set()
 
     def pause_or_resume_splits(self, to_pause: Sequence[KafkaSplit], to_resume: Sequence[KafkaSplit]) -> None:
-        """See `SplitReader`."""
         for splits, pauses in ((to_pause, True), (to_resume, False)):
             for split in splits:
                 reading = self._reading.get(split.split_id)
@@ -184,16 +149,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                     continue
                 reading.is_paused = pauses
                 if reading.is_assigned:
-                    change = self._consumer.pause if pauses else self._consumer.resume
-                    change(reading.where)
+                    (self._consumer.client.pause if pauses else self._consumer.client.resume)([reading.where])
 
     def caught_up(self, split_id: str) -> CaughtUp:
-        """See `SplitReader`."""
         reading = self._reading.get(split_id)
         return CaughtUp.NO if reading is None else reading.caught_up
 
     def close(self) -> None:
-        """See `SplitReader`."""
         self._reading.clear()
         self._assigned.clear()
         self._consumer.close()
@@ -205,21 +167,22 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _assign(self, *readings: _Reading) -> None:
         new = [reading for reading in readings if not reading.is_assigned]
-        if not new:
-            return
         for reading in new:
             reading.is_assigned = True
             self._assigned[reading.split.of] = reading
         # In one call: of a thousand partitions each would wait for the client.
-        self._consumer.assign(*(reading.where for reading in new))
-        self._consumer.pause(*(reading.where for reading in new if reading.is_paused))
+        if new:
+            self._consumer.client.incremental_assign([reading.where for reading in new])
+        if paused := [reading.where for reading in new if reading.is_paused]:
+            self._consumer.client.pause(paused)
 
     def _unassign(self, *readings: _Reading) -> None:
         old = [reading for reading in readings if reading.is_assigned]
         for reading in old:
             reading.is_assigned = False
             del self._assigned[reading.split.of]
-        self._consumer.unassign(*(reading.where for reading in old))
+        if old:
+            self._consumer.client.incremental_unassign([reading.where for reading in old])
 
     def _look_at_ends(self) -> set[str]:
         """Of each split without a stop: whether it has caught up; if not, let it be read. Returns those that are gone.
@@ -262,10 +225,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _take_records(self) -> dict[str, list[RecordBlock]]:
         left, runs = self._left(), dict[str, list[Run]]()
-        until = self._clock() + _WAIT_S
+        until = time.monotonic() + _WAIT_S
         while left:
             asked = min(left, _PORTION)
-            messages = self._consumer.consume(asked, max(until - self._clock(), 0))
+            messages = self._consumer.client.consume(asked, max(until - time.monotonic(), 0))
             self._take(messages, runs)
             left -= asked
             if len(messages) < asked:
@@ -349,8 +312,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._lose_all(reading)
             return
         why = "its first records were deleted" if position < earliest else "its last ones were, or its topic was"
-        what = f"offset {position} is not there, the partition has {earliest} to {latest}: {why}"
-        self._report_loss(reading, what, "to go on with what is there")
+        self._report_loss(
+            reading,
+            f"offset {position} is not there, the partition has {earliest} to {latest}: {why}",
+            "to go on with what is there",
+        )
         self._unassign(reading)
         if position < earliest:
             reading.position = earliest
@@ -363,16 +329,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _lose_all(self, reading: _Reading) -> None:
         """The partition is gone."""
-        what = f"the brokers know no partition {reading.split.of} any more"
-        self._report_loss(reading, what, "to go on without it")
+        self._report_loss(reading, f"the brokers know no partition {reading.split.of} any more", "to go on without it")
         self._unassign(reading)
         reading.position = max(reading.position, reading.split.stop or 0)
         reading.is_at_end = True
 
-    def _report_loss(self, reading: _Reading, what: str, why_go_on: str) -> None:
-        what = f"split {reading.split.split_id!r}: {what}"
-        if self._fail_on_data_loss:
-            raise DataLossError(
-                f"{what}. Start with a new checkpointLocation, or set failOnDataLoss = false {why_go_on}"
-            )
-        _log.warning("%s; reading goes on, since failOnDataLoss = false", what)
+    def _report_loss(self, reading: _Reading, what: str, to_go_on: str) -> None:
+        report_loss(f"split {reading.split.split_id!r}: {what}", to_go_on, fails=self._fail_on_data_loss)

@@ -1,21 +1,27 @@
-"""Which partitions are read: `subscribe`, `subscribePattern` or `assign`."""
+"""Which partitions are read, and from where to where: the options that say it, as Spark heeds them."""
 
 from __future__ import annotations
 
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from streaming_source.exceptions import OptionError
 
-__all__ = ["WHOLE_TOPIC", "Partition", "Subscription", "parse_by_partition"]
+__all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Boundary", "Lookup", "Partition", "Subscription"]
 
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
 
-WHOLE_TOPIC: Final = -1
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_WHOLE_TOPIC: Final = -1
 """Stands for all partitions of a topic where numbers are given by partition."""
+
+_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 
 class Partition(NamedTuple):
@@ -26,6 +32,11 @@ class Partition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.number}"
+
+
+Lookup: TypeAlias = Callable[[Mapping[Partition, int]], Mapping[Partition, int | None]]
+"""Of each partition the offset at `EARLIEST`, at `LATEST`, or of the first record at or after a time in milliseconds;
+None if there is no such record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +52,19 @@ class Subscription:
     partitions: tuple[Partition, ...] = ()
 
     @classmethod
-    def to_topics(cls, names: str | Iterable[str]) -> Subscription:
-        """To all partitions of topics, given as a collection or with commas between them."""
-        given = names.split(",") if isinstance(names, str) else names
-        topics = tuple(sorted({name.strip() for name in given} - {""}))
+    def of(cls, values: Mapping[str, Any]) -> Subscription:
+        """That of parsed options, of which exactly one says it."""
+        makers = {"subscribe": cls.to_topics, "subscribePattern": cls.to_pattern, "assign": cls.to_partitions}
+        given = [name for name in makers if values[name] is not None]
+        if len(given) != 1:
+            which = f"options {' and '.join(given)} exclude each other" if given else "what to read is not said"
+            raise OptionError(f"{which}: give exactly one of {', '.join(makers)}")
+        return makers[given[0]](values[given[0]])
+
+    @classmethod
+    def to_topics(cls, names: str) -> Subscription:
+        """To all partitions of topics, with commas between them."""
+        topics = tuple(sorted({name.strip() for name in names.split(",")} - {""}))
         if not topics:
             raise OptionError(f"option subscribe = {names!r}: must name at least one topic, as in 'orders,payments'")
         return cls("subscribe", topics)
@@ -65,19 +85,17 @@ class Subscription:
         return cls("subscribePattern", pattern=pattern)
 
     @classmethod
-    def to_partitions(cls, text: str | Mapping[str, Collection[int]]) -> Subscription:
+    def to_partitions(cls, text: str) -> Subscription:
         """To single partitions, as in `{"orders": [0, 1]}`."""
         try:
-            given = json.loads(text) if isinstance(text, str) else text
-            numbers = [Partition(topic, number) for topic, listed in given.items() for number in listed]
+            numbers = [Partition(topic, number) for topic, listed in json.loads(text).items() for number in listed]
             if not numbers or not all(type(part.number) is int and part.number >= 0 for part in numbers):
                 raise ValueError
         except (ValueError, TypeError, AttributeError):
             raise OptionError(
                 f"""option assign = {text!r}: must be JSON of topics and their partitions, like {{"orders": [0, 1]}}"""
             ) from None
-        partitions = tuple(sorted(set(numbers)))
-        return cls("assign", tuple(sorted({part.topic for part in partitions})), partitions=partitions)
+        return cls("assign", tuple(sorted({part.topic for part in numbers})), partitions=tuple(sorted(set(numbers))))
 
     @property
     def description(self) -> str:
@@ -97,28 +115,145 @@ class Subscription:
         return [part for part in there if part in self.partitions] if self.kind == "assign" else there
 
 
-def parse_by_partition(name: str, text: str) -> dict[Partition, int]:
-    """Of JSON like `{"orders": {"0": 23, "1": -2}, "payments": "earliest"}` the number of each partition.
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """One offset for each partition, by the rule of an option; if it is not `is_given`, by its default.
 
-    A word for a topic stands for all its partitions, as that of the partition `WHOLE_TOPIC`.
+    Attributes
+    ----------
+    kind
+        `earliest`, `latest`, `offsets` (given), or `time`: the first record at or after one.
+    numbers
+        Offsets or times in milliseconds by partition; None if there is one time for all.
+    time_ms
+        The time for all.
+    when_later
+        What to do where no record is as late.
     """
+
+    option: str
+    kind: Literal["earliest", "latest", "offsets", "time"]
+    numbers: tuple[tuple[Partition, int], ...] | None = None
+    time_ms: int | None = None
+    when_later: Literal["error", "latest"] = "error"
+    is_given: bool = True
+
+    @classmethod
+    def start_and_end(cls, values: Mapping[str, Any]) -> tuple[Boundary, Boundary | None]:
+        """Of parsed options: where to start, and where to end, if at all.
+
+        By default a source that ends starts at the earliest records, any other at the latest; it ends at the latest, as
+        it does where no record is as late as its end.
+
+        Raises
+        ------
+        OptionError
+            If a value is wrong, or a source that ends is to start at its end.
+        """
+        strategy = values["startingOffsetsByTimestampStrategy"]
+        if not values["bounded"] and all(values[name] is None for name in _ENDS):
+            return cls._of("starting", values, strategy, "latest", EARLIEST), None
+        start, end = (
+            cls._of("starting", values, strategy, "earliest", EARLIEST).before_the_end(),
+            cls._of("ending", values, "latest", "latest", LATEST),
+        )
+        if end.kind == "earliest":
+            raise OptionError(f"option endingOffsets = {values['endingOffsets']!r}: must be latest, or JSON of offsets")
+        return start, end
+
+    @classmethod
+    def _of(
+        cls, what: str, values: Mapping[str, Any], when_later: Literal["error", "latest"], default: str, minimum: int
+    ) -> Boundary:
+        timestamp = values[f"{what}Timestamp"]
+        if timestamp is not None:
+            return cls(f"{what}Timestamp", "time", time_ms=timestamp, when_later=when_later)
+        option = f"{what}OffsetsByTimestamp"
+        if values[option] is not None:
+            return cls(option, "time", _numbers(option, values[option], 0), when_later=when_later)
+        option = f"{what}Offsets"
+        text = values[option] or default
+        word = text.strip().lower()
+        if word in ("earliest", "latest"):
+            return cls(option, "earliest" if word == "earliest" else "latest", is_given=values[option] is not None)
+        return cls(option, "offsets", _numbers(option, text, minimum))
+
+    @property
+    def begins_at_end(self) -> bool:
+        """Whether a partition that begins here begins at its present end: `latest`, or -1 as its offset."""
+        return self.kind == "latest" or (self.kind == "offsets" and LATEST in dict(self.numbers or ()).values())
+
+    def before_the_end(self) -> Boundary:
+        """The same boundary, for what is read to an end; an `OptionError` if it begins at the present end."""
+        if self.begins_at_end:
+            raise OptionError(
+                f"option {self.option}: what is read to an end cannot start at latest (-1); start at earliest, at "
+                "offsets or at a time"
+            )
+        return self
+
+    def resolve(self, there: list[Partition], look_up: Lookup) -> dict[Partition, int]:
+        """The offset of each partition that is still there; one `look_up`, two where it falls back to the latest.
+
+        Raises
+        ------
+        OptionError
+            If the option names other partitions than there are, or no record is as late as it wants.
+        """
+        wanted = self._wanted(there)
+        asked = {part: number for part, number in wanted.items() if self.kind == "time" or number < 0}
+        answers = look_up(asked) if asked else {}
+        found = {part: wanted[part] for part in there if part not in asked} | dict(answers)
+        later = [part for part, offset in found.items() if offset is None]
+        if later and self.when_later == "error":
+            raise OptionError(
+                f"option {self.option}: partition {later[0]} has no record at or after {wanted[later[0]]} ms; give an "
+                "earlier time, or set startingOffsetsByTimestampStrategy = latest to start at its end"
+            )
+        at_end = look_up(dict.fromkeys(later, LATEST)) if later else {}
+        found |= at_end
+        return {part: offset or 0 for part, offset in found.items() if offset is not None or part in at_end}
+
+    def _wanted(self, there: list[Partition]) -> dict[Partition, int]:
+        if self.kind in ("earliest", "latest"):
+            return dict.fromkeys(there, _WORDS[self.kind])
+        if self.numbers is None:
+            assert self.time_ms is not None
+            return dict.fromkeys(there, self.time_ms)
+        whole = {part.topic: number for part, number in self.numbers if part.number == _WHOLE_TOPIC}
+        wanted = {part: number for part, number in self.numbers if part.number != _WHOLE_TOPIC}
+        wanted.update((part, whole[part.topic]) for part in there if part.topic in whole)
+        missing, unknown = sorted({*there} - wanted.keys()), sorted(wanted.keys() - {*there})
+        if missing or unknown:
+            which = f"lacks {', '.join(map(str, missing))}" if missing else f"names {', '.join(map(str, unknown))}"
+            raise OptionError(
+                f"option {self.option} {which}: it must name exactly the partitions that are read, "
+                f"{', '.join(map(str, there))}; -2 means earliest, -1 latest"
+            )
+        return wanted
+
+
+def _numbers(option: str, text: str, minimum: int) -> tuple[tuple[Partition, int], ...]:
+    """Of JSON like `{"orders": {"0": 23, "1": -2}, "payments": "earliest"}` the number of each partition, sorted."""
     try:
-        given: Any = json.loads(text)
         numbers = {
             Partition(topic, int(number)): value
-            for topic, by_number in given.items()
-            for number, value in (_of_word(by_number) or by_number).items()
+            for topic, given in json.loads(text).items()
+            for number, value in _by_number(given).items()
         }
         if not numbers or not all(type(value) is int for value in numbers.values()):
             raise ValueError
     except (ValueError, TypeError, AttributeError):
         raise OptionError(
-            f"""option {name} = {text!r}: must be JSON of topics, partitions and numbers, like """
+            f"""option {option} = {text!r}: must be JSON of topics, partitions and numbers, like """
             """{"orders": {"0": 23, "1": -2}}"""
         ) from None
-    return numbers
+    for part, number in numbers.items():
+        if number < minimum:
+            raise OptionError(f"option {option}: {part} has {number}; must be at least {minimum}")
+    return tuple(sorted(numbers.items()))
 
 
-def _of_word(given: Any) -> dict[int, int] | None:
-    words = {"earliest": -2, "latest": -1}
-    return {WHOLE_TOPIC: words[given.lower()]} if isinstance(given, str) and given.lower() in words else None
+def _by_number(given: Any) -> Any:
+    is_word = isinstance(given, str) and given.lower() in _WORDS
+    return {_WHOLE_TOPIC: _WORDS[given.lower()]} if is_word else given

@@ -1,4 +1,4 @@
-"""What is in the values of records, a block at a time: bytes, text, or JSON here."""
+"""How values become a column, a block at a time: bytes, text, or JSON here."""
 
 from __future__ import annotations
 
@@ -80,7 +80,6 @@ class BinaryValues(ValueFormat):
     what = "bytes"
 
     def read(self, values: list[bytes | None]) -> pa.Array:
-        """See `ValueFormat`."""
         return pa.array(values, pa.binary())
 
 
@@ -93,7 +92,6 @@ class TextValues(ValueFormat):
     what = "UTF-8 text"
 
     def read(self, values: list[bytes | None]) -> pa.Array:
-        """See `ValueFormat`."""
         return pa.array(values, pa.binary()).cast(pa.string())
 
 
@@ -107,11 +105,9 @@ class JsonValues(ValueFormat):
 
     @property
     def type(self) -> pa.DataType:
-        """See `ValueFormat`."""
         return pa.struct(list(self.fields))
 
     def read(self, values: list[bytes | None]) -> pa.Array:
-        """See `ValueFormat`."""
         # Wrapped, so that a null stays a row; then what closes the wrapping itself shows in the number of rows.
         text = b"".join([b'{"v":' + (b"null" if value is None else value) + b"}\n" for value in values])
         table = arrow_json.read_json(

@@ -1,18 +1,31 @@
-"""The registry that keeps the schemas of Avro and Protobuf values, and how what is secret of it stays so."""
+"""Values that are decoded one by one with schemas that a registry keeps, and that registry."""
 
 from __future__ import annotations
 
+import io
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Final, NamedTuple, NoReturn
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeAlias
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+
 from streaming_source.connectors.kafka.client import scrubbed
+from streaming_source.connectors.kafka.values import Invalid, ValueFormat
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
+__all__ = ["Decode", "DecodedValues", "SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
+
+Decode: TypeAlias = Callable[[Any, io.BytesIO], Any]
+"""What a value is, by its `SchemaId` and what follows that; raises anything but `SourceError` if it is none."""
+
+_FORMAT: Final = "serialized"
+"""Descriptors instead of text, for Protobuf; nothing else has it."""
+
+_NOT_FOUND: Final = 404
 
 _SECRET: Final = re.compile(r"password|secret|token|user\.info|key|proxy")
 _NUMBERS: Final = frozenset(
@@ -46,13 +59,7 @@ class SchemaRegistry:
 
     @classmethod
     def of(cls, url: str, settings: Mapping[str, str]) -> SchemaRegistry:
-        """Check what the user gave.
-
-        Raises
-        ------
-        OptionError
-            If the client does not know a setting, or cannot be had.
-        """
+        """Check what the user gave; an `OptionError` if the client does not take it, or cannot be had."""
         if "url" in settings:
             raise OptionError("option schemaRegistry.url cannot be set: say where it is with option schemaRegistryUrl")
         for number, part in enumerate(url.split(","), 1):
@@ -69,9 +76,7 @@ class SchemaRegistry:
     def latest(self, subject: str) -> SchemaText:
         """The newest version of a subject; `OptionError` if there is none."""
         try:
-            return self._asked(
-                f"subject {subject!r}", lambda client: client.get_latest_version(subject, _FORMAT).schema
-            )
+            return self._get(f"subject {subject!r}", lambda client: client.get_latest_version(subject, _FORMAT).schema)
         except UnknownSchemaError:
             raise OptionError(
                 f"the schema registry knows no subject {subject!r}: name the one that values are written with in "
@@ -88,7 +93,7 @@ class SchemaRegistry:
         secrets += [part.password for part in map(urlsplit, self.url.split(",")) if part.password]
         return scrubbed(text, {one for secret in secrets for one in (secret, *secret.split(":", 1))})
 
-    def _asked(self, what: str, call: Callable[[Any], Any]) -> SchemaText:
+    def _get(self, what: str, call: Callable[[Any], Any]) -> SchemaText:
         # Questions are few: no connection is kept for the next.
         try:
             with self._client() as client:
@@ -115,12 +120,6 @@ class SchemaRegistry:
         raise OptionError(failed)
 
 
-_FORMAT: Final = "serialized"
-"""Descriptors instead of text, for Protobuf; nothing else has it."""
-
-_NOT_FOUND: Final = 404
-
-
 def _referenced(client: Any, schema: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for reference in schema.references or ():
@@ -133,8 +132,8 @@ def _referenced(client: Any, schema: Any) -> dict[str, str]:
 @lru_cache(maxsize=1000)
 def _by_id(registry: SchemaRegistry, guid: str | None, number: int) -> SchemaText:
     if guid is not None:
-        return registry._asked(f"schema {guid}", lambda client: client.get_schema_by_guid(guid, _FORMAT))
-    return registry._asked(f"schema {number}", lambda client: client.get_schema(number, None, _FORMAT))
+        return registry._get(f"schema {guid}", lambda client: client.get_schema_by_guid(guid, _FORMAT))
+    return registry._get(f"schema {number}", lambda client: client.get_schema(number, None, _FORMAT))
 
 
 def missing_package(option: str, error: ImportError) -> NoReturn:
@@ -155,3 +154,64 @@ def _is_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:  # brackets that do not close, a port that is no number
         return False
+
+
+@dataclass(frozen=True)
+class DecodedValues(ValueFormat):
+    """Values that say with which schema they were written; they are read as one, the reader's.
+
+    That is the `given` one, else the latest of the subject. It must be known before reading: it is looked up once, with
+    `type`, and goes with this object to the executors. A newer one is heeded by the next run of a query.
+    """
+
+    framing: ClassVar[str]
+
+    registry: SchemaRegistry
+    subject: str
+    invalid: Invalid = "fail"
+    given: str | None = None
+
+    @cached_property
+    def schema(self) -> SchemaText:
+        """The reader's."""
+        return self.registry.latest(self.subject) if self.given is None else SchemaText(self.given)
+
+    @cached_property
+    def type(self) -> pa.DataType:
+        """Of the column; an `OptionError` if the reader's schema has no type of Spark, or cannot be had."""
+        return self.arrow_type()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_decode"}
+
+    @abstractmethod
+    def arrow_type(self) -> pa.DataType:
+        """That of the reader's schema."""
+
+    @abstractmethod
+    def decoder(self) -> Decode:
+        """Reads values. Called once a process."""
+
+    @cached_property
+    def _decode(self) -> Callable[[bytes], Any]:
+        from confluent_kafka.schema_registry import prefix_schema_id_deserializer
+        from confluent_kafka.schema_registry.serde import SchemaId
+
+        decode = self.decoder()
+
+        def framed(value: bytes) -> Any:
+            schema_id = SchemaId(self.framing)
+            return decode(schema_id, prefix_schema_id_deserializer(value, None, schema_id))
+
+        return framed
+
+    def read(self, values: list[bytes | None]) -> pa.Array:
+        decode = self._decode
+        try:
+            return pa.array([None if value is None else decode(value) for value in values], self.type)
+        except SourceError:
+            raise
+        except UnknownSchemaError as error:
+            raise pa.ArrowInvalid(f"the registry does not know {error}") from None
+        except Exception as error:  # whatever a decoder makes of bytes that are something else
+            raise pa.ArrowInvalid(f"{type(error).__name__}: {error}") from None

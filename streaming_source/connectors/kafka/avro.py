@@ -12,8 +12,13 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from streaming_source.connectors.kafka.schemas.decoded import Decode, DecodedValues
-from streaming_source.connectors.kafka.schemas.registry import SchemaText, UnknownSchemaError, missing_package
+from streaming_source.connectors.kafka.registry import (
+    Decode,
+    DecodedValues,
+    SchemaText,
+    UnknownSchemaError,
+    missing_package,
+)
 from streaming_source.exceptions import OptionError
 
 __all__ = ["AvroValues"]
@@ -52,19 +57,16 @@ class AvroValues(DecodedValues):
     does not have is left out, numbers are promoted.
     """
 
+    framing = "AVRO"
     what = "Avro of the reader's schema"
 
     def arrow_type(self) -> pa.DataType:
-        """See `DecodedValues`."""
         kind = _Types().of(_parsed(self.schema), "value")
         if not pa.types.is_struct(kind):
             raise OptionError(f"option valueFormat = 'avro': the schema of {self.subject!r} is not that of a record")
         return kind
 
     def decoder(self) -> Decode:
-        """See `DecodedValues`."""
-        from confluent_kafka.schema_registry import prefix_schema_id_deserializer
-        from confluent_kafka.schema_registry.serde import SchemaId
         from fastavro import schemaless_reader
 
         reader = _parsed(self.schema)
@@ -72,9 +74,7 @@ class AvroValues(DecodedValues):
         unknown: dict[object, float] = {}
         plain = _plain(self.type)
 
-        def decode(value: bytes) -> Any:
-            schema_id = SchemaId("AVRO")
-            payload: io.BytesIO = prefix_schema_id_deserializer(value, None, schema_id)
+        def decode(schema_id: Any, payload: io.BytesIO) -> Any:
             key = schema_id.guid or schema_id.id
             writer = writers.get(key)
             if writer is None:

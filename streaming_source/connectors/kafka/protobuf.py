@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streaming_source.connectors.kafka.schemas.decoded import Decode, DecodedValues
-from streaming_source.connectors.kafka.schemas.registry import missing_package
+from streaming_source.connectors.kafka.registry import Decode, DecodedValues, missing_package
 from streaming_source.exceptions import OptionError
 
 __all__ = ["ProtobufValues"]
@@ -49,24 +48,19 @@ class ProtobufValues(DecodedValues):
     were not written have their defaults, or are null where the schema tells both apart.
     """
 
+    framing = "PROTOBUF"
     what = "Protobuf of the first message of the latest schema"
 
     def arrow_type(self) -> pa.DataType:
-        """See `DecodedValues`."""
         return _struct(self._message(), "value", ())
 
     def decoder(self) -> Decode:
-        """See `DecodedValues`."""
-        from confluent_kafka.schema_registry import prefix_schema_id_deserializer
-        from confluent_kafka.schema_registry.serde import SchemaId
         from google.protobuf.message_factory import GetMessageClass
 
         message = self._message()
         make, read = GetMessageClass(message), _reader(message)
 
-        def decode(value: bytes) -> Any:
-            schema_id = SchemaId("PROTOBUF")
-            payload: io.BytesIO = prefix_schema_id_deserializer(value, None, schema_id)
+        def decode(schema_id: Any, payload: io.BytesIO) -> Any:
             if schema_id.message_indexes != [0]:
                 raise ValueError(f"it is message {schema_id.message_indexes} of its schema, and not the first")
             return read(make.FromString(payload.read()))

@@ -1,3 +1,0 @@
-"""Values whose schemas a registry keeps: Avro and Protobuf."""
-
-__all__: list[str] = []
