@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,11 @@ from streaming_source.api import (
     SplitsRemoval,
 )
 from streaming_source.connectors.datagen import DataGeneratorSource
-from streaming_source.connectors.datagen.enumerator import GeneratorSplitEnumerator
-from streaming_source.connectors.datagen.split import GeneratedSplit, GeneratorCheckpoint
+from streaming_source.connectors.datagen.enumerator import (
+    GeneratedSplit,
+    GeneratorCheckpoint,
+    GeneratorSplitEnumerator,
+)
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
 from streaming_source.exceptions import OffsetError, OptionError
 from streaming_source.testing import TestingEnumeratorContext
@@ -250,6 +253,17 @@ class Planner(TestingEnumeratorContext[GeneratedSplit]):
         return {split: sum(rows for rows, _, _ in blocks) for split, blocks in self.blocks.items()}
 
 
+def enumerator_of(
+    source: DataGeneratorSource,
+    planner: Planner,
+    checkpoint: GeneratorCheckpoint | None,
+    clock_us: Callable[[], int],
+) -> GeneratorSplitEnumerator:
+    enumerator = source.restore_enumerator(planner, checkpoint)
+    enumerator._clock_us = clock_us
+    return enumerator
+
+
 def started(
     source: DataGeneratorSource,
     planner: Planner,
@@ -259,7 +273,7 @@ def started(
 ) -> GeneratorSplitEnumerator:
     """An enumerator that has started; each look at its clock takes the next second of `now`."""
     ticks = (KNOWN_START + second * SECOND_US for second in now)
-    enumerator = GeneratorSplitEnumerator(source, planner, checkpoint, lambda: next(ticks))
+    enumerator = enumerator_of(source, planner, checkpoint, lambda: next(ticks))
     enumerator.restore_splits(splits)
     enumerator.start()
     planner.register_readers(enumerator)
@@ -305,9 +319,7 @@ def test_what_has_arrived_is_what_was_due(source: DataGeneratorSource, elapsed_u
     # At most 400 records, so that the naive count ends.
     slow = replace(source, rows_per_second=min(source.rows_per_second, 1.7), rows_per_split=end or 400)
     planner = Planner()
-    enumerator = GeneratorSplitEnumerator(
-        slow, planner, GeneratorCheckpoint(KNOWN_START), lambda: KNOWN_START + elapsed_us
-    )
+    enumerator = enumerator_of(slow, planner, GeneratorCheckpoint(KNOWN_START), lambda: KNOWN_START + elapsed_us)
     enumerator.restore_splits([GeneratedSplit(number) for number in range(slow.splits)])
     enumerator.start()
     planner.look()
@@ -380,7 +392,7 @@ def test_a_restart_goes_on_with_the_first_arrival_epoch_and_the_unfinished_split
     again = Planner()
     restored = (GeneratedSplit(0, 15), GeneratedSplit(1, 21), GeneratedSplit(2, 100))
     ticks = iter([5, 5, 60])
-    enumerator = GeneratorSplitEnumerator(source, again, checkpoint, lambda: KNOWN_START + next(ticks) * SECOND_US)
+    enumerator = enumerator_of(source, again, checkpoint, lambda: KNOWN_START + next(ticks) * SECOND_US)
     enumerator.restore_splits(restored)
     enumerator.finish_split("split-2")
     enumerator.start()
@@ -533,14 +545,16 @@ def test_removed_splits_are_let_go() -> None:
 # ---- offsets ----------------------------------------------------------------------------------------------------
 
 
-def test_splits_are_written_by_id_and_position() -> None:
+def test_splits_are_written_by_number_and_position() -> None:
     serializer = DataGeneratorSource().split_serializer
-    assert serializer.serialize(GeneratedSplit(3, 120)) == b'["split-3",120]'
-    assert serializer.deserialize(1, b'["split-3", 120]') == GeneratedSplit(3, 120)
+    assert serializer.serialize(GeneratedSplit(3, 120)) == b'{"number":3,"position":120,"stop":null}'
+    assert serializer.deserialize(1, b'{"number": 3, "position": 120}') == GeneratedSplit(3, 120)
     assert GeneratedSplit(3, 120).origin() == GeneratedSplit(3)
 
 
-@pytest.mark.parametrize("data", [b"[]", b"7", b"no json", b'["split-x",1]', b'["0",1]', b'["split-1",-1]', b'[1,"a"]'])
+@pytest.mark.parametrize(
+    "data", [b"[]", b"no json", b'{"number":"x"}', b'{"number":0,"position":-1}', b"{}"]
+)
 def test_a_damaged_split_is_refused(data: bytes) -> None:
     with pytest.raises(OffsetError, match="damaged"):
         DataGeneratorSource().split_serializer.deserialize(1, data)

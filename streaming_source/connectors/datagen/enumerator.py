@@ -1,30 +1,75 @@
-"""The splits of a generator, and the clock by which their records arrive."""
+"""The splits of a generator, and when their records arrive.
+
+The record at position `p` of a split arrives `p / rowsPerSecond` after the arrival epoch, which is when the query
+started first; from `idleAfter` on, an idle split's records arrive `idleFor` later, or never. In a bounded source all
+records have always been there.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, RecordTimestampAssigner
 from streaming_source.api import (
+    SourceSplit,
     SplitEnumerator,
     SplitEnumeratorContext,
     SplitRange,
     SplitsAssignment,
     SupportsEventTimeIndex,
 )
-from streaming_source.connectors.datagen.arrivals import Arrival, Arrivals, EventTimeReader
-from streaming_source.connectors.datagen.config import GeneratorConfig
-from streaming_source.connectors.datagen.split import GeneratedSplit, GeneratorCheckpoint
+from streaming_source.connectors.datagen.generator import Int64Array, RecordGenerator
 
-__all__ = ["GeneratorSplitEnumerator", "wall_clock_us"]
+__all__ = ["GeneratedSplit", "GeneratorCheckpoint", "GeneratorSplitEnumerator"]
+
+_BLOCK_ROWS: Final = 65_536
+_NS_PER_US: Final = 1000
+_PREFIX: Final = "split-"
 
 
-def wall_clock_us() -> int:
-    """Microseconds since 1970. Not a monotonic clock: arrivals go on across restarts."""
-    return time.time_ns() // 1000
+@dataclass(frozen=True, slots=True)
+class GeneratedSplit(SourceSplit):
+    """One sequence of generated records, numbered from 0. A `ValueError` if there is none of these numbers."""
+
+    number: int
+    position: int = 0
+    stop: int | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.number) is not int or type(self.position) is not int or min(self.number, self.position) < 0:
+            raise ValueError("number and position are whole numbers from 0 on")
+
+    @property
+    def split_id(self) -> str:
+        """`split-0`, `split-1` and so on."""
+        return f"{_PREFIX}{self.number}"
+
+    def origin(self) -> GeneratedSplit:
+        return GeneratedSplit(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorCheckpoint:
+    """When the query started first, in microseconds since 1970; None for a bounded source."""
+
+    arrival_epoch_us: int | None
+
+
+class Arrival(NamedTuple):
+    """New blocks of one split, as `SplitEnumeratorContext.add_blocks` takes them, and whether they are its last."""
+
+    split_id: str
+    rows: Int64Array
+    min_us: Int64Array
+    max_us: Int64Array
+    complete: bool
 
 
 class GeneratorSplitEnumerator(
@@ -32,96 +77,151 @@ class GeneratorSplitEnumerator(
 ):
     """Lets the records of a generator arrive. Each reader gets its share of the splits as it registers.
 
+    All splits are there from the first state on: those that the state lacks at a restart are finished.
+
     Parameters
     ----------
-    config
-        What is generated.
-    context
-        The planner that hosts this.
-    checkpoint
-        Of the offset at a restart; None for a fresh start.
+    rows_per_split
+        Where each split ends; None for nowhere.
+    period_s
+        How often records arrive; None where all have always been there.
     clock_us
-        Wall clock in microseconds.
-
-    Notes
-    -----
-    All splits are there from the first state on. So at a restart those that the state lacks are finished, and need not
-    be remembered.
+        Microseconds since 1970. Not a monotonic clock: arrivals go on across restarts.
     """
 
     def __init__(
         self,
-        config: GeneratorConfig,
         context: SplitEnumeratorContext[GeneratedSplit],
         checkpoint: GeneratorCheckpoint | None,
-        clock_us: Callable[[], int] = wall_clock_us,
+        generator: RecordGenerator,
+        rows_per_split: int | None,
+        period_s: float | None,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        self._config = config
         self._context = context
+        self._generator = generator
+        self._rows_per_split = rows_per_split
+        self._period_s = period_s
         self._clock_us = clock_us
         self._is_restart = checkpoint is not None
         self._arrival_epoch_us = checkpoint.arrival_epoch_us if checkpoint else None
-        self._times = EventTimeReader(config.generator, context.timestamp_assigner, context.schema)
+        # Of a restart, by number of the split, the position from which its records arrive.
         self._in_work: dict[int, int] = {}
 
     # ---- discovery -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if not self._is_restart:
-            self._in_work = dict.fromkeys(range(self._config.splits), 0)
-        rows, told = self._config.rows_per_split, dict(self._in_work)
-        if self._config.bounded:
-            self._context.call_async(Arrivals(self._times, rows, None, told).look, self._on_arrivals)
-            return
-        if self._arrival_epoch_us is None:
+        if self._period_s is not None and self._arrival_epoch_us is None:
             self._arrival_epoch_us = self._clock_us()
-        epoch_us = self._arrival_epoch_us
-        arrivals = Arrivals(self._times, rows, lambda: self._clock_us() - epoch_us, told)
-        period = self._config.discovery_interval_us / 1e6
-        self._context.call_async(arrivals.look, self._on_arrivals, period_seconds=period)
+        arrived = dict(self._in_work if self._is_restart else dict.fromkeys(range(self._generator.splits), 0))
+        self._context.call_async(partial(self._look, arrived), self._on_arrivals, period_seconds=self._period_s)
 
     def add_reader(self, subtask_id: int) -> None:
         if not self._is_restart:
-            share = range(subtask_id, self._config.splits, self._context.current_parallelism())
+            share = range(subtask_id, self._generator.splits, self._context.current_parallelism())
             splits = [GeneratedSplit(number) for number in share]
             self._context.assign_splits(SplitsAssignment({subtask_id: splits}))
         self._context.signal_no_more_splits(subtask_id)
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
-        """See `SplitEnumerator`. Every reader has its splits already."""
+        """Every reader has its splits already."""
 
     def restore_splits(self, splits: Sequence[GeneratedSplit]) -> None:
         self._in_work = {split.number: split.position for split in splits}
+
+    def snapshot_state(self, checkpoint_id: int) -> GeneratorCheckpoint:
+        return GeneratorCheckpoint(self._arrival_epoch_us)
+
+    # ---- arrival: on a worker ------------------------------------------------------------------------------------
+
+    def _look(self, arrived: dict[int, int]) -> list[Arrival]:
+        """What has arrived: every record once, splits in order of their numbers. O(splits), beside the new blocks."""
+        elapsed_us = None
+        if self._period_s is not None and self._arrival_epoch_us is not None:
+            elapsed_us = self._clock_us() - self._arrival_epoch_us
+        found = []
+        for split, begin in sorted(arrived.items()):
+            end = self._available(split, elapsed_us)
+            complete = end == self._rows_per_split
+            # The clock may have been set back: what has arrived stays there.
+            if end > begin or complete:
+                first = np.arange(begin, end, _BLOCK_ROWS, dtype=np.int64)
+                rows = np.minimum(_BLOCK_ROWS, end - first)
+                found.append(Arrival(f"{_PREFIX}{split}", rows, *self._bounds(split, first, rows), complete))
+                arrived[split] = end
+            if complete:
+                del arrived[split]
+        return found
+
+    def _available(self, split: int, elapsed_us: int | None) -> int:
+        """How many records of a split have arrived after so long; None: all of them."""
+        if elapsed_us is None:
+            assert self._rows_per_split is not None, "a source whose records are all there has an end"
+            return self._rows_per_split
+        generator = self._generator
+
+        def arrived(elapsed_ns: int) -> int:
+            return elapsed_ns // generator.interval_ns + 1 if elapsed_ns >= 0 else 0
+
+        elapsed_ns = elapsed_us * _NS_PER_US
+        count = arrived(elapsed_ns)
+        if split in generator.idle_splits:
+            count = min(count, generator.idle_after)
+            if generator.idle_for_us is not None:
+                count = max(count, arrived(elapsed_ns - generator.idle_for_us * _NS_PER_US))
+        return count if self._rows_per_split is None else min(count, self._rows_per_split)
+
+    def _bounds(self, split: int, first: Int64Array, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """In closed form where the event times are the generated ones; otherwise each block is computed whole."""
+        if self._times_are_generated:
+            return self._generator.bounds(split, first, rows)
+        low, high = np.empty_like(first), np.empty_like(first)
+        for block, (start, count) in enumerate(zip(first.tolist(), rows.tolist(), strict=True)):
+            times = self._times(split, start, start + count)
+            # The mark of an invalid time is the smallest number: it is the minimum if there is one, as it should be.
+            low[block], high[block] = times.min(), times.max(initial=NO_TIMESTAMP)
+        return low, high
+
+    def _times(self, split: int, start: int, stop: int) -> Int64Array:
+        """Event times of the records `[start, stop)`, as the application assigns them."""
+        if self._times_are_generated:
+            return self._generator.times(split, np.arange(start, stop))
+        records = self._generator.batch(split, start, stop, self._context.schema)
+        return self._context.timestamp_assigner.extract(*records).values
+
+    @property
+    def _times_are_generated(self) -> bool:
+        assigner = self._context.timestamp_assigner
+        return isinstance(assigner, RecordTimestampAssigner) or (
+            isinstance(assigner, FieldTimestampAssigner) and assigner.column == "ts"
+        )
+
+    # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
     def _on_arrivals(self, arrivals: list[Arrival] | None, error: BaseException | None) -> None:
         if error is not None:
             raise error
         assert arrivals is not None
-        for arrival in arrivals:
-            split_id = GeneratedSplit(arrival.split).split_id
-            self._context.add_blocks(split_id, arrival.rows, arrival.min_us, arrival.max_us)
-            if arrival.complete:
+        for split_id, rows, min_us, max_us, complete in arrivals:
+            self._context.add_blocks(split_id, rows, min_us, max_us)
+            if complete:
                 self._context.complete_split(split_id)
 
-    # ---- what the planner asks -----------------------------------------------------------------------------------
-
-    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        return self._times.times(GeneratedSplit.number_of(split_id), start, stop)
+    def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
+        return self._times(_number_of(split_id), start, stop)
 
     def split_at(self, split_id: str, position: int) -> GeneratedSplit:
-        return GeneratedSplit(GeneratedSplit.number_of(split_id), position)
+        return GeneratedSplit(_number_of(split_id), position)
 
     def ranges(
         self, start: GeneratedSplit, end: GeneratedSplit, rows_per_range: int
     ) -> Sequence[SplitRange[GeneratedSplit]]:
-        return [
-            SplitRange(GeneratedSplit(start.number, begin, stop), stop - begin)
-            for begin in range(start.position, end.position, rows_per_range)
-            for stop in (min(begin + rows_per_range, end.position),)
-        ]
+        borders = [*range(start.position, end.position, rows_per_range), end.position]
+        return [SplitRange(start.at(begin).until(stop), stop - begin) for begin, stop in pairwise(borders)]
 
     def finish_split(self, split_id: str) -> None:
-        self._in_work.pop(GeneratedSplit.number_of(split_id), None)
+        self._in_work.pop(_number_of(split_id), None)
 
-    def snapshot_state(self, checkpoint_id: int) -> GeneratorCheckpoint:
-        return GeneratorCheckpoint(self._arrival_epoch_us)
+
+def _number_of(split_id: str) -> int:
+    return int(split_id.removeprefix(_PREFIX))

@@ -1,35 +1,54 @@
-"""A source that computes its records."""
+"""A source that computes its records: what it is given, as attributes and options, and how they are read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 
+from alignment.durations import format_duration, parse_duration_us
+from alignment.iso8601 import parse_iso8601
 from streaming_source.api import (
     Boundedness,
-    OptionSet,
-    SimpleVersionedSerializer,
+    JsonSerializer,
+    RecordBlock,
+    RecordsBySplits,
     Source,
     SourceReaderContext,
     SplitEnumeratorContext,
+    SplitReader,
+    SplitsAddition,
+    SplitsChange,
 )
-from streaming_source.api.options import arguments
-from streaming_source.connectors.datagen.config import GeneratorConfig
-from streaming_source.connectors.datagen.enumerator import GeneratorSplitEnumerator
-from streaming_source.connectors.datagen.generator import SCHEMA
-from streaming_source.connectors.datagen.split import (
+from streaming_source.api.options import (
+    Parser,
+    boolean,
+    duration_option,
+    durations_as_timedelta,
+    integer,
+    option,
+    option_names,
+)
+from streaming_source.connectors.datagen.enumerator import (
     GeneratedSplit,
-    GeneratedSplitSerializer,
     GeneratorCheckpoint,
-    GeneratorCheckpointSerializer,
+    GeneratorSplitEnumerator,
 )
-from streaming_source.connectors.datagen.split_reader import GeneratorSplitReader
+from streaming_source.connectors.datagen.generator import SCHEMA, RecordGenerator
+from streaming_source.exceptions import OptionError
 
 __all__ = ["DataGeneratorSource"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_YEAR_S: Final = 365 * 24 * 3600
+_MANY: Final = 2**62
+_BATCH_ROWS: Final = 32_768
 
 _ARRIVAL_ONLY: Final = ("bounded", "discovery_interval")
 """Attributes that decide when records arrive, and not what they are."""
@@ -38,37 +57,246 @@ _IN_US: Final = {"disorder": "disorder_us", "start_time": "start_us", "idle_for"
 """Attribute -> the same in microseconds."""
 
 
+def _number(minimum: float) -> Parser:
+    """A finite number of at least `minimum`."""
+
+    def parse(name: str, value: str) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or number < minimum:
+            raise OptionError(f"option {name} = {value!r}: must be a number of at least {minimum:g}, like 2.5")
+        return number
+
+    return parse
+
+
+def _epoch_us(time: datetime) -> int:
+    """Microseconds since 1970; UTC without a zone."""
+    return int(((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND)
+
+
+def _moment(name: str, value: datetime | str) -> datetime:
+    """A time in UTC, of one in any zone or of ISO-8601 text; UTC without a zone. Of the years 1 to 9999."""
+    if isinstance(value, datetime):
+        time_us = _epoch_us(value)
+    elif isinstance(value, str):
+        times, valid = parse_iso8601(pa.array([value]))
+        if not valid[0]:
+            raise OptionError(f"{name} = {value!r}: must be an ISO-8601 time, like 2024-01-01T00:00:00Z")
+        time_us = int(times[0])
+    else:
+        raise OptionError(f"{name} = {value!r}: must be a datetime, or ISO-8601 text like 2024-01-01T00:00:00Z")
+    try:
+        return _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        raise OptionError(f"{name} = {value!r}: must be of the years 1 to 9999, in UTC") from None
+
+
+def _numbers(name: str, value: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    return tuple(integer(0)(name, part) for part in value.split(","))
+
+
+def _ranged(name: str, parse: Callable[[Any], Parser], least: float, most: float, doc: str) -> dict[str, Any]:
+    """An option of a number, and the smallest and largest one that the attribute takes."""
+    return {**option(name, parse(least), doc), "range": (least, most)}
+
+
+_FIRST_US: Final = _epoch_us(datetime(1, 1, 1, tzinfo=UTC))
+_LAST_US: Final = _epoch_us(datetime(9999, 12, 31, tzinfo=UTC))
+
+
 @dataclass(frozen=True)
-class DataGeneratorSource(GeneratorConfig, Source[GeneratedSplit, GeneratorCheckpoint]):
+class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     """Splits of records that are a function of seed, split and position: for demos and tests.
 
     A record has a `key`, a `value` and its event time, both as the column `ts` and as source record timestamp. The
-    formulas are those of `streaming_source.connectors.datagen.generator`; the arguments are those of `GeneratorConfig`.
+    formulas are those of `streaming_source.connectors.datagen.generator`.
+
+    Notes
+    -----
+    What an attribute means stands in its option. Beside that:
+
+    - Records arrive `rows_per_second`, and so event time passes in the first split; the time from one to the next is
+      rounded to the nanosecond.
+    - Of a source that is not `bounded`, records arrive from its first start on, also while the query is down, and a
+      split is finished when its last record has been read. A batch read takes what is there when it starts: the first
+      record of each split.
+    - `disorder` is the smallest bound on out-of-orderness with which no record is late in its split.
+    - All event times (without an end, those of a year) must be of the years 1 to 9999.
+    - Splits that were idle go on `idle_for` later by the clock, and as much later, times their speed, in event time. A
+      bounded source has the gap in event time alone.
+    - Durations are given as `timedelta` or text such as `"5 seconds"`, `start_time` as a `datetime` or ISO-8601 text,
+      UTC if it has no zone. They are kept as `timedelta` and as a `datetime` in UTC, so that sources given the same
+      ones in different words are equal.
+
+    Raises
+    ------
+    OptionError
+        If a value is out of range, or values contradict each other.
     """
 
-    @staticmethod
-    def options() -> OptionSet:
-        """The options of `readStream.format("aligned_datagen")` beside those of every format."""
-        return OptionSet.of(GeneratorConfig)
+    splits: int = field(default=4, metadata=_ranged("splits", integer, 1, _MANY, "Number of splits."))
+    rows_per_second: float = field(
+        default=1000.0,
+        metadata=_ranged("rowsPerSecond", _number, 1e-6, 1e9, "Records of each split a second."),
+    )
+    rows_per_split: int | None = field(
+        default=None,
+        metadata=_ranged("rowsPerSplit", integer, 1, _MANY, "Records after which each split ends."),
+    )
+    bounded: bool = field(
+        default=False,
+        metadata=option(
+            "bounded",
+            boolean,
+            "All records are there at once, and the source ends with them; needs `rowsPerSplit`. If not, they arrive "
+            "while the query runs.",
+        ),
+    )
+    skew: float = field(
+        default=1.0,
+        metadata=_ranged(
+            "skew",
+            _number,
+            1,
+            1e6,
+            "How many times as fast as in the first split event time passes in the last; in those between, evenly "
+            "between.",
+        ),
+    )
+    disorder: timedelta | str = field(
+        default="0 seconds",
+        metadata=duration_option("disorder", 0, "How far records are behind the latest before them at most."),
+    )
+    start_time: datetime | str = field(
+        default="2024-01-01T00:00:00Z",
+        metadata=option(
+            "startTime",
+            lambda name, value: _moment(f"option {name}", value),
+            "Event time of the first record of each split, ISO-8601.",
+        ),
+    )
+    idle_splits: tuple[int, ...] = field(
+        default=(),
+        metadata=option("idleSplits", _numbers, "Numbers of the splits, from 0, that stop delivering; as in `1,3`."),
+    )
+    idle_after: int | None = field(
+        default=None, metadata=_ranged("idleAfter", integer, 0, _MANY, "After how many records they stop.")
+    )
+    idle_for: timedelta | str | None = field(
+        default=None,
+        metadata=duration_option(
+            "idleFor",
+            1,
+            "After how long they go on, by the clock and in event time; `none`: never.",
+            optional=True,
+        ),
+    )
+    seed: int = field(default=0, metadata=_ranged("seed", integer, 0, math.inf, "Another seed, other records."))
+    num_keys: int = field(default=10, metadata=_ranged("numKeys", integer, 1, _MANY, "Number of different keys."))
+    discovery_interval: timedelta | str = field(
+        default="1 second",
+        metadata=duration_option("discoveryInterval", 1000, "How often to look what has arrived."),
+    )
 
-    @classmethod
-    def from_options(cls, values: Mapping[str, Any]) -> DataGeneratorSource:
-        """From parsed values of `options`.
+    name = "aligned_datagen"
+    has_source_timestamps = True
+    source_timestamp_column = "ts"
+    split_serializer = JsonSerializer(GeneratedSplit)
+    enumerator_checkpoint_serializer = JsonSerializer(GeneratorCheckpoint)
 
-        Raises
-        ------
-        OptionError
-            If options contradict each other.
-        """
-        return cls(**arguments(cls, values))
+    def __post_init__(self) -> None:
+        durations_as_timedelta(self)
+        object.__setattr__(self, "start_time", _moment("start_time", self.start_time))
+        for field_ in fields(self):
+            value, bounds = getattr(self, field_.name), field_.metadata.get("range")
+            if bounds is not None and value is not None and not bounds[0] <= value <= bounds[1]:
+                raise self._error(field_.name, f"must be from {bounds[0]:g} to {bounds[1]:g}")
+        if self.bounded and self.rows_per_split is None:
+            raise self._error("bounded", "the source must have an end; give rowsPerSplit too, or leave out bounded")
+        self._check_idleness()
+        self._check_event_times()
+
+    def _check_idleness(self) -> None:
+        if not self.idle_splits:
+            for name in ("idle_after", "idle_for"):
+                if getattr(self, name) is not None:
+                    raise self._error(name, "needs idleSplits: the numbers of the splits that stop")
+            return
+        if len(set(self.idle_splits)) < len(self.idle_splits) or not set(self.idle_splits) <= set(range(self.splits)):
+            raise self._error("idle_splits", f"must be different numbers of splits, from 0 to {self.splits - 1}")
+        if self.idle_after is None:
+            raise self._error("idle_splits", "needs idleAfter: after how many records these splits stop")
+        if self.rows_per_split is not None and self.idle_after >= self.rows_per_split:
+            raise self._error(
+                "idle_after", f"must be below rowsPerSplit = {self.rows_per_split}: there the splits end anyway"
+            )
+        if self.bounded and self.idle_for is None:
+            raise self._error("idle_splits", "splits that stop for ever never end, but bounded does; give idleFor too")
+
+    def _check_event_times(self) -> None:
+        # Without an end, what arrives in a year of running must fit.
+        in_a_year = max(round(self.rows_per_second * _YEAR_S), self.idle_after or 0)
+        last = in_a_year if self.rows_per_split is None else self.rows_per_split - 1
+        latest_us = max(self.generator.base(split, last) for split in {0, self.splits - 1, *self.idle_splits})
+        earliest_us = self.start_us - self.disorder_us
+        if earliest_us < _FIRST_US or latest_us > _LAST_US:
+            raise self._error(
+                "start_time",
+                f"event times are from {earliest_us} to {latest_us} us since 1970 (in a year, without rowsPerSplit); "
+                "all must be of the years 1 to 9999. Change startTime, or make disorder, rowsPerSplit, skew or idleFor "
+                "smaller",
+            )
+
+    def _error(self, name: str, rule: str) -> OptionError:
+        option = option_names(type(self))[name]
+        also = "" if option == name else f" (option {option})"
+        return OptionError(f"{name} = {_as_given(getattr(self, name))!r}{also}: {rule}")
 
     @property
-    def name(self) -> str:
-        return "aligned_datagen"
+    def disorder_us(self) -> int:
+        """`disorder` in microseconds."""
+        return parse_duration_us(self.disorder, name="disorder")
+
+    @property
+    def start_us(self) -> int:
+        """`start_time` in microseconds since 1970."""
+        return _epoch_us(_moment("start_time", self.start_time))
+
+    @property
+    def idle_for_us(self) -> int | None:
+        """`idle_for` in microseconds."""
+        return None if self.idle_for is None else parse_duration_us(self.idle_for, name="idle_for")
+
+    @property
+    def discovery_interval_us(self) -> int:
+        """`discovery_interval` in microseconds."""
+        return parse_duration_us(self.discovery_interval, name="discovery_interval")
+
+    @property
+    def generator(self) -> RecordGenerator:
+        """What the records are."""
+        return RecordGenerator(
+            splits=self.splits,
+            rows_per_second=self.rows_per_second,
+            skew=self.skew,
+            disorder_us=self.disorder_us,
+            start_us=self.start_us,
+            idle_splits=self.idle_splits,
+            idle_after=self.idle_after or 0,
+            idle_for_us=self.idle_for_us,
+            seed=self.seed,
+            num_keys=self.num_keys,
+        )
+
+    # ---- Source --------------------------------------------------------------------------------------------------
 
     @property
     def identity(self) -> str:
-        """See `Source`. All that decides what the records are."""
+        """All that decides what the records are."""
         names = [_IN_US.get(field.name, field.name) for field in fields(self) if field.name not in _ARRIVAL_ONLY]
         return json.dumps({name: getattr(self, name) for name in names})
 
@@ -76,34 +304,56 @@ class DataGeneratorSource(GeneratorConfig, Source[GeneratedSplit, GeneratorCheck
     def boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
-    @property
-    def has_source_timestamps(self) -> bool:
-        """Event times need no column."""
-        return True
-
-    @property
-    def source_timestamp_column(self) -> str:
-        return "ts"
-
     def schema(self) -> pa.Schema:
         """`key` (int64), `value` (double) and `ts` (timestamp)."""
         return SCHEMA
 
     def create_enumerator(self, context: SplitEnumeratorContext[GeneratedSplit]) -> GeneratorSplitEnumerator:
-        return GeneratorSplitEnumerator(self, context, None)
+        return self.restore_enumerator(context, None)
 
     def restore_enumerator(
-        self, context: SplitEnumeratorContext[GeneratedSplit], checkpoint: GeneratorCheckpoint
+        self, context: SplitEnumeratorContext[GeneratedSplit], checkpoint: GeneratorCheckpoint | None
     ) -> GeneratorSplitEnumerator:
-        return GeneratorSplitEnumerator(self, context, checkpoint)
+        period_s = None if self.bounded else self.discovery_interval_us / 1e6
+        return GeneratorSplitEnumerator(context, checkpoint, self.generator, self.rows_per_split, period_s)
 
     def create_split_reader(self, context: SourceReaderContext) -> GeneratorSplitReader:
         return GeneratorSplitReader(self.generator, context.schema)
 
-    @property
-    def split_serializer(self) -> SimpleVersionedSerializer[GeneratedSplit]:
-        return GeneratedSplitSerializer()
 
-    @property
-    def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[GeneratorCheckpoint]:
-        return GeneratorCheckpointSerializer()
+def _as_given(value: object) -> object:
+    """Times and durations as text that could be given for them."""
+    if isinstance(value, timedelta):
+        return format_duration(parse_duration_us(value, name="value"))
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+class GeneratorSplitReader(SplitReader[GeneratedSplit]):
+    """Computes the ranges of its splits one after another, those columns that a schema names, a batch a fetch."""
+
+    def __init__(self, generator: RecordGenerator, schema: pa.Schema) -> None:
+        self._generator = generator
+        self._schema = schema
+        # In order of their addition, each with the position that is next.
+        self._unread: dict[str, GeneratedSplit] = {}
+
+    def handle_splits_changes(self, change: SplitsChange[GeneratedSplit]) -> None:
+        for split in change.splits:
+            if isinstance(change, SplitsAddition):
+                self._unread[split.split_id] = split
+            else:
+                self._unread.pop(split.split_id, None)
+
+    def fetch(self) -> RecordsBySplits[RecordBlock]:
+        split = next(iter(self._unread.values()), None)
+        if split is None:
+            return RecordsBySplits()
+        assert split.stop is not None, "a split for a reader says where to stop"
+        stop = min(split.position + _BATCH_ROWS, split.stop)
+        batch, times = self._generator.batch(split.number, split.position, stop, self._schema)
+        blocks = {split.split_id: [RecordBlock(batch, split.position, times)]}
+        if stop < split.stop:
+            self._unread[split.split_id] = replace(split, position=stop)
+            return RecordsBySplits(blocks)
+        del self._unread[split.split_id]
+        return RecordsBySplits(blocks, finished_splits={split.split_id})
