@@ -58,8 +58,7 @@ class GatewayClient:
 
     `of` gives the process's own, so that a connection outlives a micro-batch. A task spends at most 5 seconds in all on
     a gateway that is slow, a call at most 2.5. After a failure nobody tries for 2 seconds, then for 4, and so on up to
-    64; one that nobody listens at costs next to nothing. Clock (monotonic seconds), sleep and connect (address, seconds
-    that it may take) are there for tests.
+    64; one that nobody listens at costs next to nothing. Clock (monotonic seconds), sleep and connect are for tests.
 
     Examples
     --------
@@ -76,14 +75,14 @@ class GatewayClient:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
-        connect: Callable[[GatewayAddress, float], Any] | None = None,
+        connect: Callable[[GatewayAddress], Any] | None = None,
     ) -> None:
         self.address = address
         self.clock = clock
-        self._connect = connect or Connection
+        self._connect = connect or _Connection
         self._sleep = sleep
         self._breaker = CircuitBreaker(clock)
-        # Free ones: whoever calls takes one out, and two at once have two.
+        # Free ones: whoever calls takes one out, and two at once have two. No lock: see `CircuitBreaker`.
         self._connections: list[Any] = []
         self._has_warned = False
         weakref.finalize(self, _close_all, self._connections)
@@ -137,24 +136,22 @@ class GatewayClient:
         return None
 
     def _exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
-        until = self.clock() + within_s
-        connection = self._free() or self._connect(self.address, within_s)
-        status = 0
+        connection, status = self._free(), 0
         try:
-            status, reason, answer = connection.exchange(path, body, max(until - self.clock(), 0.0))
+            status, reason, answer = connection.exchange(path, body, within_s)
         finally:
             # The gateway ends a connection after a refusal.
             self._connections.append(connection) if status == _OK else connection.close()
         return status, reason, answer
 
     def _free(self) -> Any:
-        while self._connections:
-            with suppress(IndexError):  # another thread may be faster
+        with suppress(IndexError):  # also if another thread is faster
+            while True:
                 connection = self._connections.pop()
                 if connection.is_usable():
                     return connection
                 connection.close()
-        return None
+        return self._connect(self.address)
 
 
 def _close_all(connections: list[Any]) -> None:
@@ -162,26 +159,18 @@ def _close_all(connections: list[Any]) -> None:
         connections.pop().close()
 
 
-class Connection:
-    """To a gateway, kept open between calls; for one thread at a time, of the process that made it."""
+class _Connection:
+    """To a gateway, made with the first message and kept open; for one thread at a time of the process that made it."""
 
-    def __init__(self, address: GatewayAddress, within_s: float) -> None:
-        until = time.monotonic() + within_s
-        self._socket = socket.create_connection((address.host, address.port), timeout=_left_s(until))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if address.certificate is not None:
-            try:
-                self._socket.settimeout(_left_s(until))
-                self._socket = _trusting(address.certificate).wrap_socket(self._socket, server_hostname=address.host)
-            except OSError:
-                self._socket.close()
-                raise
+    def __init__(self, address: GatewayAddress) -> None:
+        self._address = address
+        self._socket: socket.socket | None = None
         self._fields = f"Host: gateway\r\nGateway-Token: {address.token}\r\nGateway-Query: {address.query_id}\r\n"
         self._pid = os.getpid()
 
     def is_usable(self) -> bool:
         """Whether it is this process's own, and nothing has come that was not awaited, as its end."""
-        if self._pid != os.getpid():
+        if self._pid != os.getpid() or self._socket is None:
             return False
         self._socket.settimeout(0)
         try:
@@ -193,13 +182,14 @@ class Connection:
     def exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
         """Status, reason and body of the answer to a message."""
         until = time.monotonic() + within_s
+        connected = self._socket or self._connect(until)
         head = f"POST {path} HTTP/1.1\r\n{self._fields}Content-Length: {len(body)}\r\n\r\n"
-        self._socket.settimeout(_left_s(until))
-        self._socket.sendall(head.encode() + body)
+        connected.settimeout(_left_s(until))
+        connected.sendall(head.encode() + body)
         answer = bytearray()
         while not (match := _ANSWER.match(answer)) or len(answer) < match.end() + int(match[3]):
-            self._socket.settimeout(_left_s(until))
-            received = self._socket.recv(1 << 16)
+            connected.settimeout(_left_s(until))
+            received = connected.recv(1 << 16)
             if not received or len(answer) > _MAX_ANSWER_BYTES:
                 raise ConnectionError("this is no answer of a gateway's")
             answer += received
@@ -207,7 +197,17 @@ class Connection:
 
     def close(self) -> None:
         """Let go of it; another process that has it as well keeps its own end."""
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
+
+    def _connect(self, until: float) -> socket.socket:
+        where = self._address
+        self._socket = socket.create_connection((where.host, where.port), timeout=_left_s(until))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if where.certificate is not None:
+            self._socket.settimeout(_left_s(until))
+            self._socket = _trusting(where.certificate).wrap_socket(self._socket, server_hostname=where.host)
+        return self._socket
 
 
 def _left_s(until: float) -> float:
@@ -228,11 +228,11 @@ def _trusting(certificate: bytes) -> ssl.SSLContext:
 class CircuitBreaker:
     """Lets nobody try for a while after a failure: 2 seconds, then twice as long each time, up to 64.
 
-    When the wait is over one caller may try; the others wait on until it says how that went.
+    When the wait is over one caller may try; the others wait on until it says how that went. There is no lock: a forked
+    process could find it taken for ever. At worst two threads try at once.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        # No lock: a forked process could find it taken for ever. At worst two threads try at once.
         self._clock = clock
         self._wait_s = 0.0
         self._closed_until = -math.inf
@@ -264,10 +264,7 @@ class TaskMessages:
     """What one attempt at a task sends to its gateway, from a first message on; on the task's thread."""
 
     def __init__(
-        self,
-        client: GatewayClient,
-        message: MessageId,
-        event_serializer: SimpleVersionedSerializer[SourceEvent] | None,
+        self, client: GatewayClient, message: MessageId, event_serializer: SimpleVersionedSerializer[SourceEvent] | None
     ) -> None:
         self._client = client
         self._next = message

@@ -58,7 +58,7 @@ class Refusal(Enum):
 
 
 class RefusedError(Exception):
-    """A message is refused; the text names the reason, and nothing of what the message holds."""
+    """A message is refused, by a reason that quotes nothing of it."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.text)
@@ -69,16 +69,8 @@ class RefusedError(Exception):
 class GatewayAddress:
     """What a task needs to reach the gateway of its query. Picklable; its text does not show the token.
 
-    Attributes
-    ----------
-    host, port
-        Where it listens.
-    query_id
-        Of the run of the query: a planner that starts again has another one.
-    token
-        What every message has to carry.
-    certificate
-        PEM of the gateway's own certificate; None without TLS.
+    `query_id` is that of one run: a planner that starts again has another one. Every message has to carry it and the
+    token. `certificate` is PEM of the gateway's own; None without TLS.
     """
 
     host: str
@@ -118,16 +110,18 @@ def decode_reports(body: bytes) -> list[RangeReport]:
     """The reports that `encode_reports` wrote; anything else, and a report of what cannot be, is refused. O(n)."""
     columns = decode(body, dict)
     try:
+        if columns.keys() != _KINDS.keys() or not all(isinstance(column, list) for column in columns.values()):
+            raise ValueError
         for name, kind in _KINDS.items():
-            if not isinstance(columns[name], list) or not set(map(type, columns[name])) <= {kind}:
-                raise RefusedError(Refusal.MALFORMED)
+            if set(map(type, columns[name])) - {kind}:
+                raise ValueError
             if kind is int:
                 array("q", columns[name])  # int64, as wherever positions and times are kept
-        reports = [RangeReport(*row) for row in zip(*map(columns.pop, _KINDS), strict=True)]
-    except (KeyError, ValueError, OverflowError):
+        reports = [RangeReport(*row) for row in zip(*map(columns.get, _KINDS), strict=True)]
+        if not all(map(_is_possible, reports)):
+            raise ValueError
+    except (ValueError, OverflowError):
         raise RefusedError(Refusal.MALFORMED) from None
-    if columns or not all(map(_is_possible, reports)):
-        raise RefusedError(Refusal.MALFORMED)
     return reports
 
 

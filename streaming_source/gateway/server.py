@@ -76,16 +76,8 @@ class GatewayServer:
     Every message carries a token that only the tasks of this run have. Token and length are checked before the body is
     read, each message is taken once, and what does not fit is refused and counted; the query goes on whatever comes.
 
-    Parameters
-    ----------
-    listener
-        Who takes what arrives.
-    event_serializer
-        Of the source's events; None if it has none: events are then refused as unknown actions.
-    host, port
-        Where to listen, and nowhere else; port 0 takes any that is free.
-    certificate, key
-        PEM files for TLS, the certificate with its chain; both or neither.
+    Without a serializer of events these are unknown actions. It listens on this host and port alone; port 0 is any that
+    is free. Certificate, with its chain, and key are PEM files for TLS; both or neither.
     """
 
     def __init__(
@@ -120,15 +112,7 @@ class GatewayServer:
         return self._counts.snapshot()
 
     def start(self) -> GatewayAddress:
-        """Listen, if it does not yet. From any thread.
-
-        Raises
-        ------
-        OptionError
-            If it cannot listen there, or a certificate cannot be read.
-        RuntimeError
-            If it was closed.
-        """
+        """Listen, if it does not yet. From any thread; an `OptionError` if it cannot, or the certificate is none."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("this gateway was closed: make another one")
@@ -239,12 +223,8 @@ class GatewayServer:
 class _Connection(threading.Thread):
     """A connection and the thread that serves it, which waits without a limit: the end comes from `cut`.
 
-    Attributes
-    ----------
-    began
-        When its last message began; before there is one, when it was let in.
-    deadline
-        When that message has to be answered; infinite once it is: who has shown the token may be silent.
+    `began` is when its last message did; before there is one, when it was let in. That message has to be answered
+    before `deadline`, which is infinite once it is: who has shown the token may be silent.
     """
 
     def __init__(self, connected: socket.socket, take: Callable[..., tuple[str, bytes]], counts: RefusalCounts) -> None:
@@ -405,16 +385,19 @@ class TakenMessages:
         """Take a message; refuse it if it, or a later one of its task attempt, was taken, or cannot be remembered."""
         batch, task = message.batch, (message.subtask_id, message.attempt)
         with self._lock:
-            if batch < max(self._oldest, max(self._last, default=0) - self._kept_batches + 1):
+            if batch < self._oldest:
                 raise RefusedError(Refusal.STALE)
             tasks = self._last.setdefault(batch, {})
             if message.number <= tasks.get(task, -1):
                 raise RefusedError(Refusal.REPLAYED)
             if task not in tasks:
-                old = max(self._last) - self._kept_batches
-                while (oldest := min(self._last)) <= old or len(self) >= self._max_tasks:
-                    if oldest >= batch:
+                self._forget_before(max(self._last) - self._kept_batches + 1)
+                while len(self) >= self._max_tasks:
+                    if (oldest := min(self._last)) == batch:
                         raise RefusedError(Refusal.CROWDED)
-                    del self._last[oldest]
-                    self._oldest = oldest + 1
+                    self._forget_before(oldest + 1)
             tasks[task] = message.number
+
+    def _forget_before(self, oldest: int) -> None:
+        self._oldest = max(self._oldest, oldest)
+        self._last = {batch: tasks for batch, tasks in self._last.items() if batch >= oldest}
