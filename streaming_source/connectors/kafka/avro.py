@@ -61,7 +61,7 @@ class AvroValues(DecodedValues):
     what = "Avro of the reader's schema"
 
     def arrow_type(self) -> pa.DataType:
-        kind = _Types().of(_parsed(self.schema), "value")
+        kind = _type(_parsed(self.schema), "value", {})
         if not pa.types.is_struct(kind):
             raise OptionError(f"option valueFormat = 'avro': the schema of {self.subject!r} is not that of a record")
         return kind
@@ -110,59 +110,46 @@ def _parsed(schema: SchemaText) -> Any:
         raise OptionError(f"option valueFormat = 'avro': {schema.text[:200]} is no schema of Avro: {error}") from None
 
 
-class _Types:
-    """Arrow's types of a parsed schema, in which a named type is written out where it is first used."""
+def _type(schema: Any, where: str, named: dict[str, Any], inside: tuple[str, ...] = ()) -> pa.DataType:
+    """Arrow's type of a parsed schema at a dotted path; a named type is written out where it is first used."""
+    if isinstance(schema, list):
+        others = [one for one in schema if one != "null"]
+        if len(others) != 1:
+            raise _refused(where, "it is a union of several types")
+        return _type(others[0], where, named, inside)
+    if isinstance(schema, str):
+        if schema in _PLAIN:
+            return _PLAIN[schema]
+        if schema not in named:
+            raise _refused(where, f"its type {schema!r} is not known")
+        return _type(named[schema], where, named, inside)
+    named.update(schema.get("__named_schemas", {}))
+    kind, logical = schema["type"], schema.get("logicalType")
+    if logical == "decimal":
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    if logical in ("time-millis", "time-micros", "duration"):
+        raise _refused(where, f"it is of the logical type {logical}")
+    if kind == "array":
+        return pa.list_(_type(schema["items"], f"{where}.element", named, inside))
+    if kind == "map":
+        return pa.map_(pa.string(), _type(schema["values"], f"{where}.value", named, inside))
+    if kind != "record":
+        return _type(kind, where, named, inside)
+    name = schema["name"]
+    if name in inside:
+        raise _refused(where, f"{name} contains itself")
+    named[name] = schema
+    fields = ((field["name"], field["type"]) for field in schema["fields"])
+    return pa.struct([(one, _type(of, f"{where}.{one}", named, (*inside, name))) for one, of in fields])
 
-    def __init__(self) -> None:
-        self._named: dict[str, Any] = {}
-        self._inside: set[str] = set()
 
-    def of(self, schema: Any, where: str) -> pa.DataType:
-        """The type of a schema, at a dotted path."""
-        if isinstance(schema, list):
-            others = [one for one in schema if one != "null"]
-            if len(others) != 1:
-                raise self._refused(where, "it is a union of several types")
-            return self.of(others[0], where)
-        if isinstance(schema, str):
-            return _PLAIN[schema] if schema in _PLAIN else self.of(self._of_name(schema, where), where)
-        self._named.update(schema.get("__named_schemas", {}))
-        kind, logical = schema["type"], schema.get("logicalType")
-        if logical == "decimal":
-            return pa.decimal128(schema["precision"], schema.get("scale", 0))
-        if logical in _LOGICAL:
-            return _LOGICAL[logical]
-        if logical in ("time-millis", "time-micros", "duration"):
-            raise self._refused(where, f"it is of the logical type {logical}")
-        if kind == "array":
-            return pa.list_(self.of(schema["items"], f"{where}.element"))
-        if kind == "map":
-            return pa.map_(pa.string(), self.of(schema["values"], f"{where}.value"))
-        if kind == "record":
-            return self._record(schema, where)
-        return _PLAIN[kind] if isinstance(kind, str) and kind in _PLAIN else self.of(kind, where)
-
-    def _record(self, schema: Any, where: str) -> pa.DataType:
-        name = schema["name"]
-        if name in self._inside:
-            raise self._refused(where, f"{name} contains itself")
-        self._named[name] = schema
-        self._inside.add(name)
-        fields = [(field["name"], self.of(field["type"], f"{where}.{field['name']}")) for field in schema["fields"]]
-        self._inside.discard(name)
-        return pa.struct(fields)
-
-    def _of_name(self, name: str, where: str) -> Any:
-        if name not in self._named:
-            raise self._refused(where, f"its type {name!r} is not known")
-        return self._named[name]
-
-    @staticmethod
-    def _refused(where: str, why: str) -> OptionError:
-        return OptionError(
-            f"option valueFormat = 'avro': {where} has no type of Spark: {why}; give option valueSchema, an "
-            "Avro schema that leaves it out"
-        )
+def _refused(where: str, why: str) -> OptionError:
+    return OptionError(
+        f"option valueFormat = 'avro': {where} has no type of Spark: {why}; give option valueSchema, an "
+        "Avro schema that leaves it out"
+    )
 
 
 def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:

@@ -146,11 +146,7 @@ class ClientConfig:
     ) -> ClientConfig:
         """Translate, check and sort what the user gave; those of the Java client are taken where librdkafka has them.
 
-        Raises
-        ------
-        OptionError
-            If there are no brokers among them, or librdkafka does not take them, or one is set that this source must
-            set itself.
+        An `OptionError` if brokers are missing, librdkafka does not take one, or this source must set it itself.
         """
         if not settings.get("bootstrap.servers", "").strip():
             raise OptionError(

@@ -48,12 +48,8 @@ class PartitionDiscovery:
     def look(self) -> Found:
         """Look once. O(partitions).
 
-        Raises
-        ------
-        DataLossError
-            If a topic is gone, or was created again, and that is an error.
-        OptionError
-            If a topic that is subscribed to by its name was never there, or the options do not fit its partitions.
+        An `OptionError` if a topic that is subscribed to by its name was never there, or the options do not fit its
+        partitions.
         """
         topics, gone = self._list()
         now = dict(self._known or {})

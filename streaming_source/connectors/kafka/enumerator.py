@@ -114,12 +114,9 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         return self._blocked_splits
 
     def lost_splits(self) -> Collection[str]:
-        """Those of topics that are gone or were created again. O(topics), one call.
+        """Those of topics that are gone or were created again: a `DataLossError`, unless `failOnDataLoss` is false.
 
-        Raises
-        ------
-        DataLossError
-            Unless `failOnDataLoss` is false. Then what is there now is read from its first record on.
+        Then what is there now is read from its first record on. O(topics), one call.
         """
         lost = self._discovery.lost_splits()
         if lost and self._has_started:

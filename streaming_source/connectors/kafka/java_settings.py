@@ -57,17 +57,9 @@ _JAAS_OPTION: Final = re.compile(rf"""([\w.]+)\s*=\s*(?:{_QUOTED}|([^\s;"']+))""
 
 
 def translated(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings for librdkafka; names that are not Java's pass as they are.
+    """Settings for librdkafka by name, without `kafka.`; names that are not Java's pass as they are.
 
-    Parameters
-    ----------
-    settings
-        By name, without `kafka.`.
-
-    Raises
-    ------
-    OptionError
-        If librdkafka has nothing for a setting, with what to do instead. It shows no value that may be secret.
+    An `OptionError` if librdkafka has nothing for one, with what to do instead. It shows no value that may be secret.
     """
     left = dict(settings)
     for name in left:

@@ -117,13 +117,7 @@ class MessageColumns:
         self.fields = tuple(name for name in FIELDS if name in schema.names)
 
     def block(self, part: Partition, runs: Sequence[Run]) -> RecordBlock:
-        """A block of runs of one partition, at least one; its positions are offsets. O(n).
-
-        Raises
-        ------
-        MalformedDataError
-            If a value is not what it should be, and the options do not say that it becomes null.
-        """
+        """A block of runs of one partition, at least one; its positions are offsets. See `ValueFormat.column`. O(n)."""
         run = Run.joined(runs)
         count, offsets = len(run), run.offsets
         types, times_ms = run.timestamps[:, 0], run.timestamps[:, 1]

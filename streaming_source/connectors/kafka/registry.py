@@ -49,9 +49,9 @@ class UnknownSchemaError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """Asks a registry, or several with commas between them; schemas that never change are remembered by this process.
+    """A registry, or several with commas between them; schemas that never change are remembered by this process.
 
-    What asks raises `SourceError` if the registry does not answer.
+    A `SourceError` says that it does not answer.
     """
 
     url: str = field(repr=False)

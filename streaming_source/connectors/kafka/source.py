@@ -11,7 +11,6 @@ import pyarrow as pa
 from streaming_source.api import (
     Boundedness,
     OptionSet,
-    SimpleVersionedSerializer,
     Source,
     SourceReaderContext,
     SplitEnumeratorContext,
@@ -41,6 +40,12 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
 
     `KafkaSource.of` takes what users write; `from_options` the options of the format.
     """
+
+    name = "aligned_kafka"
+    has_source_timestamps = True
+    source_timestamp_column = "timestamp"
+    split_serializer = KafkaSplitSerializer()
+    enumerator_checkpoint_serializer = KafkaCheckpointSerializer()
 
     @staticmethod
     def options() -> OptionSet:
@@ -87,43 +92,22 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> KafkaSource:
-        """From parsed values of `options`.
-
-        Raises
-        ------
-        OptionError
-            If they contradict each other, or one is missing.
-        """
+        """From parsed values of `options`; an `OptionError` if they contradict each other, or one is missing."""
         return cls(**kafka_arguments(values))
 
     @property
-    def name(self) -> str:
-        return "aligned_kafka"
-
-    @property
     def identity(self) -> str:
-        """See `Source`. Not the brokers: they may move."""
+        """The subscription, and not the brokers: they may move."""
         return self.subscription.description
 
     @property
     def boundedness(self) -> Boundedness:
         return Boundedness.CONTINUOUS_UNBOUNDED if self.end is None else Boundedness.BOUNDED
 
-    @property
-    def has_source_timestamps(self) -> bool:
-        return True
-
-    @property
-    def source_timestamp_column(self) -> str:
-        return "timestamp"
-
     def for_batch(self) -> KafkaSource:
-        """See `Source`: to the present end, and from the earliest records unless the options say otherwise.
+        """To the present end, and from the earliest records unless the options say otherwise.
 
-        Raises
-        ------
-        OptionError
-            If the options say that it starts at its end.
+        An `OptionError` if they say that it starts at its end.
         """
         if self.end is not None:
             return self
@@ -166,11 +150,3 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
             fail_on_data_loss=self.fail_on_data_loss,
             poll_timeout_s=self.seconds("poll_timeout"),
         )
-
-    @property
-    def split_serializer(self) -> SimpleVersionedSerializer[KafkaSplit]:
-        return KafkaSplitSerializer()
-
-    @property
-    def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[KafkaCheckpoint]:
-        return KafkaCheckpointSerializer()

@@ -119,16 +119,8 @@ class Subscription:
 class Boundary:
     """One offset for each partition, by the rule of an option; if it is not `is_given`, by its default.
 
-    Attributes
-    ----------
-    kind
-        `earliest`, `latest`, `offsets` (given), or `time`: the first record at or after one.
-    numbers
-        Offsets or times in milliseconds by partition; None if there is one time for all.
-    time_ms
-        The time for all.
-    when_later
-        What to do where no record is as late.
+    Of the kind `time` it is that of the first record at or after a time. `numbers` are offsets, or times in
+    milliseconds, by partition; `time_ms` is the one for all. `when_later` says what to do where no record is as late.
     """
 
     option: str
@@ -143,12 +135,7 @@ class Boundary:
         """Of parsed options: where to start, and where to end, if at all.
 
         By default a source that ends starts at the earliest records, any other at the latest; it ends at the latest, as
-        it does where no record is as late as its end.
-
-        Raises
-        ------
-        OptionError
-            If a value is wrong, or a source that ends is to start at its end.
+        it does where no record is as late as its end. An `OptionError` if it would start at its end.
         """
         strategy = values["startingOffsetsByTimestampStrategy"]
         if not values["bounded"] and all(values[name] is None for name in _ENDS):
@@ -195,10 +182,7 @@ class Boundary:
     def resolve(self, there: list[Partition], look_up: Lookup) -> dict[Partition, int]:
         """The offset of each partition that is still there; one `look_up`, two where it falls back to the latest.
 
-        Raises
-        ------
-        OptionError
-            If the option names other partitions than there are, or no record is as late as it wants.
+        An `OptionError` if the option names other partitions than there are, or no record is as late as it wants.
         """
         wanted = self._wanted(there)
         asked = {part: number for part, number in wanted.items() if self.kind == "time" or number < 0}

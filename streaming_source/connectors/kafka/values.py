@@ -48,10 +48,7 @@ class ValueFormat(ABC):
     def column(self, values: list[bytes | None], part: Partition, offsets: npt.NDArray[np.int64]) -> pa.Array:
         """The column of `n` values of one partition.
 
-        Raises
-        ------
-        MalformedDataError
-            If a value is not what it should be, and that is not to be null; names partition and offset.
+        A `MalformedDataError` names partition and offset of one that is not what it should be, unless it becomes null.
         """
         try:
             return self.read(values)
