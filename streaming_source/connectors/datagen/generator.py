@@ -49,26 +49,10 @@ _GOLDEN: Final = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True)
 class RecordGenerator:
-    """The records of all splits.
+    """The records of all splits, by the attributes of `DataGeneratorSource`.
 
-    Attributes
-    ----------
-    splits
-        Number of splits.
-    rows_per_second
-        Records of each split a second, as they arrive, and in the event time of the slowest split.
-    skew
-        Speed of the last split's event time, that of the first being 1; those between lie evenly between.
-    disorder_us
-        How far records are displaced at most.
-    start_us
-        Event time of the first record of each split.
-    idle_splits, idle_after, idle_for_us
-        Splits that pause after so many records, for how long; None for ever, which leaves no trace in event time.
-    seed
-        Another seed, other records.
-    num_keys
-        Number of different keys.
+    An `idle_for_us` of None is for ever, which leaves no trace in event time. `interval_ns` is the time from one record
+    to the next, as they arrive and in the event time of the slowest split.
     """
 
     splits: int
@@ -122,16 +106,8 @@ class RecordGenerator:
         """Smallest and largest event time of blocks, exactly, from at most 128 records of each.
 
         Nothing behind a straggler is earlier than it, and nothing before a leader is later: the first records, up to a
-        straggler, hold the minimum, and the last ones, from a leader on, the maximum.
-
-        Parameters
-        ----------
-        first, rows
-            `int64[k]`: position of the first record of each block, and how many it has, at least 1.
-
-        Returns
-        -------
-        min_us, max_us : int64[k]
+        straggler, hold the minimum, and the last ones, from a leader on, the maximum. A block has `rows` records from
+        `first` on, at least one; all are `int64[k]`.
         """
         window = np.arange(PERIOD)
         last = first + rows - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -49,12 +49,6 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _YEAR_S: Final = 365 * 24 * 3600
 _MANY: Final = 2**62
 _BATCH_ROWS: Final = 32_768
-
-_ARRIVAL_ONLY: Final = ("bounded", "discovery_interval")
-"""Attributes that decide when records arrive, and not what they are."""
-
-_IN_US: Final = {"disorder": "disorder_us", "start_time": "start_us", "idle_for": "idle_for_us"}
-"""Attribute -> the same in microseconds."""
 
 
 def _number(minimum: float) -> Parser:
@@ -130,12 +124,8 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
       bounded source has the gap in event time alone.
     - Durations are given as `timedelta` or text such as `"5 seconds"`, `start_time` as a `datetime` or ISO-8601 text,
       UTC if it has no zone. They are kept as `timedelta` and as a `datetime` in UTC, so that sources given the same
-      ones in different words are equal.
-
-    Raises
-    ------
-    OptionError
-        If a value is out of range, or values contradict each other.
+      ones in different words are equal. An `OptionError` is raised if a value is out of range, or they contradict
+      each other.
     """
 
     splits: int = field(default=4, metadata=_ranged("splits", integer, 1, _MANY, "Number of splits."))
@@ -258,22 +248,18 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
 
     @property
     def disorder_us(self) -> int:
-        """`disorder` in microseconds."""
         return parse_duration_us(self.disorder, name="disorder")
 
     @property
     def start_us(self) -> int:
-        """`start_time` in microseconds since 1970."""
         return _epoch_us(_moment("start_time", self.start_time))
 
     @property
     def idle_for_us(self) -> int | None:
-        """`idle_for` in microseconds."""
         return None if self.idle_for is None else parse_duration_us(self.idle_for, name="idle_for")
 
     @property
     def discovery_interval_us(self) -> int:
-        """`discovery_interval` in microseconds."""
         return parse_duration_us(self.discovery_interval, name="discovery_interval")
 
     @property
@@ -296,9 +282,8 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
 
     @property
     def identity(self) -> str:
-        """All that decides what the records are."""
-        names = [_IN_US.get(field.name, field.name) for field in fields(self) if field.name not in _ARRIVAL_ONLY]
-        return json.dumps({name: getattr(self, name) for name in names})
+        """All that decides what the records are, and nothing of when they arrive."""
+        return json.dumps({**asdict(self.generator), "rows_per_split": self.rows_per_split})
 
     @property
     def boundedness(self) -> Boundedness:
