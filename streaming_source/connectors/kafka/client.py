@@ -70,6 +70,7 @@ _ASK_S: Final = 10.0
 _LOOK_S: Final = 2.0
 
 
+@dataclass(unsafe_hash=True)
 class TokenProvider:
     """Makes tokens of OAUTHBEARER by a function of the user's, wherever a client connects.
 
@@ -77,15 +78,16 @@ class TokenProvider:
     call brought no token, without a word of what it raised: that may quote a secret.
     """
 
-    def __init__(self, make: MakeToken, name: str | None = None) -> None:
-        if not callable(make):
+    make: MakeToken = field(repr=False, compare=False)
+    name: str = field(default_factory=lambda: uuid4().hex)
+    trouble: str = field(default="", init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.make):
             raise OptionError(
-                f"token_provider = {type(make).__name__}: must be a function without arguments that returns a token "
-                "and the second since the epoch at which it expires"
+                f"token_provider = {type(self.make).__name__}: must be a function without arguments that returns a "
+                "token and the second since the epoch at which it expires"
             )
-        self._make = make
-        self._name = name or uuid4().hex
-        self.trouble = ""
 
     @classmethod
     def of_name(cls, option: str, text: str) -> TokenProvider:
@@ -102,7 +104,7 @@ class TokenProvider:
     def __call__(self, settings: str) -> tuple[Any, ...]:
         """A token, as the client wants it of its `oauth_cb`."""
         try:
-            made = self._make()
+            made = self.make()
         except Exception as error:  # whatever the user's function raises
             raise self._failed(f"it raised {type(error).__name__}; call it by itself to see why") from None
         if not (isinstance(made, tuple) and len(made) >= 2 and isinstance(made[0], str)):
@@ -111,15 +113,6 @@ class TokenProvider:
             raise self._failed("it must say in seconds since the epoch when the token expires, not in milliseconds")
         self.trouble = ""
         return made
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TokenProvider) and self._name == other._name
-
-    def __hash__(self) -> int:
-        return hash(self._name)
-
-    def __repr__(self) -> str:
-        return f"TokenProvider({self._name!r})"
 
     def _failed(self, why: str) -> SourceError:
         self.trouble = f"; the token provider failed: {why}"

@@ -33,12 +33,13 @@ Indexing: TypeAlias = Literal["auto", "scan"]
 _SHORTEST_US: Final = 1000
 
 
-def _milliseconds(name: str, value: str) -> timedelta:
-    return timedelta(milliseconds=integer(1)(name, value))
+def _milliseconds(name: str, doc: str, default_text: str) -> dict[str, Any]:
+    """Metadata of a field that holds a duration, of an option in milliseconds."""
 
+    def parse(option_name: str, value: str) -> timedelta:
+        return timedelta(milliseconds=integer(1)(option_name, value))
 
-def _any_text(name: str, value: str) -> str:
-    return value
+    return {**option(name, parse, doc, default_text), "minimum_us": _SHORTEST_US}
 
 
 @dataclass(frozen=True)
@@ -88,27 +89,15 @@ class KafkaConfig:
     )
     fetch_retry_interval: timedelta | str | None = field(
         default=None,
-        metadata={
-            **option(
-                "fetchOffset.retryIntervalMs",
-                _milliseconds,
-                "How long to wait before that.",
-                "100, twice as long each time, 5000 at most",
-            ),
-            "minimum_us": _SHORTEST_US,
-        },
+        metadata=_milliseconds(
+            "fetchOffset.retryIntervalMs", "How long to wait before that.", "100, twice as long each time, 5000 at most"
+        ),
     )
     poll_timeout: timedelta | str = field(
         default="2 minutes",
-        metadata={
-            **option(
-                "kafkaConsumer.pollTimeoutMs",
-                _milliseconds,
-                "How long a task waits for a record that must be there.",
-                "120000",
-            ),
-            "minimum_us": _SHORTEST_US,
-        },
+        metadata=_milliseconds(
+            "kafkaConsumer.pollTimeoutMs", "How long a task waits for a record that must be there.", "120000"
+        ),
     )
     indexing: Indexing = field(
         default="auto",
@@ -139,8 +128,32 @@ class KafkaConfig:
         return duration.total_seconds()
 
 
-_VALUE_OPTIONS: Final = OptionSet(
+KAFKA_OPTIONS: Final = OptionSet(
     [
+        Option("subscribe", text, "Topics, with commas between them. Exactly one of these three is required."),
+        Option("subscribePattern", text, "Regular expression of Python, found anywhere in the names of topics."),
+        Option("assign", text, 'JSON of partitions, like `{"orders": [0, 1]}`.'),
+        Option(
+            "startingOffsets",
+            text,
+            'Where a new query starts: `earliest`, `latest`, or JSON like `{"orders": {"0": 23, "1": -2}, "x": '
+            '"latest"}`; -2 is earliest, -1 latest. Partitions found later start at their first record.',
+            None,
+            "latest; earliest where reading ends",
+        ),
+        Option("startingTimestamp", integer(0), "Start at the first record at or after this time (ms since 1970)."),
+        Option("startingOffsetsByTimestamp", text, "The same for each partition, as JSON. `startingTimestamp` wins."),
+        Option(
+            "startingOffsetsByTimestampStrategy",
+            choice("error", "latest"),
+            "What to do where no record is as late.",
+            "error",
+            "error",
+        ),
+        Option("bounded", boolean, "End at the offsets that are the latest at the start.", False, "false"),
+        Option("endingOffsets", text, "End there: `latest`, or JSON as above. Makes the source bounded."),
+        Option("endingTimestamp", integer(0), "End before the first record at or after this time (ms since 1970)."),
+        Option("endingOffsetsByTimestamp", text, "The same for each partition, as JSON. `endingTimestamp` wins."),
         Option(
             "valueFormat",
             choice("binary", "string", "json", "avro", "protobuf"),
@@ -170,83 +183,41 @@ _VALUE_OPTIONS: Final = OptionSet(
         Option(
             "invalidValue", choice("fail", "null"), "What to do with a value that is not of its format.", "fail", "fail"
         ),
+        *OptionSet.of(KafkaConfig),
+        Option(
+            "groupIdPrefix",
+            text,
+            "Of the consumer group's name, for access control. No group is joined, nothing is committed.",
+            "spark-kafka-source",
+            "spark-kafka-source",
+        ),
+        Option("maxOffsetsPerTrigger", integer(1), "Spark's name of `maxRowsPerTrigger`.", same_as="maxRowsPerTrigger"),
+        Option("minOffsetsPerTrigger", integer(1), "Spark's name of `minRowsPerTrigger`.", same_as="minRowsPerTrigger"),
+        Option(
+            "minPartitions",
+            integer(1),
+            "Tasks of a micro-batch or a batch, at least, if it has as many records; default: one a partition, at "
+            "most `numReaders`.",
+        ),
+        Option(
+            "maxRecordsPerPartition",
+            integer(1),
+            "Records of one task, at most: there are as many tasks as that takes, also more than `numReaders`.",
+        ),
+        Option(
+            "tokenProvider",
+            TokenProvider.of_name,
+            "For OAUTHBEARER, and Amazon MSK with IAM: `module:function` that returns a token and the second since "
+            "the epoch at which it expires. Called on the driver and on executors.",
+        ),
+        Option(
+            "kafka.*",
+            lambda name, value: value,
+            "Settings of the clients, like `kafka.bootstrap.servers` (required): those of librdkafka, and those of "
+            "the Java client that it has under another name.",
+            {},
+        ),
     ]
-)
-
-KAFKA_OPTIONS: Final = (
-    OptionSet(
-        [
-            Option("subscribe", text, "Topics, with commas between them. Exactly one of these three is required."),
-            Option("subscribePattern", text, "Regular expression of Python, found anywhere in the names of topics."),
-            Option("assign", text, 'JSON of partitions, like `{"orders": [0, 1]}`.'),
-            Option(
-                "startingOffsets",
-                text,
-                'Where a new query starts: `earliest`, `latest`, or JSON like `{"orders": {"0": 23, "1": -2}, "x": '
-                '"latest"}`; -2 is earliest, -1 latest. Partitions found later start at their first record.',
-                None,
-                "latest; earliest where reading ends",
-            ),
-            Option("startingTimestamp", integer(0), "Start at the first record at or after this time (ms since 1970)."),
-            Option(
-                "startingOffsetsByTimestamp", text, "The same for each partition, as JSON. `startingTimestamp` wins."
-            ),
-            Option(
-                "startingOffsetsByTimestampStrategy",
-                choice("error", "latest"),
-                "What to do where no record is as late.",
-                "error",
-                "error",
-            ),
-            Option("bounded", boolean, "End at the offsets that are the latest at the start.", False, "false"),
-            Option("endingOffsets", text, "End there: `latest`, or JSON as above. Makes the source bounded."),
-            Option("endingTimestamp", integer(0), "End before the first record at or after this time (ms since 1970)."),
-            Option("endingOffsetsByTimestamp", text, "The same for each partition, as JSON. `endingTimestamp` wins."),
-        ]
-    )
-    | _VALUE_OPTIONS
-    | OptionSet.of(KafkaConfig)
-    | OptionSet(
-        [
-            Option(
-                "groupIdPrefix",
-                text,
-                "Of the consumer group's name, for access control. No group is joined, nothing is committed.",
-                "spark-kafka-source",
-                "spark-kafka-source",
-            ),
-            Option(
-                "maxOffsetsPerTrigger", integer(1), "Spark's name of `maxRowsPerTrigger`.", same_as="maxRowsPerTrigger"
-            ),
-            Option(
-                "minOffsetsPerTrigger", integer(1), "Spark's name of `minRowsPerTrigger`.", same_as="minRowsPerTrigger"
-            ),
-            Option(
-                "minPartitions",
-                integer(1),
-                "Tasks of a micro-batch or a batch, at least, if it has as many records; default: one a partition, at "
-                "most `numReaders`.",
-            ),
-            Option(
-                "maxRecordsPerPartition",
-                integer(1),
-                "Records of one task, at most: there are as many tasks as that takes, also more than `numReaders`.",
-            ),
-            Option(
-                "tokenProvider",
-                TokenProvider.of_name,
-                "For OAUTHBEARER, and Amazon MSK with IAM: `module:function` that returns a token and the second since "
-                "the epoch at which it expires. Called on the driver and on executors.",
-            ),
-            Option(
-                "kafka.*",
-                _any_text,
-                "Settings of the clients, like `kafka.bootstrap.servers` (required): those of librdkafka, and those of "
-                "the Java client that it has under another name.",
-                {},
-            ),
-        ]
-    )
 )
 
 
