@@ -13,34 +13,13 @@ from confluent_kafka import KafkaException
 
 from tests.kafka.artifacts import Artifacts, ArtifactsMissingError
 from tests.kafka.broker import BrokerError, KafkaBroker
-from tests.kafka.topics import CODECS, Record, Topic, wait_until
+from tests.kafka.topics import Record, Topic, wait_until
 
 T0_MS = 1_700_000_040_000
 
 
 def numbered(n: int, start: int = 0, **fields: object) -> list[Record]:
     return [Record(T0_MS + i, b"%d" % i, **fields) for i in range(start, start + n)]  # type: ignore[arg-type]
-
-
-def test_records_come_back_with_times_keys_headers_and_nulls(topic: Topic) -> None:
-    written = [
-        Record(T0_MS + 5, b"v", b"k", (("a", b"1"), ("a", None), ("b", b""))),
-        Record(T0_MS + 1, None, b"k"),
-        Record(T0_MS + 9, b"", None),
-        Record(1, b"just behind the epoch"),
-    ]
-    topic.create().write(written)
-    read = topic.read()[0]
-    assert [r.offset for r in read] == [0, 1, 2, 3]
-    assert [(r.time_ms, r.value, r.key, r.headers) for r in read] == [
-        (r.time_ms, r.value, r.key, r.headers) for r in written
-    ]
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_records_come_back_through_every_codec(topic: Topic, codec: str) -> None:
-    topic.create().write(numbered(50), codec=codec)
-    assert [r.value for r in topic.read()[0]] == [b"%d" % i for i in range(50)]
 
 
 def test_transactions_leave_gaps_and_an_open_one_holds_back_what_is_behind_it(topic: Topic) -> None:
