@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streaming_source.api import SourceSplit
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.admin import FoundRecord, FoundTopic, KafkaAdmin, LogEnd, LogEnds, RetryPolicy
+from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, LogEnd, LogEnds, RetryPolicy
 from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
@@ -37,9 +37,9 @@ class Cluster:
     # Deleted after the topics were listed.
     gone: set[Partition] = field(default_factory=set)
 
-    def topics(self, subscription: Subscription) -> list[FoundTopic]:
+    def topics(self, subscription: Subscription) -> list[KnownTopic]:
         return [
-            FoundTopic(name, topic_id, tuple(range(count)))
+            KnownTopic(name, topic_id, tuple(range(count)))
             for name, (topic_id, count) in sorted(self.there.items())
             if subscription.matches(name)
         ]

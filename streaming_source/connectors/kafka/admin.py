@@ -14,10 +14,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from streaming_source import api
 from streaming_source.connectors.kafka.client import GONE, ClientConfig, client_error
+from streaming_source.connectors.kafka.split import KnownTopic
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition, Subscription
 from streaming_source.exceptions import SourceError
 
-__all__ = ["FoundRecord", "FoundTopic", "KafkaAdmin", "LogEnd", "LogEnds", "RetryPolicy"]
+__all__ = ["FoundRecord", "KafkaAdmin", "LogEnd", "LogEnds", "RetryPolicy"]
 
 _log = logging.getLogger(__name__)
 
@@ -58,17 +59,6 @@ class RetryPolicy(api.RetryPolicy):
         return isinstance(error, KafkaException) and _code(error) not in _HOPELESS
 
 
-class FoundTopic(NamedTuple):
-    """A topic that there is now, with its partitions, sorted.
-
-    `topic_id` is another one for each time a topic of the name is created; empty where the broker knows no ids.
-    """
-
-    name: str
-    topic_id: str
-    partitions: tuple[int, ...]
-
-
 class FoundRecord(NamedTuple):
     """What an index by time answers: it may be the mark of a transaction, which is no record, or an aborted one."""
 
@@ -100,7 +90,7 @@ class KafkaAdmin:
         self._refusal: KafkaError | None = None
         self._reads_committed = config.isolation_level == "read_committed"
 
-    def topics(self, subscription: Subscription) -> list[FoundTopic]:
+    def topics(self, subscription: Subscription) -> list[KnownTopic]:
         """The topics of a subscription that there are, by name. One call; for a pattern two."""
         return self._ask("asking for topics", lambda: self._topics(subscription))
 
@@ -173,7 +163,7 @@ class KafkaAdmin:
             return
         self._last_trouble = self._config.scrub(f"; the client says: {error.str()}")
 
-    def _topics(self, subscription: Subscription) -> list[FoundTopic]:
+    def _topics(self, subscription: Subscription) -> list[KnownTopic]:
         client = self._connected()
         names = list(subscription.topics)
         if subscription.kind == "subscribePattern":
@@ -194,7 +184,7 @@ class KafkaAdmin:
                 # As with Spark: a pattern that happens to fit does not mean the broker's own.
                 continue
             topic_id = "" if str(topic.topic_id) == _NO_ID else str(topic.topic_id)
-            found.append(FoundTopic(name, topic_id, tuple(sorted(part.id for part in topic.partitions))))
+            found.append(KnownTopic(name, topic_id, tuple(sorted(part.id for part in topic.partitions))))
         return found
 
     def _records(self, wanted: Mapping[Partition, int], level: IsolationLevel) -> dict[Partition, FoundRecord | None]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from streaming_source.connectors.kafka.admin import FoundTopic, KafkaAdmin
+from streaming_source.connectors.kafka.admin import KafkaAdmin
 from streaming_source.connectors.kafka.client import report_loss
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
@@ -58,9 +58,9 @@ class PartitionDiscovery:
         new: list[tuple[Partition, str]] = []
         for topic in () if self._is_complete else topics.values():
             chosen = self._config.subscription.select(topic.name, topic.partitions)
-            before = now.get(topic.name, KnownTopic(topic.name, topic.topic_id, ()))
+            before = now.get(topic.name, replace(topic, partitions=()))
             if _is_lost(before, topic):
-                before = KnownTopic(topic.name, topic.topic_id, (), topic.topic_id[:_INCARNATION_CHARACTERS])
+                before = replace(topic, partitions=(), incarnation=topic.topic_id[:_INCARNATION_CHARACTERS])
             new += [(part, before.incarnation) for part in chosen if part.number not in before.partitions]
             numbers = {*before.partitions, *(part.number for part in chosen)}
             topic_id = topic.topic_id or before.topic_id
@@ -81,7 +81,7 @@ class PartitionDiscovery:
             return frozenset()
         return frozenset(split.split_id for topic in self._list()[1] for split in topic.splits())
 
-    def _list(self) -> tuple[dict[str, FoundTopic], list[KnownTopic]]:
+    def _list(self) -> tuple[dict[str, KnownTopic], list[KnownTopic]]:
         """The topics that there are by name, and those known ones that are not there any more, which is reported."""
         chosen = self._config.subscription
         topics = {topic.name: topic for topic in self._brokers.topics(chosen)}
@@ -123,5 +123,5 @@ class PartitionDiscovery:
         )
 
 
-def _is_lost(known: KnownTopic, found: FoundTopic | None) -> bool:
+def _is_lost(known: KnownTopic, found: KnownTopic | None) -> bool:
     return found is None or bool(known.topic_id and found.topic_id and known.topic_id != found.topic_id)

@@ -82,7 +82,10 @@ class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic of which partitions were found, sorted; see `FoundTopic`, and `KafkaSplit` for `incarnation`."""
+    """A topic with the partitions that were found, sorted; see `KafkaSplit` for `incarnation`.
+
+    `topic_id` is another one for each time a topic of the name is created; empty where the broker knows no ids.
+    """
 
     name: str
     topic_id: str
