@@ -183,17 +183,14 @@ class UpdateFinder:
     Event times from what `time_limit_us` gives on are invalid; None for no limit.
     """
 
-    def __init__(
-        self, admin: KafkaAdmin, scanner: Scanner, time_limit_us: Callable[[], int | None], *, fail_on_data_loss: bool
-    ) -> None:
-        self._admin = admin
+    def __init__(self, scanner: Scanner, time_limit_us: Callable[[], int | None], *, fail_on_data_loss: bool) -> None:
         self._scanner = scanner
         self._time_limit_us = time_limit_us
         self._fail_on_data_loss = fail_on_data_loss
         self._lost: set[str] = set()
 
     def find(
-        self, parts: Sequence[UnindexedPart], ends: Mapping[str, int], *, few: int, at_once: int
+        self, admin: KafkaAdmin, parts: Sequence[UnindexedPart], ends: Mapping[str, int], *, few: int, at_once: int
     ) -> list[PartitionUpdate]:
         """Updates of the partitions that have some, up to the `ends` of what can be read, by split id.
 
@@ -202,7 +199,7 @@ class UpdateFinder:
         """
         behind = [part for part in parts if part.seen_to < ends.get(part.split.split_id, 0)]
         many = [part for part in behind if ends[part.split.split_id] - part.seen_to > few]
-        latest = self._latest(many) if many else {}
+        latest = self._latest(admin, many) if many else {}
         updates, to_read = [], {}
         for part in behind:
             split_id = part.split.split_id
@@ -229,15 +226,15 @@ class UpdateFinder:
             what = f"split {split_id!r}: offset {part.seen_to} is not there, {why}"
             report_loss(what, "to go on with what is there", fails=self._fail_on_data_loss)
 
-    def _latest(self, parts: Sequence[UnindexedPart]) -> dict[str, tuple[int, int]]:
+    def _latest(self, admin: KafkaAdmin, parts: Sequence[UnindexedPart]) -> dict[str, tuple[int, int]]:
         """Offset and event time of the latest record of each, where there is one among the new, and it is a record."""
         by_partition = {part.split.of: part for part in parts}
-        earliest = self._admin.offsets(dict.fromkeys(by_partition, EARLIEST))
+        earliest = admin.offsets(dict.fromkeys(by_partition, EARLIEST))
         for where, part in by_partition.items():
             begin = earliest.get(where)
             if begin is not None and begin > part.seen_to:
                 self.lose(part, f"the partition begins at {begin}: its first ones were deleted")
-        answers = self._admin.records(dict.fromkeys(by_partition, MAX_TIMESTAMP))
+        answers = admin.records(dict.fromkeys(by_partition, MAX_TIMESTAMP))
         found = self._confirmed(by_partition, answers)
         missing = {
             where: answer.time_ms
@@ -245,7 +242,7 @@ class UpdateFinder:
             if answer is not None and answer.time_ms >= 0 and by_partition[where].split.split_id not in found
         }
         # Some brokers answer with the last record of a batch in which the latest one is.
-        again = self._admin.records(missing)
+        again = admin.records(missing)
         found.update(self._confirmed(by_partition, {w: a for w, a in again.items() if a != answers[w]}))
         return found
 

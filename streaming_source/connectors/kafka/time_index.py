@@ -89,10 +89,7 @@ class TimeIndex:
         fail_on_data_loss: bool,
     ) -> None:
         self._context = context
-        self._of_looks, self._of_plans = (
-            UpdateFinder(admin, scanner, lambda: context.event_time_limit_us, fail_on_data_loss=fail_on_data_loss)
-            for admin in (for_looks, for_plans)
-        )
+        self._updates = UpdateFinder(scanner, lambda: context.event_time_limit_us, fail_on_data_loss=fail_on_data_loss)
         self._for_looks, self._for_plans = for_looks, for_plans
         self._scanner = scanner
         # Splits that are not read to their ends although nothing of them is unread in the index.
@@ -157,10 +154,10 @@ class TimeIndex:
                 blocked_splits.add(split.split_id)
             # Not by what is readable: with another isolation level more was readable, and will be again.
             if log.written < part.seen_to:
-                self._of_looks.lose(
+                self._updates.lose(
                     part, f"the partition ends at {log.written}: its last ones were deleted, or its topic was"
                 )
-        updates = self._of_looks.find(parts, ends, few=self.FEW, at_once=self.AT_ONCE)
+        updates = self._updates.find(self._for_looks, parts, ends, few=self.FEW, at_once=self.AT_ONCE)
         return Looked(updates, ends, frozenset(blocked_splits))
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
@@ -185,7 +182,7 @@ class TimeIndex:
         while wanted := [t for t in wanted if t.position >= t.indexed_to and self._is_behind(t.split.split_id)]:
             parts = [known.unindexed(share) for known in wanted]
             ends = {known.split.split_id: known.end for known in wanted}
-            self._add(self._of_plans.find(parts, ends, few=self.FEW, at_once=self.AT_ONCE))
+            self._add(self._updates.find(self._for_plans, parts, ends, few=self.FEW, at_once=self.AT_ONCE))
 
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         """Event times of a block that was read; those of offsets without a record are the next record's. O(blocks)."""
