@@ -7,17 +7,25 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from streaming_source.api.events import SourceEvent
+from streaming_source.api.serializer import SourceEvent
 from streaming_source.api.split import SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
     from alignment.timestamps import TimestampAssigner
 
-__all__ = ["ReaderInfo", "SplitEnumerator", "SplitEnumeratorContext", "SplitsAssignment"]
+__all__ = [
+    "ReaderInfo",
+    "SplitEnumerator",
+    "SplitEnumeratorContext",
+    "SplitRange",
+    "SplitsAssignment",
+    "SupportsEventTimeIndex",
+]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -330,3 +338,106 @@ def own_stops(owner: object, splits: Sequence[SourceSplit]) -> list[int]:
             )
         stops.append(split.stop)
     return stops
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRange(Generic[SplitT]):
+    """A part of a split that one reader reads in one micro-batch.
+
+    Attributes
+    ----------
+    split
+        Picklable, and knows where to stop; several ranges may have the same split id.
+    rows
+        How many records it has.
+    """
+
+    split: SplitT
+    rows: int
+
+
+class SupportsEventTimeIndex(ABC, Generic[SplitT]):
+    """Mixed into a `SplitEnumerator`, in front of it: it knows its records' event times without reading them.
+
+    Parquet files have them in their footers, brokers in a time index. Such an enumerator assigns its splits, and adds
+    their records with `SplitEnumeratorContext.add_blocks`. Without this, the planner reads ahead of the readers to
+    learn event times: every record is read twice.
+
+    Records are counted by their positions: where these have gaps, limits on rows count more than there are.
+    """
+
+    @abstractmethod
+    def restore_splits(self, splits: Sequence[SplitT]) -> None:
+        """Take back the splits in work as the offset has them, before `start`. They are assigned already."""
+
+    @abstractmethod
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Exact event times of the block `[start, stop)`, `int64[stop - start]`; `NO_TIMESTAMP` where there is none."""
+
+    def first_later(
+        self, split_ids: Sequence[str], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], bound_us: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Of each split the first record in `[start, stop)` whose event time is later than a bound.
+
+        Only of splits that have opaque blocks, see `SplitEnumeratorContext.add_opaque_block`. A plan calls it and waits
+        for the answer: for all splits at once, and seldom more than twice.
+
+        Returns
+        -------
+        positions, times
+            `int64[n]` each: where it is, and its event time; `stop` and `NO_TIMESTAMP` where there is none.
+        """
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} tells blocks that are asked: it must say with first_later where they are to be cut"
+        )
+
+    def extend_snapshot(self) -> None:
+        """Add more records of the splits whose known ones are all in a state, up to what was there when last listed.
+
+        Called before each plan of a run that reads to the end of what is there (AvailableNow), when nothing is
+        listed any more. By default all was added when it was found.
+        """
+
+    @abstractmethod
+    def split_at(self, split_id: str, position: int) -> SplitT:
+        """The split in the state in which the record at `position` is next."""
+
+    @abstractmethod
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        """What to read to get from one state of a split to another, cut into parts of about `rows_per_range`.
+
+        A function of the two states: it works before any discovery, and always gives the same records.
+
+        Raises
+        ------
+        streaming_source.exceptions.DataLossError
+            If the records between are not all there any more.
+        """
+
+    @abstractmethod
+    def finish_split(self, split_id: str) -> None:
+        """A completed split was read to its end and leaves the offset; remember not to assign it again."""
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        """Assign splits that were kept waiting, if it is their turn; whether any was assigned. By default none waits.
+
+        A source with more splits than can be in work at once assigns them in the order of their earliest records, and
+        says with `SplitEnumeratorContext.set_horizon` from when on there are others. Called before each plan while
+        there is a horizon, until nothing is assigned.
+
+        Parameters
+        ----------
+        readable
+            Splits in work that have something to read.
+        nearest_us
+            Event time that the next record to be read has, of all that are in work: where it is beyond the horizon,
+            nothing can be read before more splits are in work.
+        """
+        return False
+
+    def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
+        """See `SplitEnumerator`. Not called here: an earlier state has a new enumerator restored from it."""
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} does not take splits back: what was told of their records is forgotten as they are "
+            "read. Restore a new enumerator from the checkpoint"
+        )

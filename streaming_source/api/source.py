@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from streaming_source.api.options import OptionSet, arguments
-from streaming_source.api.output import BlockEmitter, RecordEmitter, RecordEvaluator
+from streaming_source.api.reader import BlockEmitter, RecordEmitter, RecordEvaluator
 from streaming_source.api.split import SourceSplit
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext
-    from streaming_source.api.events import SourceEvent
     from streaming_source.api.reader import SourceReader, SourceReaderContext
-    from streaming_source.api.serializer import SimpleVersionedSerializer
-    from streaming_source.api.split_reader import SplitReader
+    from streaming_source.api.serializer import SimpleVersionedSerializer, SourceEvent
+    from streaming_source.api.split import SplitReader
 
 __all__ = ["Boundedness", "Fetching", "Source"]
 

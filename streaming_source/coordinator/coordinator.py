@@ -19,11 +19,10 @@ from alignment.plan.model import MicroBatchPlan
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
-from streaming_source.coordinator.event_times.indexed import IndexedTimes
-from streaming_source.coordinator.rules import ReadRules
+from streaming_source.coordinator.event_times import IndexedTimes
 from streaming_source.coordinator.runtime import SourceRuntime
-from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.workers import WorkerPool, Workers
+from streaming_source.coordinator.state import ReadRules, SourceState
+from streaming_source.coordinator.threads import WorkerPool, Workers
 from streaming_source.exceptions import SourceError
 
 if TYPE_CHECKING:

@@ -1,18 +1,352 @@
-"""The life of an enumerator, and of the readers that it knows."""
+"""The enumerator in its planner: what it sees of it, and the life of it and of the readers that it knows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from streaming_source.api import ReaderInfo, SourceEvent, SourceSplit, SplitEnumerator
-from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.context import CoordinatorContext
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-__all__ = ["EnumeratorHost"]
+from alignment.engine import Engine
+from alignment.events import (
+    BlocksIndexed,
+    Event,
+    HorizonMoved,
+    NoMoreSplits,
+    OpaqueBlockIndexed,
+    Probed,
+    SplitAbandoned,
+    SplitCompleted,
+    SplitsAssigned,
+)
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.api import (
+    ReaderInfo,
+    SourceEvent,
+    SourceSplit,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitsAssignment,
+)
+from streaming_source.coordinator.threads import AsyncCalls, Workers
+from streaming_source.exceptions import SourceError
 
+__all__ = ["AssignmentTracker", "CoordinatorContext", "EnumeratorHost"]
+
+T = TypeVar("T")
+U = TypeVar("U")
 SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+Assignments: TypeAlias = dict[int, list[SplitT]]
+
+
+class AssignmentTracker(Generic[SplitT]):
+    """Splits by reader, and by the first checkpoint that has them.
+
+    A checkpoint is a state handed out to Spark, its id the state's number. Assignments are *uncheckpointed* until the
+    next state is made, and forgotten when the micro-batch that leads to the state is committed.
+
+    Attributes
+    ----------
+    uncheckpointed
+        Assigned since the last state, by reader.
+    by_checkpoint
+        By state that is not committed, oldest first, and by reader.
+
+    Examples
+    --------
+    >>> from streaming_source.api import RecordSplit
+    >>> tracker = AssignmentTracker()
+    >>> tracker.record({0: [RecordSplit("a")]})
+    >>> tracker.on_checkpoint(100)
+    >>> tracker.record({0: [RecordSplit("b")]})
+    >>> [split.split_id for split in tracker.take_back(0, 100)]
+    ['b']
+    """
+
+    def __init__(self) -> None:
+        self.uncheckpointed: Assignments[SplitT] = {}
+        self.by_checkpoint: dict[int, Assignments[SplitT]] = {}
+
+    def record(self, assignment: Mapping[int, Sequence[SplitT]]) -> None:
+        """Splits were assigned. O(splits)."""
+        for subtask_id, splits in assignment.items():
+            if splits:
+                self.uncheckpointed.setdefault(subtask_id, []).extend(splits)
+
+    def on_checkpoint(self, checkpoint_id: int) -> None:
+        """A state was made, and has all that was assigned so far. O(1)."""
+        self.by_checkpoint[checkpoint_id] = self.uncheckpointed
+        self.uncheckpointed = {}
+
+    def on_complete(self, checkpoint_id: int) -> None:
+        """The micro-batch that leads to a state is committed: nothing before it comes back. O(states)."""
+        for known in [known for known in self.by_checkpoint if known <= checkpoint_id]:
+            del self.by_checkpoint[known]
+
+    def take_back(self, subtask_id: int, checkpoint_id: int) -> list[SplitT]:
+        """Take from a reader what it was assigned after a state, in the order in which it was. O(states + splits)."""
+        later = [self.by_checkpoint[known] for known in sorted(self.by_checkpoint) if known > checkpoint_id]
+        return [split for entry in [*later, self.uncheckpointed] for split in entry.pop(subtask_id, [])]
+
+    def forget_after(self, checkpoint_id: int) -> list[int]:
+        """Forget the states after one, which are given up; their ids."""
+        given_up = sorted(known for known in self.by_checkpoint if known > checkpoint_id)
+        for known in given_up:
+            del self.by_checkpoint[known]
+        return given_up
+
+
+class CoordinatorContext(SplitEnumeratorContext[SplitT]):
+    """Carries out what the enumerator wants, and sends what it finds to the engine.
+
+    Parameters
+    ----------
+    parallelism
+        How many readers there are to be.
+    assigner
+        Where event times come from.
+    schema
+        The columns that the query reads.
+    calls, workers
+        Where work is done.
+    out_of_orderness_us
+        Bound of the watermark generator; None if it has none.
+    supports_opaque_blocks
+        Whether watermarks are made of it alone.
+
+    Attributes
+    ----------
+    readers
+        The registered readers; for `EnumeratorHost` to fill.
+    asking
+        Readers that are to ask for a split: new ones, and those that were given some.
+    without_more
+        Readers that will get no more splits.
+    tracker
+        What was assigned, and is not committed.
+    added
+        Splits assigned since they were last taken.
+    engine
+        What the enumerator finds is sent to it, in events.
+    enumerator
+        Itself, once it is made: for readers in the planner.
+    expected
+        Of splits, a position before which there are records; for the planner to take.
+    known_ends
+        The same, the last that is known of each.
+    """
+
+    def __init__(
+        self,
+        parallelism: int,
+        assigner: TimestampAssigner,
+        schema: pa.Schema,
+        calls: AsyncCalls,
+        workers: Workers,
+        out_of_orderness_us: int | None = None,
+        *,
+        supports_opaque_blocks: bool = False,
+        earliest_us: int = NO_TIMESTAMP,
+    ) -> None:
+        self._parallelism = parallelism
+        self.out_of_orderness_us = out_of_orderness_us
+        self.supports_opaque_blocks = supports_opaque_blocks
+        self._earliest_us = earliest_us
+        self.timestamp_assigner = assigner
+        self.schema = schema
+        self._is_hosted = self._probes_records = False
+        self._time_limit_us: Callable[[], int | None] = lambda: None
+        self._calls = calls
+        self._workers = workers
+        self._events: dict[int, list[SourceEvent]] = {}
+        self.readers: dict[int, ReaderInfo] = {}
+        self.asking: deque[int] = deque()
+        self.without_more: set[int] = set()
+        self.tracker: AssignmentTracker[SplitT] = AssignmentTracker()
+        self.added: list[SplitT] = []
+        self.engine: Engine
+        self.enumerator: SplitEnumerator[SplitT, Any] | None = None
+        self.expected: dict[str, int] = {}
+        self.known_ends: dict[str, int] = {}
+
+    def take_engine(self, engine: Engine, time_limit_us: Callable[[], int | None], *, probes_records: bool) -> None:
+        """Send events to this engine from now on. Called once, before any use.
+
+        Parameters
+        ----------
+        engine
+            The engine.
+        time_limit_us
+            Says from when on event times are invalid now; None for no limit.
+        probes_records
+            Whether the enumerator's calls look for records of all splits; else they look for splits alone.
+        """
+        self.engine = engine
+        self._is_hosted = True
+        self._probes_records = probes_records
+        self._time_limit_us = time_limit_us
+
+    @property
+    def event_time_limit_us(self) -> int | None:
+        """See `SplitEnumeratorContext`."""
+        return self._time_limit_us()
+
+    def take_added(self) -> list[SplitT]:
+        """Splits assigned since the last call."""
+        added, self.added = self.added, []
+        return added
+
+    # ---- readers -------------------------------------------------------------------------------------------------
+
+    def current_parallelism(self) -> int:
+        """See `SplitEnumeratorContext`."""
+        return self._parallelism
+
+    def registered_readers(self) -> Mapping[int, ReaderInfo]:
+        """See `SplitEnumeratorContext`."""
+        return dict(self.readers)
+
+    def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
+        """See `SplitEnumeratorContext`."""
+        # Copied: it may take effect later.
+        by_reader = {subtask_id: tuple(splits) for subtask_id, splits in assignment.assignment.items()}
+        self._check_all_registered(by_reader)
+        self._calls.on_thread(lambda: self._assign(by_reader))
+
+    def signal_no_more_splits(self, subtask_id: int) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._calls.on_thread(lambda: self._end(subtask_id))
+
+    def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._check_registered(subtask_id, f"cannot send a {type(event).__name__}")
+        self._calls.on_thread(lambda: self._events.setdefault(subtask_id, []).append(event))
+
+    def take_events(self, subtask_id: int) -> list[SourceEvent]:
+        """Events for a reader that were not taken yet."""
+        return self._events.pop(subtask_id, [])
+
+    @property
+    def no_more_splits(self) -> bool:
+        """Whether no split will be assigned to any reader."""
+        return bool(self.readers) and self.without_more >= self.readers.keys()
+
+    # ---- work ----------------------------------------------------------------------------------------------------
+
+    def call_async(
+        self,
+        call: Callable[[], T],
+        handler: Callable[[T | None, BaseException | None], None],
+        *,
+        initial_delay_seconds: float = 0.0,
+        period_seconds: float | None = None,
+        at_each_trigger: bool = False,
+    ) -> None:
+        """See `SplitEnumeratorContext`."""
+
+        def handle(result: Any, error: BaseException | None, began_us: int) -> None:
+            handler(result, error)
+            if error is None:
+                self.engine.apply(Probed(began_us, None if self._probes_records else ()))
+
+        self._calls.call(
+            call,
+            handle,
+            delay_s=initial_delay_seconds,
+            period_s=period_seconds,
+            at_each_trigger=at_each_trigger,
+        )
+
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._calls.post(action)
+
+    def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        """See `SplitEnumeratorContext`."""
+        return self._workers.map(function, items)
+
+    # ---- event times ---------------------------------------------------------------------------------------------
+
+    def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
+        """See `SplitEnumeratorContext`."""
+        # Copied: it may take effect later.
+        count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
+        low[low < self._earliest_us] = NO_TIMESTAMP
+        high[high < self._earliest_us] = NO_TIMESTAMP
+        if high.size:
+            self._send(BlocksIndexed(split_id, count, low, high))
+
+    def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._send(OpaqueBlockIndexed(split_id, rows, max_us))
+
+    def expect_records(self, ends: Mapping[str, int]) -> None:
+        """See `SplitEnumeratorContext`."""
+        expected = dict(ends)
+
+        def expect() -> None:
+            self.expected.update(expected)
+            self.known_ends.update(expected)
+
+        self._calls.on_thread(expect)
+
+    def complete_split(self, split_id: str) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._send(SplitCompleted(split_id))
+
+    def abandon_split(self, split_id: str) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._send(SplitAbandoned(split_id))
+
+    def set_horizon(self, event_time_us: int | None) -> None:
+        """See `SplitEnumeratorContext`."""
+        self._send(HorizonMoved(MAX_WATERMARK if event_time_us is None else event_time_us))
+
+    # ---- on the coordinator's thread -----------------------------------------------------------------------------
+
+    def _send(self, event: Event) -> None:
+        # An enumerator that is being made has no engine yet.
+        do = self._calls.on_thread if self._is_hosted else self._calls.post
+        do(lambda: self.engine.apply(event))
+
+    def _check_registered(self, subtask_id: int, what: str) -> None:
+        if subtask_id not in self.readers:
+            known = ", ".join(map(str, sorted(self.readers))) or "none"
+            raise SourceError(f"{what} to reader {subtask_id}: it is not registered; registered are {known}")
+
+    def _check_all_registered(self, by_reader: Mapping[int, Sequence[SplitT]]) -> None:
+        for subtask_id, splits in by_reader.items():
+            self._check_registered(subtask_id, f"cannot assign splits {[split.split_id for split in splits]}")
+
+    def _assign(self, by_reader: Mapping[int, Sequence[SplitT]]) -> None:
+        self._check_all_registered(by_reader)
+        splits = [split for reader_splits in by_reader.values() for split in reader_splits]
+        ids: dict[str, int] = {}
+        for split in splits:
+            if split.split_id in ids or split.split_id in self.engine.index:
+                raise SourceError(f"split {split.split_id!r} was assigned, and is in work already")
+            ids[split.split_id] = split.position
+        if splits:
+            origins = tuple([split.origin().position for split in splits])
+            self.engine.apply(SplitsAssigned(tuple(ids), tuple(ids.values()), origins, self._calls.now_us()))
+        self.tracker.record(by_reader)
+        self.added += splits
+        for subtask_id, reader_splits in by_reader.items():
+            if reader_splits and subtask_id not in self.asking:
+                self.asking.append(subtask_id)
+
+    def _end(self, subtask_id: int) -> None:
+        self.without_more.add(subtask_id)
+        if self.no_more_splits:
+            self.engine.apply(NoMoreSplits())
+
+
 CheckpointT = TypeVar("CheckpointT")
 
 

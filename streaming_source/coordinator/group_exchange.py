@@ -16,7 +16,7 @@ from typing import Final
 from alignment.drift import SourceReport, source_limit
 from alignment.explain import GroupMember
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.coordinator.threads import AsyncCalls
 
 __all__ = ["GroupExchange", "GroupMembership"]
 

@@ -19,14 +19,10 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source, SourceEvent, SourceSplit, SplitEnumerator, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.assignment import even_ranges
-from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.context import CoordinatorContext
-from streaming_source.coordinator.enumerator_host import EnumeratorHost
-from streaming_source.coordinator.event_times.indexed import IndexedTimes
-from streaming_source.coordinator.event_times.provider import EventTimeProvider
-from streaming_source.coordinator.rules import ReadRules
-from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.workers import Workers
+from streaming_source.coordinator.enumerator_host import CoordinatorContext, EnumeratorHost
+from streaming_source.coordinator.event_times import EventTimeProvider, IndexedTimes
+from streaming_source.coordinator.state import ReadRules, SourceState
+from streaming_source.coordinator.threads import AsyncCalls, Workers
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:

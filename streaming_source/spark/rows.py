@@ -17,7 +17,7 @@ from alignment.split_generators import LatestWatermark
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
-from streaming_source.api.output import ignore
+from streaming_source.api.reader import ignore
 from streaming_source.exceptions import LateRecordError, SchemaError
 from streaming_source.spark.options import FrameOptions
 

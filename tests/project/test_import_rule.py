@@ -217,7 +217,7 @@ def test_importing_a_spark_free_package_does_not_load_pyspark(name: str) -> None
         ("streaming_source.gateway.server", "from streaming_source.coordinator import EnumeratorHost"),
         ("streaming_source.gateway.server", "def f():\n    import streaming_source.spark"),
         ("streaming_source.gateway.server", "import pyarrow.flight"),
-        ("streaming_source.api.events", "from streaming_source.gateway import GatewayAddress"),
+        ("streaming_source.api.serializer", "from streaming_source.gateway import GatewayAddress"),
         ("streaming_source", "from pyspark.sql import DataFrame"),
         ("streaming_source", "from streaming_source.spark import register"),
     ],

@@ -26,7 +26,7 @@ from streaming_source.api import (
     SplitsRemoval,
     SplitState,
 )
-from streaming_source.api.output import ignore
+from streaming_source.api.reader import ignore
 from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.split_output import SplitOutput

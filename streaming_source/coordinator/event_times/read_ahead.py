@@ -22,15 +22,13 @@ from alignment.events import Probed, SplitsBlocked
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import CaughtUp, Source, SourceReaderContext, SourceSplit, SplitRange
 from streaming_source.coordinator.assignment import even_ranges
-from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.enumerator_host import CoordinatorContext
+from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, columns_for_times
-from streaming_source.coordinator.event_times.fetch_scheduler import FetchScheduler
-from streaming_source.coordinator.event_times.provider import EventTimeProvider
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords, SeenBlock
-from streaming_source.coordinator.event_times.split_scan import Arrival, Fetcher, SplitScan, Stage
+from streaming_source.coordinator.event_times.split_scan import Arrival, Fetcher, FetchScheduler, SplitScan, Stage
 from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.workers import WORKERS, Workers
+from streaming_source.coordinator.threads import WORKERS, AsyncCalls, Workers
 
 __all__ = ["ReadAheadTimes"]
 

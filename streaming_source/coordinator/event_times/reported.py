@@ -8,26 +8,28 @@ be read past the limit, by as much as one micro-batch admits; and that a waterma
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import Source, SourceSplit, SplitEnumerator, SplitRange
+from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitEnumerator, SplitRange
 from streaming_source.coordinator.assignment import even_ranges
-from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.context import CoordinatorContext
-from streaming_source.coordinator.event_times.provider import EventTimeProvider
-from streaming_source.coordinator.event_times.split_ends import SplitEnds
+from streaming_source.coordinator.enumerator_host import CoordinatorContext
+from streaming_source.coordinator.event_times import EventTimeProvider
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
 from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.workers import Workers
+from streaming_source.coordinator.threads import WORKERS, AsyncCalls, Workers
 from streaming_source.exceptions import SourceError
 
-__all__ = ["ReportedTimes"]
+__all__ = ["EndProbed", "ReportedTimes", "SplitEnds"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
@@ -246,3 +248,129 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         stop = self._ended.get(split_id) if split.stop is None else split.stop
         if stop is not None and self._ends[split_id] >= stop and split_id not in self._context.engine.complete:
             self._context.complete_split(split_id)
+
+
+EndProbed: TypeAlias = Callable[[SplitT, int, int | None], None]
+"""`(split, processing time in microseconds at which the probe began, position at which it has ended or None)`."""
+
+_FIRST_WAIT_US: Final = 200_000
+_LAST_WAIT_US: Final = 10_000_000
+"""How long after a probe that found no end the next may be: twice as long each time."""
+
+_PATIENCE_S: Final = 0.5
+"""How long a probe may block."""
+
+_FETCHES: Final = 3
+"""Of one probe: a reader may bring nothing before it finishes its split."""
+
+_AT_ONCE: Final = WORKERS // 2
+
+
+class SplitEnds(Generic[SplitT]):
+    """Fetches, in the planner, behind the last known record of splits without a stop: what finishes there has ended.
+
+    A task cannot report it: it reads a range that has a stop, where a `SplitReader` may finish any split. And what it
+    reported would be lost with a planner that dies before its next offset is written; a probe is made again.
+
+    Parameters
+    ----------
+    source
+        Makes the readers.
+    context
+        Says what they read.
+    calls, workers, now_us
+        Where and when work is done.
+    on_probed
+        Called on the coordinator's thread after each probe.
+
+    Notes
+    -----
+    All methods are called on the coordinator's thread. What a reader raises is logged: whether a split has ended is not
+    known then, and the tasks raise it too if it matters.
+    """
+
+    def __init__(
+        self,
+        source: Source[SplitT, Any],
+        context: CoordinatorContext[SplitT],
+        calls: AsyncCalls,
+        workers: Workers,
+        now_us: Callable[[], int],
+        on_probed: EndProbed[SplitT],
+    ) -> None:
+        self._source = source
+        self._assigner = context.timestamp_assigner
+        schema = columns_for_times(context.schema, context.timestamp_assigner)
+        self._reader_context = SourceReaderContext(schema, enumerator=context.enumerator)
+        self._calls = calls
+        self._workers = workers
+        self._now_us = now_us
+        self._on_probed = on_probed
+        # By split: from when on it may be probed again, and how long the wait after that probe will be.
+        self._due: dict[str, tuple[int, int]] = {}
+        self._waiting: deque[SplitT] = deque()
+        self._under_way: set[str] = set()
+        self._closed = False
+
+    def probe(self, split: SplitT, *, at_once: bool = False) -> None:
+        """Find out whether a split ends at its position: if the wait since the last probe is over, or at once."""
+        now_us, (due_us, wait_us) = self._now_us(), self._due.get(split.split_id, (0, _FIRST_WAIT_US))
+        if not at_once and (now_us < due_us or split.split_id in self._under_way):
+            return
+        self._due[split.split_id] = now_us + wait_us, min(2 * wait_us, _LAST_WAIT_US)
+        self._waiting.append(split)
+        self._begin()
+
+    def forget(self, split_id: str) -> None:
+        """The split has left."""
+        self._due.pop(split_id, None)
+
+    def close(self) -> None:
+        """Begin no further probe."""
+        self._closed = True
+        self._waiting.clear()
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._under_way) < _AT_ONCE and not self._closed:
+            split = self._waiting.popleft()
+            self._under_way.add(split.split_id)
+            self._workers.submit(partial(self._fetch, split))
+
+    def _fetch(self, split: SplitT) -> None:
+        """On a worker."""
+        began_us, woken, ended_at = self._now_us(), threading.Event(), None
+        reader: AheadReader[SplitT] = AheadReader(self._source, self._reader_context)
+        ahead = AheadSplit(split, self._assigner, self._source.end_of_stream)
+        self._workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
+        try:
+            with closing(reader):
+                ended_at = _end_of(reader, ahead, woken)
+        except Exception:
+            _log.warning("whether split %r has ended could not be found out", split.split_id, exc_info=True)
+        woken.set()
+        self._calls.post(partial(self._take, split, began_us, ended_at))
+
+    def _wake(self, reader: AheadReader[SplitT], woken: threading.Event) -> None:
+        if woken.is_set():
+            return
+        woken.set()
+        try:
+            reader.wake_up()
+        except Exception:  # its fetch goes on, on a thread of its own
+            _log.warning("a reader could not be woken that probes the end of its split", exc_info=True)
+
+    def _take(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
+        self._under_way.discard(split.split_id)
+        self._on_probed(split, began_us, ended_at)
+        self._begin()
+
+
+def _end_of(reader: AheadReader[SplitT], ahead: AheadSplit[SplitT], woken: threading.Event) -> int | None:
+    """Position at which a split ends; None if it goes on."""
+    for _ in range(_FETCHES):
+        fetched = reader.fetch({ahead.split.split_id: ahead})[ahead.split.split_id]
+        if fetched.finished:
+            return fetched.blocks[-1].end if fetched.blocks else ahead.split.position
+        if fetched.blocks or woken.is_set():
+            break
+    return None

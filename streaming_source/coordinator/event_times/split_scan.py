@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +14,7 @@ from streaming_source.api import CaughtUp, SourceSplit
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords
 
-__all__ = ["Arrival", "Fetcher", "SplitScan", "Stage"]
+__all__ = ["Arrival", "FetchScheduler", "Fetcher", "SplitScan", "Stage"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
@@ -234,3 +235,45 @@ class Arrival(Generic[SplitT]):
         """Whether both found nothing, and know the same of it."""
         is_same = self.fetched.caught_up is other.fetched.caught_up and not other.fetched.said
         return self.found_nothing and other.found_nothing and is_same
+
+
+T = TypeVar("T")
+
+_LEFT_TO_QUIET: Final = 1
+_LEFT_TO_BUSY: Final = 2
+
+
+class FetchScheduler(Generic[T]):
+    """Two queues in front of a number of places: the busy, which brought something last or are new, and the quiet.
+
+    One that is quiet may keep its place for seconds, and in vain. So some places are never given to the quiet; and one
+    never to the busy, which always come back for more.
+
+    Parameters
+    ----------
+    places
+        How many can have their turn at once, at least 4.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._queues: tuple[deque[T], deque[T]] = (deque(), deque())
+        self._at_most = (places - _LEFT_TO_QUIET, places - _LEFT_TO_BUSY)
+        self._taken = [0, 0]
+
+    def add(self, item: T, *, quiet: bool = False) -> None:
+        """Queue up. O(1)."""
+        self._queues[quiet].append(item)
+
+    def take(self) -> tuple[T, bool] | None:
+        """Who is next, and whether it is quiet; None if nobody may begin. Its place is free after `leave`. O(1)."""
+        if sum(self._taken) < self._places:
+            for quiet, queue in enumerate(self._queues):
+                if queue and self._taken[quiet] < self._at_most[quiet]:
+                    self._taken[quiet] += 1
+                    return queue.popleft(), bool(quiet)
+        return None
+
+    def leave(self, *, quiet: bool) -> None:
+        """A turn is over; `quiet` as `take` said."""
+        self._taken[quiet] -= 1
