@@ -38,8 +38,8 @@ from alignment.events import (
 )
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
+from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.plan.by_index import plan_micro_batch
-from alignment.plan.model import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.watermarks import MAX_WATERMARK
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from alignment.plan.model import SplitTable
-from alignment.reports import RangeReport
+from alignment.plan import SplitTable
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MIN_WATERMARK
 
 __all__ = [
     "BlocksIndexed",
@@ -28,6 +29,7 @@ __all__ = [
     "PlanCommitted",
     "Planned",
     "Probed",
+    "RangeReport",
     "RangesReported",
     "Restored",
     "SplitAbandoned",
@@ -36,6 +38,42 @@ __all__ = [
     "SplitsBlocked",
     "TimeLimitMoved",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReport:
+    """The records of `[start, stop)` of one split, as the reader of that range saw them.
+
+    A range that is read twice gives the same report: taking one in twice makes no difference.
+
+    Attributes
+    ----------
+    split_id
+        Of the split.
+    start, stop
+        Positions between which was read; all of it.
+    min_us, max_us
+        Earliest and latest event time, in microseconds; `NO_TIMESTAMP` if none had one.
+    late
+        Records at or below the watermark that was announced before the micro-batch.
+    watermark_us, is_idle
+        What a generator of the user's own, or the source, said of these records: the largest watermark it emitted, and
+        whether it marked the split as idle last.
+    state_version, state
+        Of such a generator behind them, see `alignment.split_generators.GeneratorState`; empty without one.
+    """
+
+    split_id: str
+    start: int
+    stop: int
+    min_us: int = NO_TIMESTAMP
+    max_us: int = NO_TIMESTAMP
+    late: int = 0
+    watermark_us: int = MIN_WATERMARK
+    is_idle: bool = False
+    state_version: int = 0
+    state: str = ""
+
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 

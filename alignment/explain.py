@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
-from alignment.plan.model import LimitedBy, MicroBatchPlan, SplitTable
+from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
 __all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain"]

@@ -22,9 +22,8 @@ from alignment import events
 from alignment.engine import Engine
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
+from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
-from alignment.plan.model import MicroBatchPlan, PlanningRules, SplitTable
-from alignment.reports import RangeReport
 from alignment.split_generators import Said, SplitGenerators
 from alignment.watermarks import WatermarkOutput
 
@@ -90,7 +89,6 @@ _TYPES: Final = {
         EngineStarted,
         MicroBatchPlan,
         PlanningRules,
-        RangeReport,
         Said,
         SplitTable,
         _Loaded,

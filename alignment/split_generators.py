@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from alignment.columns import raw_field
 from alignment.combine import SplitStatus
+from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
-from alignment.plan.model import SplitTable
-from alignment.reports import RangeReport
+from alignment.plan import SplitTable
 from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 
 __all__ = [

@@ -17,16 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.columns import raw_field
-from alignment.epoch import (
+from alignment.arrow_times import (
     EPOCH_UNITS,
+    UTC,
     check_time_type,
     is_order_preserving,
     scalar_to_microseconds,
+    time_zone,
     to_microseconds,
 )
+from alignment.columns import raw_field
 from alignment.exceptions import InvalidArgumentError
-from alignment.zones import UTC, time_zone
 
 __all__ = [
     "NO_TIMESTAMP",

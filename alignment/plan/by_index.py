@@ -22,7 +22,7 @@ import numpy.typing as npt
 from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
-from alignment.plan.model import (
+from alignment.plan import (
     LimitedBy,
     MicroBatchPlan,
     PlanConditions,

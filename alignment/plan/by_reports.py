@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.durations import saturating_add
+from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
-from alignment.plan.model import (
+from alignment.plan import (
     LimitedBy,
     MicroBatchPlan,
     PlanConditions,
@@ -31,7 +32,6 @@ from alignment.plan.model import (
 )
 from alignment.plan.observed import ObservedSplits
 from alignment.plan.shares import share_by_time, share_evenly
-from alignment.reports import RangeReport
 from alignment.watermarks import MAX_WATERMARK, bounded_watermark
 
 __all__ = ["ReactivePlanner"]

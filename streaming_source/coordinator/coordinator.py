@@ -15,7 +15,7 @@ from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked, TimeLimitMoved
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
-from alignment.plan.model import MicroBatchPlan
+from alignment.plan import MicroBatchPlan
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.enumerator_host import EnumeratorHost

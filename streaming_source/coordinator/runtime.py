@@ -12,9 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.engine import Engine
-from alignment.events import RangesReported, Restored
+from alignment.events import RangeReport, RangesReported, Restored
 from alignment.index import EventTimeIndex, EventTimeLoader
-from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source, SourceEvent, SourceSplit, SplitEnumerator, SplitRange, SupportsEventTimeIndex

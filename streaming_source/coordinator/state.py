@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
-from alignment.plan.model import PlanningRules, SplitTable
+from alignment.plan import PlanningRules, SplitTable
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SourceSplit

@@ -16,7 +16,7 @@ from alignment import WatermarkStrategy
 from alignment.engine import Engine
 from alignment.events import Restored, SplitsAssigned
 from alignment.index import EventTimeIndex
-from alignment.plan.by_index import PlanningRules, SplitTable
+from alignment.plan import PlanningRules, SplitTable
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.api import (
     Boundedness,

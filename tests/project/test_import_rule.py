@@ -237,7 +237,7 @@ def test_a_planted_violation_is_caught(name: str, source: str) -> None:
             "import confluent_kafka\nfrom .splits import KafkaSplit",
         ),
         ("streaming_source.connectors.kafka.reader", "from streaming_source.exceptions import SourceError"),
-        ("streaming_source.gateway.server", "import ssl\nfrom alignment.reports import RangeReport"),
+        ("streaming_source.gateway.server", "import ssl\nfrom alignment.events import RangeReport"),
         ("streaming_source.spark.reader", "from streaming_source.gateway import GatewayServer"),
         ("streaming_source.spark.reader", "from pyspark.sql.datasource import DataSource"),
         ("streaming_source.cli.demo", "from pyspark.sql import SparkSession"),
