@@ -53,13 +53,9 @@ _Micros = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
 
 
 def check_time_type(data_type: pa.DataType, unit: str | None, column: str) -> None:
-    """Refuse a column that cannot give event times.
+    """Refuse a column that cannot give event times, with an `InvalidArgumentError`.
 
-    Raises
-    ------
-    InvalidArgumentError
-        For a type that holds no time, for whole numbers without a `unit`, and for fractions in any unit but
-        seconds.
+    That is one of a type that holds no time, whole numbers without a `unit`, and fractions in any unit but seconds.
     """
     data_type = _plain(data_type)
     if pa.types.is_integer(data_type):
@@ -101,16 +97,10 @@ def is_order_preserving(data_type: pa.DataType, unit: str | None) -> bool:
 
 
 def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micros:
-    """Convert a column that :func:`check_time_type` let pass.
+    """Convert a column of length n that :func:`check_time_type` let pass; it may be dictionary-encoded.
 
-    Parameters
-    ----------
-    array : pa.Array
-        Length n; may be dictionary-encoded.
-    unit : {"s", "ms", "us", "ns"} or None
-        What one step of a number means; without effect on types that say it themselves.
-    zone : str
-        Of timestamps, dates and texts without one, as :func:`alignment.arrow_times.time_zone` names it.
+    `unit` is what one step of a number means, `zone` that of timestamps, dates and texts without one, as
+    :func:`time_zone` names it.
 
     Returns
     -------
@@ -147,23 +137,9 @@ def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micr
 def integers_to_microseconds(
     values: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_], unit: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Scale numbers since the epoch: the one place in which event times are. O(n).
+    """Scale numbers of any width since the epoch: the one place in which event times are. O(n).
 
-    Parameters
-    ----------
-    values : integer[n]
-        Of any width.
-    valid : bool[n]
-        Which of them mean anything.
-    unit : {"s", "ms", "us", "ns"}
-        What one step means.
-
-    Returns
-    -------
-    values : int64[n]
-        Epoch microseconds; without meaning where not valid.
-    valid : bool[n]
-        False as well for times beyond int64 microseconds.
+    Gives `int64[n]` microseconds, without meaning where not valid; and `valid`, false as well for times beyond int64.
     """
     # uint64 stays as it is: in nanoseconds all of it fits, once divided.
     wide = values if values.dtype in (np.int64, np.uint64) else values.astype(np.int64)
@@ -242,26 +218,16 @@ _ENDS_WITH_ZONE = re.compile(r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$")
 
 
 def parse_iso8601(texts: pa.Array, zone: str = UTC) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Read an array of ISO-8601 texts.
+    """Read an array of ISO-8601 texts, as :func:`to_microseconds` gives times.
 
-    Parameters
-    ----------
-    texts : pa.Array
-        Of type string, large_string or string_view; length n.
-    zone : str
-        Of texts without one, as :func:`alignment.arrow_times.time_zone` names it.
+    Accepted is the extended format: a date, then optionally ``T`` or a space and a time to the hour, minute, second or
+    any fraction of it, then optionally a zone (``Z``, ``+01``, ``+0130``, ``+01:30``). Without one the time is in
+    `zone`. Fractions finer than a microsecond are cut off, which for a fraction is the floor. Surrounding spaces are
+    ignored. Anything else, and any date that does not exist, is unreadable: marked as such, never an exception, since
+    one broken line of text must not decide over the batch it came with.
 
-    Returns
-    -------
-    values : int64[n]
-        Epoch microseconds, UTC; without meaning where not valid.
-    valid : bool[n]
-        False where the text is null or unreadable.
-
-    Notes
-    -----
-    An array that Arrow's own parser reads as a whole (all texts with a zone, or all without) takes some 20 ns
-    a text, a mixed or partly unreadable one some 1.5 us. Which way is taken never changes the result.
+    An array that Arrow's own parser reads as a whole (all texts with a zone, or all without) takes some 20 ns a text, a
+    mixed or partly unreadable one some 1.5 us. Which way is taken never changes the result.
     """
     if not pa.types.is_string(texts.type) and not pa.types.is_large_string(texts.type):
         texts = texts.cast(pa.string())
@@ -323,21 +289,10 @@ def epoch_micros(
     second: npt.NDArray[np.int64],
     more_us: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Dates and times of the proleptic Gregorian calendar as epoch microseconds.
+    """Dates and times of the proleptic Gregorian calendar, `int64[n]` each, as epoch microseconds.
 
-    Parameters
-    ----------
-    year, month, day, hour, minute, second
-        `int64[n]`.
-    more_us
-        `int64[n]`: microseconds to add, the fraction of a second and what a zone is behind UTC.
-
-    Returns
-    -------
-    values : int64[n]
-        Without meaning where not valid.
-    valid : bool[n]
-        False where there is no such date, or no such time of the day.
+    `more_us` is added: the fraction of a second and what a zone is behind UTC. Gives `int64[n]`, without meaning where
+    not valid; and `bool[n]`, false where there is no such date, or no such time of the day.
     """
     months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
     first_day = months.astype("datetime64[D]").astype(np.int64)
@@ -372,13 +327,7 @@ _US_IN_HOURS = 3 * 3600 * 1_000_000
 
 @cache
 def time_zone(name: str) -> str:
-    """A zone as Arrow calls it, of one as Java does: `Europe/Berlin`, `+02:00`, `GMT+2`, `Z`.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no such zone.
-    """
+    """A zone as Arrow calls it, of one as Java does: `Europe/Berlin`, `+02:00`, `GMT+2`, `Z`; an error for others."""
     if name.upper() in ("UTC", "GMT", "UT", "Z", "ETC/UTC"):
         return UTC
     offset = _OFFSET.fullmatch(name)

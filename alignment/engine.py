@@ -79,8 +79,6 @@ class Engine:
         The splits in work, and the announced watermark. Splits that the last plan finished have left.
     late
         `int64[n]`: records of each split that came at or below the announced watermark, so far.
-    idle_clock
-        Since when splits have had nothing to read, and when they were probed.
     last_plan
         The last one that was committed; None before any.
     log
@@ -256,15 +254,7 @@ class Engine:
         return self._changed or self.idle_clock.is_due()
 
     def plan(self, now_us: int, max_rows: int | None = None) -> MicroBatchPlan:
-        """The next micro-batch. It counts when it is committed.
-
-        Parameters
-        ----------
-        now_us
-            Processing time.
-        max_rows
-            Read limit, at least 1; None for no limit.
-        """
+        """The next micro-batch, at a processing time, with a read limit of at least 1 or none; see `commit`."""
         self._settle()
         self._note(Planned(now_us, max_rows))
         self._changed = False
@@ -384,13 +374,7 @@ class Engine:
         return () if self._reactive is None else self._reactive.unreported()
 
     def explain(self, now_us: int) -> Explanation:
-        """Why the watermark stands where it does, after the last plan. O(n).
-
-        Parameters
-        ----------
-        now_us
-            Processing time.
-        """
+        """Why the watermark stands where it does, after the last plan, at a processing time. O(n)."""
         from alignment.explain import Bounds, explain
 
         plan, table, late = self.last_plan, self.table, self.late

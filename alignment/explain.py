@@ -59,15 +59,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the user decided; None where nothing is.
-
-    Attributes
-    ----------
-    out_of_orderness_us, max_drift_us, idle_timeout_us
-        In microseconds.
-    max_rows
-        Read limit of the last plan.
-    """
+    """What the user decided, in microseconds, and the read limit of the last plan; None where nothing is."""
 
     out_of_orderness_us: int | None = None
     max_drift_us: int | None = None
@@ -79,14 +71,8 @@ class Bounds:
 class GroupMember:
     """Another source of the alignment group, which sets the limit.
 
-    Attributes
-    ----------
-    group, source, pid
-        Its group, its name, and the process of its planner.
-    watermark
-        Of the slowest split of it that counts.
-    reported_us, until_us
-        Processing time of its last report, and until which that counts if no other comes.
+    `pid` is the process of its planner, `watermark` that of its slowest split that counts. Its last report came at
+    `reported_us`, and counts until `until_us` if no other comes, both in processing time.
     """
 
     group: str
@@ -103,19 +89,13 @@ class SplitExplanation:
 
     Attributes
     ----------
-    split_id, status
-        Which one, and what it does.
     watermark
         Its own, in microseconds; `MIN_WATERMARK` before its first record.
     holds_us
         Where it holds the watermark of the source: its own, but of a split of which nothing was read yet, or with
         perfect watermarks, just below its smallest unread event time, where that is known.
-    position
-        Of its next record.
     behind
         Records that are known to be there, and not read.
-    waits_for
-        Why it is not read further.
     silent_since_us
         Processing time since which it has had nothing to read; None if it has, or that is not known.
     late
@@ -151,24 +131,19 @@ class SplitExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A source between two micro-batches.
+    """A source between two micro-batches; times in microseconds.
 
     Attributes
     ----------
-    watermark
-        The announced one, in microseconds.
+    watermark, stands_since_us
+        The announced one, and the processing time since which it has not moved.
     at_us
         Processing time of all this.
-    stands_since_us
-        Processing time since which the watermark has not moved.
-    bound_us
-        No record later than this is in the last plan; `MAX_WATERMARK` for no bound.
-    horizon_us
-        Splits that wait to be assigned have no record earlier than this; `MAX_WATERMARK` if none waits.
-    bounds
-        What the user decided.
     splits
         All splits in work, by id.
+    bound_us, horizon_us
+        No record later than the bound is in the last plan, and splits that wait to be assigned have none earlier than
+        the horizon; `MAX_WATERMARK` for none.
     is_draining
         Only what was there when the run began is read (AvailableNow): nothing becomes idle in it.
     group
@@ -187,7 +162,7 @@ class Explanation:
 
     @property
     def waits_for_group(self) -> bool:
-        """Whether the alignment group sets the limit. O(n)."""
+        """Whether the alignment group sets the limit."""
         return any(split.waits_for is WaitsFor.GROUP for split in self.splits)
 
     @cached_property
@@ -206,12 +181,12 @@ class Explanation:
 
     @cached_property
     def setters(self) -> tuple[SplitExplanation, ...]:
-        """The splits that set the limit of the others: the lowest of those that do not wait at it. O(n)."""
+        """The splits that set the limit of the others: the lowest of those that do not wait at it."""
         return _lowest([split for split in self.splits if split.counts and split.waits_for is not WaitsFor.DRIFT])
 
     @property
     def held_by(self) -> tuple[str, ...]:
-        """Ids of the `holders`. O(n)."""
+        """Ids of the `holders`."""
         return tuple(split.split_id for split in self.holders)
 
     @property
@@ -221,7 +196,7 @@ class Explanation:
 
     @cached_property
     def cause(self) -> Cause:
-        """Why the watermark is not further. O(n)."""
+        """Why the watermark is not further."""
         if self.watermark == MAX_WATERMARK:
             return Cause.ENDED
         if self.is_in_the_future:
@@ -255,7 +230,7 @@ class Explanation:
 
     @property
     def late(self) -> int:
-        """Late records of all splits in work. O(n)."""
+        """Late records of all splits in work."""
         return sum(split.late for split in self.splits)
 
 
@@ -282,32 +257,12 @@ def explain(
     now_us: int,
     is_draining: bool,
 ) -> Explanation:
-    """Explain the state of an engine. O(n).
+    """Explain the state of an engine, whose last plan and table these are; see `Explanation` for the others. O(n).
 
-    Parameters
-    ----------
-    plan, table
-        The last plan, None before any; and the splits in work, with the statuses after it.
-    holds_us
-        `int64[n]`: where each split holds the watermark of the source.
-    available
-        Of each split its next position, and the one after the last record known to be there.
-    next_us
-        `int64[n]`: event time of each split's next record, where it is known and far beyond the bound; else
-        `MIN_WATERMARK`.
-    silent_since_us
-        `int64[n]`: processing time since which each split has had nothing to read, if it has nothing;
-        `MIN_WATERMARK` where that is not known.
-    late
-        `int64[n]`: late records of each split.
-    blocked, unreported
-        Splits with records that cannot be read yet, and those whose readers have not reported what they read.
-    group_limit_us
-        The bound that other sources of the same alignment group set.
-    horizon_us, bounds, stands_since_us, is_draining
-        See `Explanation`.
-    now_us
-        Processing time.
+    Columns are `int64[n]`: `holds_us` as in `SplitExplanation`; `next_us` and `silent_since_us` are `MIN_WATERMARK`
+    where they are not known, or the one is not far beyond the bound. `available` has each split's next position, and
+    the one after the last record known to be there. `blocked` have records that cannot be read yet; the readers of the
+    `unreported` have not reported all that they read.
     """
     limited_by, bound_us = (None, MAX_WATERMARK) if plan is None else (plan.limited_by, plan.bound_us)
     limit = _limit(limited_by, is_group=bound_us == group_limit_us < MAX_WATERMARK)

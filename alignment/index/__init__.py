@@ -36,21 +36,10 @@ _AIM: Final = 0.8
 
 
 class EventTimeIndex(OpaqueBlocks):
-    """Event times of the unread records of many splits, by block.
+    """Event times of the unread records of many splits, by block; `locate` finds where opaque blocks are cut.
 
-    Parameters
-    ----------
-    load
-        Called for the exact times of one whole block when a cut falls inside it. The latest answers are kept.
-    cached_times
-        How many exact event times (8 bytes each) are kept at most; the latest block always is.
-    locate
-        Finds where opaque blocks are cut; None if there are none.
-
-    Notes
-    -----
-    With `n` splits and `m` blocks a change costs O(1) amortised a block, the first question after changes O(m + n),
-    and every further one what its docstring says, in numpy steps, plus the loading of the blocks where a cut falls.
+    With `n` splits and `m` blocks a change costs O(1) amortised a block, the first question after changes O(m + n), and
+    every further one what its docstring says, in numpy steps, plus the loading of the blocks where a cut falls.
     """
 
     # ---- extremes --------------------------------------------------------------------------------------------------
@@ -156,13 +145,7 @@ class EventTimeIndex(OpaqueBlocks):
         return result
 
     def times_between(self, split_id: str, start: int, stop: int) -> Int64Array:
-        """Exact event times of the records `[start, stop)` of one split, `int64[stop - start]`; loads their blocks.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If one of the blocks is asked: the event times in it are not known one by one.
-        """
+        """Exact event times of the records `[start, stop)` of a split; loads their blocks, which must not be opaque."""
         self._settle()
         self._known_end(split_id)
         parts = [np.empty(0, np.int64)]
@@ -221,17 +204,12 @@ class EventTimeIndex(OpaqueBlocks):
         return ends
 
     def cut_rows(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[int, Int64Array]:
-        """The latest bound, at most `bound_us`, that admits at most `max_rows` records; and its cut.
+        """The latest bound, at most `bound_us`, that admits at most `max_rows` records; and its cut, `int64[n]`.
 
         Records are admitted by event time, whichever split they are in. Where those of the first event time alone are
         more than `max_rows`, that many of them are admitted, as evenly as can be: every split gets as many as any
         other, or all it has; what cannot be divided goes to those of which least was read. O((m + n) log m), plus the
         loading of the blocks that the bounds in question divide; holds `max_rows` of their times, and a portion.
-
-        Returns
-        -------
-        bound_us : int
-        ends : int64[n]
         """
         self._settle()
         if self._blocks.opaque.any():

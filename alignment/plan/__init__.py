@@ -37,18 +37,9 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 class SplitTable:
     """The state of a source's splits between two micro-batches, in columns.
 
-    Attributes
-    ----------
-    split_ids
-        Sorted, the order of the columns.
-    positions
-        `int64[n]`, the next record of each split.
-    watermarks
-        `int64[n]`, the watermark that each split's own records gave it; `MIN_WATERMARK` before any.
-    statuses
-        `int8[n]` of `SplitStatus`.
-    combined
-        The watermark announced so far; never goes back.
+    In the order of the `split_ids`, which are sorted: the position of the next record of each split; the watermark that
+    its own records gave it, `MIN_WATERMARK` before any; and its `SplitStatus`. `combined` is the watermark announced so
+    far; it never goes back.
     """
 
     split_ids: tuple[str, ...]
@@ -159,10 +150,9 @@ class PlanConditions:
     horizon_us
         Splits that the source knows and has not let join yet have no record earlier than this: nothing later is read,
         and the watermark stays below it. So of a great many splits only those need to be here whose turn it is.
-    idle
-        `bool[n]`: splits that have had nothing left to read for the idle timeout; None for none.
-    complete
-        `bool[n]`: splits to which no record will be added; None for none.
+    idle, complete
+        `bool[n]`: splits that have had nothing left to read for the idle timeout, and those to which no record will be
+        added; None for none.
     no_more_splits
         No split will be added.
     draining
@@ -201,22 +191,10 @@ class LimitedBy(StrEnum):
 class MicroBatchPlan:
     """What one micro-batch reads, and the state after it.
 
-    Attributes
-    ----------
-    after
-        The table after the batch; its positions are the ends of the batch.
-    bound_us
-        `T`: nothing later than this is read.
-    limited_by
-        The rule that decided `T`.
-    rows
-        Records in the batch.
-    late
-        `int64[n]`: records of the batch at or below the watermark announced before it.
-    slowest_us
-        The smallest watermark that holds back, of the splits that count after the batch; None if none counts.
-    holds_us
-        `int64[n]`: where each split holds the combined watermark after the batch, if it counts.
+    The positions of the table `after` are the ends of the batch. Nothing later than `bound_us`, the `T` that was
+    chosen, is read. `late` are the records of each split (`int64[n]`) at or below the watermark announced before it.
+    `holds_us` is where each holds the combined watermark after it, if it counts (`int64[n]`); `slowest_us` the smallest
+    of these, None if no split counts.
     """
 
     after: SplitTable
@@ -259,18 +237,9 @@ def conclude(
 ) -> MicroBatchPlan:
     """The plan that reads up to `ends`, with the statuses and the combined watermark after it. O(n).
 
-    Parameters
-    ----------
-    before, rules
-        As for `plan_micro_batch`, and so are `horizon_us` and `no_more_splits`.
-    ends
-        `int64[n]`, at or after the positions before.
-    watermarks, held
-        `int64[n]`: each split's own watermark after the batch, and where it holds the combined one.
-    paused, idle, finished
-        `bool[n]`: what each split is after the batch; active where none of them. The last one that is set holds.
-    late, bound_us, limited_by
-        See `MicroBatchPlan`.
+    `watermarks` and `held` (`int64[n]`) are each split's own after the batch, and where it holds the combined one.
+    `paused`, `idle` and `finished` (`bool[n]`) say what each split is then; active where none of them. The last one
+    that is set holds.
     """
     statuses = np.full(len(before), SplitStatus.ACTIVE, np.int8)
     statuses[paused] = SplitStatus.PAUSED

@@ -42,8 +42,6 @@ class ObservedSplits:
         Positions in the last admission; 0 before any.
     is_reported
         Whether all of the last admission was reported; True before any.
-
-    Each has one entry for each slot: read them at the slots that `take_up` gives.
     """
 
     _COLUMNS: Final = (
