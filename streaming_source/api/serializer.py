@@ -91,16 +91,13 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
 
     @property
     def version(self) -> int:
-        """See `SimpleVersionedSerializer`."""
         return self._version
 
     def serialize(self, value: T) -> bytes:
-        """See `SimpleVersionedSerializer`."""
         written = {name: getattr(value, name) for name in self._names}
         return json.dumps(written, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> T:
-        """See `SimpleVersionedSerializer`."""
         kind = self._kind.__name__
         if version > self._version:
             raise OffsetError(
@@ -203,7 +200,6 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
 
     @property
     def version(self) -> int:
-        """See `SimpleVersionedSerializer`."""
         return _VERSION
 
     def serialize(self, value: SourceEvent) -> bytes:

@@ -194,7 +194,6 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
 
     @property
     def event_time_limit_us(self) -> int | None:
-        """See `SplitEnumeratorContext`."""
         return self._time_limit_us()
 
     def take_added(self) -> list[SplitT]:
@@ -205,26 +204,21 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     # ---- readers -------------------------------------------------------------------------------------------------
 
     def current_parallelism(self) -> int:
-        """See `SplitEnumeratorContext`."""
         return self._parallelism
 
     def registered_readers(self) -> Mapping[int, ReaderInfo]:
-        """See `SplitEnumeratorContext`."""
         return dict(self.readers)
 
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
-        """See `SplitEnumeratorContext`."""
         # Copied: it may take effect later.
         by_reader = {subtask_id: tuple(splits) for subtask_id, splits in assignment.assignment.items()}
         self._check_all_registered(by_reader)
         self._calls.on_thread(lambda: self._assign(by_reader))
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
-        """See `SplitEnumeratorContext`."""
         self._calls.on_thread(lambda: self._end(subtask_id))
 
     def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
-        """See `SplitEnumeratorContext`."""
         self._check_registered(subtask_id, f"cannot send a {type(event).__name__}")
         self._calls.on_thread(lambda: self._events.setdefault(subtask_id, []).append(event))
 
@@ -248,8 +242,6 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         period_seconds: float | None = None,
         at_each_trigger: bool = False,
     ) -> None:
-        """See `SplitEnumeratorContext`."""
-
         def handle(result: Any, error: BaseException | None, began_us: int) -> None:
             handler(result, error)
             if error is None:
@@ -264,17 +256,14 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         )
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """See `SplitEnumeratorContext`."""
         self._calls.post(action)
 
     def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        """See `SplitEnumeratorContext`."""
         return self._workers.map(function, items)
 
     # ---- event times ---------------------------------------------------------------------------------------------
 
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
-        """See `SplitEnumeratorContext`."""
         # Copied: it may take effect later.
         count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
         low[low < self._earliest_us] = NO_TIMESTAMP
@@ -283,11 +272,9 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
             self._send(BlocksIndexed(split_id, count, low, high))
 
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
-        """See `SplitEnumeratorContext`."""
         self._send(OpaqueBlockIndexed(split_id, rows, max_us))
 
     def expect_records(self, ends: Mapping[str, int]) -> None:
-        """See `SplitEnumeratorContext`."""
         expected = dict(ends)
 
         def expect() -> None:
@@ -297,15 +284,12 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self._calls.on_thread(expect)
 
     def complete_split(self, split_id: str) -> None:
-        """See `SplitEnumeratorContext`."""
         self._send(SplitCompleted(split_id))
 
     def abandon_split(self, split_id: str) -> None:
-        """See `SplitEnumeratorContext`."""
         self._send(SplitAbandoned(split_id))
 
     def set_horizon(self, event_time_us: int | None) -> None:
-        """See `SplitEnumeratorContext`."""
         self._send(HorizonMoved(MAX_WATERMARK if event_time_us is None else event_time_us))
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------

@@ -116,7 +116,6 @@ class WorkerPool(Workers):
         return False
 
     def close(self) -> None:
-        """See `Workers`."""
         with self._changed:
             self._closed = True
             self._work.clear()

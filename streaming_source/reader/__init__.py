@@ -11,7 +11,7 @@ from some 300,000 records on. So there is no second way to read, with rules of i
 """
 
 from streaming_source.reader.base import SourceReaderBase, create_base_reader, create_fetcher_manager, create_reader
-from streaming_source.reader.fetcher import SplitFetcher, SplitFetcherTask
+from streaming_source.reader.fetcher import SplitFetcher
 from streaming_source.reader.managers import (
     AdaptiveFetcherManager,
     FixedSizeSplitFetcherManager,
@@ -30,7 +30,6 @@ __all__ = [
     "SourceReaderBase",
     "SplitFetcher",
     "SplitFetcherManager",
-    "SplitFetcherTask",
     "create_base_reader",
     "create_fetcher_manager",
     "create_reader",

@@ -61,18 +61,8 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
       of the fetch that finished it is out; so is its output.
     - The end of input is reached when no split will be added, no fetcher is left, and nothing is queued.
 
-    Parameters
-    ----------
-    fetcher_manager
-        Whose threads fetch. Closed with the reader.
-    record_emitter
-        Makes records of elements.
-    context
-        Where this runs.
-    end_of_stream
-        Finds the record that ends a split, for sources that write one; None for none.
-    close_timeout_s
-        How long `close` waits for threads that are inside a fetch.
+    The manager is closed with the reader, which waits up to `close_timeout_s` for threads that are inside a fetch.
+    `end_of_stream` finds the record that ends a split, for sources that write one.
     """
 
     def __init__(
@@ -114,7 +104,6 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         """See `SourceReader`."""
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """See `SourceReader`."""
         self._fetchers.add_splits(splits)
         for split in splits:
             opened = self._open[split.split_id] = _OpenSplit(self.initialized_state(split))
@@ -126,12 +115,10 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         self._fetchers.remove_splits([split_id for split_id in split_ids if split_id not in self._dropped])
 
     def notify_no_more_splits(self) -> None:
-        """See `SourceReader`."""
         self._no_more_splits = True
         self._fetchers.queue.notify_available()
 
     def snapshot_state(self) -> list[SplitT]:
-        """See `SourceReader`."""
         return [opened.state.to_split() for opened in self._open.values()]
 
     def close(self) -> None:
@@ -141,18 +128,14 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     # ---- polling -------------------------------------------------------------------------------------------------
 
     def is_available(self) -> Future[None]:
-        """See `SourceReader`."""
         if self._handover is not None:
             return self._ready
         return self._fetchers.queue.available
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """See `SourceReader`.
+        """See `SourceReader`. Raises what a `SplitReader` raised on its thread.
 
-        Raises
-        ------
-        Exception
-            What a `SplitReader` raised, on its thread; notes say which, and what failed after it.
+        Notes say which, and what failed later.
         """
         if self._output is None:
             self._output = output

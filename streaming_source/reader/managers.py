@@ -30,24 +30,18 @@ SplitReaderSupplier: TypeAlias = Callable[[], SplitReader[SplitT]]
 
 _log = logging.getLogger(__name__)
 
+_WARM_UP_FETCHES: Final = 2
+"""The first fetches of a fetcher connect and open: they say nothing of its rate."""
+
+_WEIGHT_OF_NEW: Final = 0.3
+
 
 class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
     """Starts fetchers, gives them splits, and ends them. What remains for a subclass is whose a split is.
 
-    All calls come from the reader's thread.
-
-    Parameters
-    ----------
-    split_reader_supplier
-        Makes a new `SplitReader` for each fetcher. An old one may still be about to close when the next one is made:
-        they share nothing.
-    queue_capacity
-        Fetches that wait for the reader before fetchers wait for it.
-
-    Attributes
-    ----------
-    queue
-        From the fetchers to the reader.
+    All calls come from the reader's thread. Each fetcher has a new `SplitReader` of the supplier's: an old one may
+    still be about to close when the next one is made, so they share nothing. `queue` leads from the fetchers to the
+    reader, and holds `queue_capacity` fetches.
     """
 
     def __init__(
@@ -72,13 +66,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """Give splits to fetchers, new ones where none of their key lives.
-
-        Raises
-        ------
-        SourceError
-            If the manager is closed, or a split of this id is still read.
-        """
+        """Give splits to fetchers, new ones where none of their key lives; an error if one of them is still read."""
         if self._is_closed:
             raise SourceError("splits were added to a reader that is closed")
         by_key: dict[Hashable, list[SplitT]] = {}
@@ -209,25 +197,11 @@ class SingleThreadFetcherManager(SplitFetcherManager[SplitT, ElementT]):
     """One fetcher for all splits."""
 
     def key_of(self, split_id: str) -> Hashable:
-        """See `SplitFetcherManager`."""
         return 0
 
 
 class FixedSizeSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
-    """At most so many fetchers; the CRC-32 of its id says whose a split is, the same in every process.
-
-    Parameters
-    ----------
-    split_reader_supplier, queue_capacity
-        See `SplitFetcherManager`.
-    fetchers
-        At least 1.
-
-    Raises
-    ------
-    ValueError
-        If `fetchers` is below 1.
-    """
+    """At most so many fetchers; the CRC-32 of its id says whose a split is, the same in every process."""
 
     def __init__(
         self,
@@ -242,7 +216,6 @@ class FixedSizeSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
         self._fetchers = fetchers
 
     def key_of(self, split_id: str) -> Hashable:
-        """See `SplitFetcherManager`."""
         return zlib.crc32(split_id.encode()) % self._fetchers
 
 
@@ -250,28 +223,13 @@ class PerSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
     """A fetcher for each split."""
 
     def key_of(self, split_id: str) -> Hashable:
-        """See `SplitFetcherManager`."""
         return split_id
 
 
-_WARM_UP_FETCHES: Final = 2
-"""The first fetches of a fetcher connect and open: they say nothing of its rate."""
-
-_WEIGHT_OF_NEW: Final = 0.3
-
-
 def fetchers_needed(fetch_s: float, process_s: float, active_splits: int, max_fetchers: int) -> int:
-    """How many fetchers bring a fetch as often as the reader can process one.
+    """How many fetchers bring a fetch, of `fetch_s`, as often as the reader can process one, in `process_s`.
 
-    Parameters
-    ----------
-    fetch_s, process_s
-        How long a fetch takes, and how long the reader works on what it brings.
-
-    Returns
-    -------
-    int
-        `fetch_s / process_s` rounded up, and neither below 1 nor above the splits or the maximum.
+    That is `fetch_s / process_s` rounded up, and neither below 1 nor above the splits or the maximum.
     """
     most = max(min(active_splits, max_fetchers), 1)
     return most if fetch_s >= most * process_s else max(-int(-fetch_s // process_s), 1)
@@ -285,20 +243,6 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
     without splits end by themselves. To reach it, splits are taken from the fetchers that have more than their share:
     removed, and when all that was fetched of them is out, added to another fetcher from where they are. So the
     `SplitReader` must let go of splits (`SplitsRemoval`), and go on with a split in the state that `SplitState` gives.
-
-    Parameters
-    ----------
-    split_reader_supplier, queue_capacity
-        See `SplitFetcherManager`.
-    max_fetchers
-        At least 1.
-    clock
-        Seconds, monotonic.
-
-    Raises
-    ------
-    ValueError
-        If `max_fetchers` is below 1.
     """
 
     def __init__(
@@ -336,13 +280,11 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
         return slot
 
     def forget_split(self, split_id: str) -> None:
-        """See `SplitFetcherManager`."""
         super().forget_split(split_id)
         self._slots.pop(split_id, None)
         self._moving.discard(split_id)
 
     def is_moving(self, split_id: str) -> bool:
-        """See `SplitFetcherManager`."""
         return split_id in self._moving
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:

@@ -64,7 +64,6 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         """These were read to their ends, and leave the state."""
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
-        """See `SupportsEventTimeIndex`."""
         return False
 
     @abstractmethod
@@ -152,33 +151,26 @@ class IndexedTimes(EventTimeProvider[SplitT]):
 
     @property
     def locate(self) -> FirstLater:
-        """See `EventTimeProvider`."""
         return self._index.first_later
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
-        """See `EventTimeProvider`."""
         # Those that the last micro-batch finished, too: they leave it next.
         self._index.restore_splits(state.splits)
 
     def finish_splits(self, split_ids: Iterable[str]) -> None:
-        """See `EventTimeProvider`."""
         for split_id in split_ids:
             self._index.finish_split(split_id)
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
-        """See `EventTimeProvider`."""
         return self._index.assign_waiting(readable, nearest_us)
 
     def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
-        """See `EventTimeProvider`."""
         return tuple(self._index.split_at(i, position) for i, position in zip(split_ids, positions, strict=True))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
-        """See `EventTimeProvider`."""
         return self._index.ranges(start, end, rows_per_range)
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `EventTimeProvider`."""
         return self._index.event_times(split_id, start, stop)
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
@@ -189,5 +181,4 @@ class IndexedTimes(EventTimeProvider[SplitT]):
             yield from self._read(part.split)
 
     def extend_snapshot(self) -> None:
-        """See `EventTimeProvider`."""
         self._index.extend_snapshot()

@@ -272,7 +272,6 @@ class _TimesOutput(SourceOutput):
         *,
         positions: int | npt.NDArray[np.int64],
     ) -> None:
-        """See `SourceOutput`."""
         if self._latest.is_idle:
             self.mark_active()
         # Copied: they would keep the whole batch in memory, and its buffers may be used again.
@@ -287,17 +286,14 @@ class _TimesOutput(SourceOutput):
         self._rows += batch.num_rows
 
     def emit_watermark(self, watermark: int) -> None:
-        """See `SourceOutput`."""
         self._latest.emit_watermark(watermark)
         self._say("a watermark")
 
     def mark_idle(self) -> None:
-        """See `SourceOutput`."""
         self._latest.mark_idle()
         self._say("idleness")
 
     def mark_active(self) -> None:
-        """See `SourceOutput`."""
         self._latest.mark_active()
         self._say("activity")
 

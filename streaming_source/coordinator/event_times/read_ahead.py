@@ -130,7 +130,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """See `EventTimeProvider`."""
         assigner, end_of_stream = self._context.timestamp_assigner, self._source.end_of_stream
         with self._lock:
             for split in splits:
@@ -145,7 +144,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._go_on()
 
     def finish_splits(self, split_ids: Iterable[str]) -> None:
-        """See `EventTimeProvider`."""
         finished = [split_id for split_id in split_ids if split_id in self._scans]
         self._ended.update((split_id, self._scans[split_id].seen) for split_id in finished)
         self._let_go(finished)
@@ -206,7 +204,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         return self._scans[split_id].seen.position_at(position)
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `EventTimeProvider`."""
         return self._scans[split_id].seen.times(start, stop)
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:

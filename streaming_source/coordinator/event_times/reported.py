@@ -90,13 +90,11 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
-        """See `EventTimeProvider`."""
         for known in (self._splits, self._ends, self._unknown, self._unprobed):
             known.clear()
         self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """See `EventTimeProvider`."""
         for split in splits:
             self._splits[split.split_id] = split
             self._ends[split.split_id] = split.position
@@ -105,7 +103,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             self._workers.submit(partial(self._find_ends, tuple(splits), again=False))
 
     def start(self) -> None:
-        """See `EventTimeProvider`."""
         self._started = self._finds_again = True
         self._find_all_ends()
 
@@ -119,7 +116,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             self._split_ends.forget(split_id)
 
     def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
-        """See `EventTimeProvider`."""
         return tuple(self._splits[i].at(position) for i, position in zip(split_ids, positions, strict=True))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
@@ -163,7 +159,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
                 self._take_end(self._splits[split_id], end, self._now_us())
 
     def is_warm(self) -> bool:
-        """See `EventTimeProvider`."""
         return not self._unknown
 
     @property
@@ -173,11 +168,9 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     @property
     def is_at_rest(self) -> bool:
-        """See `EventTimeProvider`."""
         return self.is_settled
 
     def close(self) -> None:
-        """See `EventTimeProvider`."""
         self._closed = True
         self._split_ends.close()
 
