@@ -24,12 +24,9 @@ SplitT = TypeVar("SplitT", bound=SourceSplit)
 class DiscoveredSplits(Generic[SplitT]):
     """Checkpoint of a `DiscoveringSplitEnumerator`.
 
-    Attributes
-    ----------
-    unassigned
-        Splits that wait for a reader, in the order in which they will be assigned.
-    known
-        Ids of the splits that were there at the last listing, sorted: not new any more.
+    Splits that wait for a reader, in their order, and the ids at the last listing.
+
+    The ids are sorted; what has one of them is not new any more.
     """
 
     unassigned: tuple[SplitT, ...] = ()
@@ -37,12 +34,9 @@ class DiscoveredSplits(Generic[SplitT]):
 
 
 class DiscoveredSplitsSerializer(SimpleVersionedSerializer[DiscoveredSplits[SplitT]]):
-    """`{"known": [ids], "unassigned": [splits], "unassigned_v": version}`.
+    """`{"known": [ids], "unassigned": [splits], "unassigned_v".
 
-    Parameters
-    ----------
-    split_serializer
-        Writes the splits.
+    Version}`, with the splits as their own serializer writes them.
     """
 
     def __init__(self, split_serializer: SimpleVersionedSerializer[SplitT]) -> None:
@@ -82,8 +76,6 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
 
     Parameters
     ----------
-    context
-        The planner that hosts this.
     discover
         Lists all splits there are, each as it is before its first record is read. Runs on a worker thread. An error
         fails the query.

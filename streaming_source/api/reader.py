@@ -57,12 +57,10 @@ class SourceOutput(WatermarkOutput):
         *,
         positions: int | npt.NDArray[np.int64],
     ) -> None:
-        """Emit records.
+        """Emit `n` records with the columns of the source's schema.
 
         Parameters
         ----------
-        batch
-            `n` records with the columns of the source's schema.
         source_timestamps
             `int64[n]` microseconds since the epoch, the source record timestamps of two-step assignment;
             `NO_TIMESTAMP` where a record has none. None if the source has no such thing.
@@ -96,14 +94,9 @@ class ReaderOutput(SourceOutput):
 
 
 class SplitState(Generic[SplitT]):
-    """A split while it is read: the one mutable thing about it.
+    """A split while it is read, as it was added: the one mutable thing about it is its position.
 
-    Attributes
-    ----------
-    split
-        The split as it was added.
-    position
-        Number of the next record: all before it were emitted.
+    All records before the position were emitted.
     """
 
     __slots__ = ("position", "split")
@@ -116,11 +109,6 @@ class SplitState(Generic[SplitT]):
         """The split from which a new reader would go on.
 
         By `SourceSplit.at`; a state that keeps more than a position overrides this.
-
-        Raises
-        ------
-        SourceError
-            If the split cannot be had at another position.
         """
         if self.position == self.split.position:
             return self.split
@@ -177,15 +165,7 @@ class InputStatus(Enum):
 
 @dataclass(slots=True)
 class ReaderMetrics:
-    """What a reader has done so far. Written on its thread only.
-
-    Attributes
-    ----------
-    records
-        Records emitted.
-    fetches
-        Fetches whose records were all emitted.
-    """
+    """How many records a reader has emitted, and how many fetches whole. Written on its thread only."""
 
     records: int = 0
     fetches: int = 0

@@ -43,11 +43,8 @@ class SimpleVersionedSerializer(ABC, Generic[T]):
     def deserialize(self, version: int, data: bytes) -> T:
         """The value that was written with `version`.
 
-        Raises
-        ------
-        streaming_source.exceptions.OffsetError
-            If the version is newer than this code, or the bytes are not such a value. For source events, which stand
-            in no offset: `MalformedDataError`.
+        An `OffsetError` if the version is newer than this code, or the bytes are not such a value. For source events,
+        which stand in no offset: `MalformedDataError`.
         """
 
 
@@ -62,11 +59,6 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
         Version of its fields as they are now: to be raised when they change their names or meanings.
     upgrades
         For each older version what makes the next version's JSON object of its own.
-
-    Raises
-    ------
-    TypeError
-        If `kind` is no dataclass.
 
     Examples
     --------
@@ -159,16 +151,8 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
     What is read is checked: the class is one of those registered, its fields are exactly those of the class, and each
     value has the type that the class declares. Nothing else is made of what came over the wire.
 
-    Parameters
-    ----------
-    kinds
-        Classes of the events, each a frozen dataclass with a name of its own. Their fields are declared as `str`,
-        `int`, `float`, `bool`, `None`, a tuple of these (`tuple[int, ...]`, `tuple[str, int]`), or a union of them.
-
-    Raises
-    ------
-    TypeError
-        If a class is no frozen dataclass and `SourceEvent`, two have one name, or a field is declared as anything else.
+    The classes have names of their own. Their fields are declared as `str`, `int`, `float`, `bool`, `None`, a tuple of
+    these (`tuple[int, ...]`, `tuple[str, int]`), or a union of them; anything else is a TypeError.
 
     Examples
     --------
@@ -203,15 +187,6 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         return _VERSION
 
     def serialize(self, value: SourceEvent) -> bytes:
-        """See `SimpleVersionedSerializer`.
-
-        Raises
-        ------
-        TypeError
-            If the event's class was not registered, or a field has another type than it declares.
-        ValueError
-            If a number is not finite.
-        """
         name = type(value).__name__
         if self._kinds.get(name) is not type(value):
             raise TypeError(f"{name} is no event of this serializer, which knows {self._known}: register it")
@@ -221,13 +196,6 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         return json.dumps(event, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
 
     def deserialize(self, version: int, data: bytes) -> SourceEvent:
-        """See `SimpleVersionedSerializer`.
-
-        Raises
-        ------
-        streaming_source.exceptions.MalformedDataError
-            If the version is another one, or the bytes are no event that was registered.
-        """
         if version != _VERSION:
             raise MalformedDataError(f"a source event was written with version {version}, this code reads {_VERSION}")
         try:

@@ -34,12 +34,8 @@ class SourceSplit(ABC):
 
     A split carries all state of its reading. Its *position* is where reading goes on: at the first record at or after
     it. Records have rising positions, not necessarily without gaps; after the record at `p` the position is `p + 1`.
-    Splits are values: immutable, picklable, equal when they are the same state of the same split.
-
-    Attributes
-    ----------
-    is_divisible
-        Whether reading may begin at any position: then several tasks can share what is read of one split at once.
+    Splits are values: immutable, picklable, equal when they are the same state of the same split. Where one
+    `is_divisible` reading may begin at any position: then several tasks can share what is read of it at once.
     """
 
     is_divisible: ClassVar[bool] = False
@@ -94,12 +90,7 @@ class SourceSplit(ABC):
 class RecordSplit(SourceSplit):
     """A split that is described by its name alone: enough for most sources. Subclass it to add fields.
 
-    Attributes
-    ----------
-    split_id, position, stop
-        See `SourceSplit`.
-    start
-        Where reading began; by default where it goes on.
+    `start` is where reading began; by default where it goes on.
 
     Examples
     --------
@@ -168,13 +159,7 @@ class RecordsWithSplitIds(ABC, Generic[ElementT]):
 
     @abstractmethod
     def next_record_from_split(self) -> ElementT | None:
-        """The next element of the split that `next_split` went to; None after its last.
-
-        Raises
-        ------
-        RuntimeError
-            If `next_split` was not called yet, or returned None.
-        """
+        """The next element of the split that `next_split` went to; None after its last."""
 
     @property
     @abstractmethod
@@ -189,14 +174,7 @@ class RecordsWithSplitIds(ABC, Generic[ElementT]):
 
 
 class RecordsBySplits(RecordsWithSplitIds[ElementT]):
-    """Elements in memory, by split.
-
-    Parameters
-    ----------
-    elements
-        By split id, each split's in their order.
-    finished_splits
-        Ids of the splits that end with these elements; they need not have any.
+    """Elements in memory, by split; and the splits that end with these, which need not have any.
 
     Examples
     --------
