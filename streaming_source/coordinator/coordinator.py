@@ -27,7 +27,7 @@ from streaming_source.exceptions import SourceError
 
 if TYPE_CHECKING:
     from alignment.recording import Recorder
-    from streaming_source.coordinator.group_exchange import GroupExchange, GroupMembership
+    from streaming_source.coordinator.group_exchange import GroupExchange
 
 __all__ = ["SourceCoordinator"]
 
@@ -92,11 +92,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._clock_us = now_us if clock_us is None else clock_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
-        self._group: GroupMembership | None = None
-        if meeting is not None:
-            from streaming_source.coordinator.group_exchange import GroupMembership
-
-            self._group = GroupMembership(meeting)
+        self._group = meeting
         self._recorder = recorder
         # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
         self._drains_from_us: int | None = None
@@ -113,13 +109,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def runtime(self) -> SourceRuntime[SplitT, CheckpointT]:
-        """The enumerator, and all around it; there after `restore`.
-
-        Raises
-        ------
-        SourceError
-            Before `restore`.
-        """
+        """The enumerator, and all around it; there after `restore`."""
         if self._runtime is None:
             raise SourceError(
                 f"the planner of {self._source.name} has no enumerator yet: call restore() first, with the state of an "
@@ -135,10 +125,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def restore(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet.
 
-        Raises
-        ------
-        SourceError
-            If planning has begun.
+        Once planning has begun it goes on from an earlier state with `rewind` alone.
         """
         if self._started:
             raise SourceError(
@@ -158,9 +145,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         )
         self._started = False
         self._begin_from(state)
-        alignment = self._rules.strategy.alignment
-        if self._group is not None and alignment is not None and not self.is_draining:
-            self._group.start(self.runtime.calls, alignment.update_interval_us / 1e6, self._plan_again)
+        if self._group is not None and not self.is_draining:
+            self._group.start(self.runtime.calls, self._plan_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
@@ -217,11 +203,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
         Where probing is cheap, this very call probes whether there is something to do. A source without an
         index that is being drained is waited for: what has not been seen of it may be there.
-
-        Parameters
-        ----------
-        max_rows
-            Read limit, at least 1; None for none.
         """
         has_looked = not self._started
         if not self._started:
@@ -280,8 +261,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         explanation = self.runtime.engine.explain(self._now_us())
         known = self.state.by_id()
         splits = tuple(self._located(split, known.get(split.split_id)) for split in explanation.splits)
-        waits = self._group is not None and explanation.waits_for_group
-        member = self._group.slowest(explanation.at_us) if waits and self._group is not None else None
+        member = None
+        if self._group is not None and explanation.waits_for_group:
+            member = self._group.slowest_at(explanation.at_us)
         return replace(explanation, splits=splits, group=member)
 
     def _located(self, split: SplitExplanation, state: SourceSplit | None) -> SplitExplanation:
@@ -346,14 +328,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # A snapshot says nothing of the time that passes while it is read.
         group = None if self.is_draining else self._group
         if group is not None:
-            engine.apply(GroupLimitMoved(group.limit_us()))
+            engine.apply(GroupLimitMoved(group.renew()))
         runtime.event_times.before_plan()
         plan = engine.plan(self._now_us(), max_rows)
         is_news = self._announce_again or engine.has_news(plan)
         if is_news:
             self._hand_out(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if group is not None:
-            group.report(plan.slowest_us, engine.nearest_us)
+            group.report(plan.slowest_us, engine.nearest_us())
         return is_news
 
     def _look_for_more(self) -> None:

@@ -33,7 +33,7 @@ from streaming_source.api import (
     SplitEnumeratorContext,
     SplitsAssignment,
 )
-from streaming_source.coordinator.threads import AsyncCalls, Workers
+from streaming_source.coordinator.threads import AsyncCalls
 from streaming_source.exceptions import SourceError
 
 __all__ = ["AssignmentTracker", "CoordinatorContext", "EnumeratorHost"]
@@ -48,25 +48,8 @@ Assignments: TypeAlias = dict[int, list[SplitT]]
 class AssignmentTracker(Generic[SplitT]):
     """Splits by reader, and by the first checkpoint that has them.
 
-    A checkpoint is a state handed out to Spark, its id the state's number. Assignments are *uncheckpointed* until the
+    A checkpoint is a state that Spark was given, its id the state's number. Assignments are *uncheckpointed* until the
     next state is made, and forgotten when the micro-batch that leads to the state is committed.
-
-    Attributes
-    ----------
-    uncheckpointed
-        Assigned since the last state, by reader.
-    by_checkpoint
-        By state that is not committed, oldest first, and by reader.
-
-    Examples
-    --------
-    >>> from streaming_source.api import RecordSplit
-    >>> tracker = AssignmentTracker()
-    >>> tracker.record({0: [RecordSplit("a")]})
-    >>> tracker.on_checkpoint(100)
-    >>> tracker.record({0: [RecordSplit("b")]})
-    >>> [split.split_id for split in tracker.take_back(0, 100)]
-    ['b']
     """
 
     def __init__(self) -> None:
@@ -105,27 +88,12 @@ class AssignmentTracker(Generic[SplitT]):
 class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     """Carries out what the enumerator wants, and sends what it finds to the engine.
 
-    Parameters
-    ----------
-    parallelism
-        How many readers there are to be.
-    assigner
-        Where event times come from.
-    schema
-        The columns that the query reads.
-    calls, workers
-        Where work is done.
-    out_of_orderness_us
-        Bound of the watermark generator; None if it has none.
-    supports_opaque_blocks
-        Whether watermarks are made of it alone.
-
     Attributes
     ----------
     readers
         The registered readers; for `EnumeratorHost` to fill.
     asking
-        Readers that are to ask for a split: new ones, and those that were given some.
+        Readers that are to request a split: new ones, and those that were given some.
     without_more
         Readers that will get no more splits.
     tracker
@@ -136,10 +104,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         What the enumerator finds is sent to it, in events.
     enumerator
         Itself, once it is made: for readers in the planner.
-    expected
-        Of splits, a position before which there are records; for the planner to take.
-    known_ends
-        The same, the last that is known of each.
+    expected, known_ends
+        Of splits, a position before which there are records, for the planner to take; and the last known of each.
     """
 
     def __init__(
@@ -148,7 +114,6 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         assigner: TimestampAssigner,
         schema: pa.Schema,
         calls: AsyncCalls,
-        workers: Workers,
         out_of_orderness_us: int | None = None,
         *,
         supports_opaque_blocks: bool = False,
@@ -162,8 +127,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         self.schema = schema
         self._is_hosted = self._probes_records = False
         self._time_limit_us: Callable[[], int | None] = lambda: None
-        self._calls = calls
-        self._workers = workers
+        self.calls = calls
         self._events: dict[int, list[SourceEvent]] = {}
         self.readers: dict[int, ReaderInfo] = {}
         self.asking: deque[int] = deque()
@@ -178,14 +142,8 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     def take_engine(self, engine: Engine, time_limit_us: Callable[[], int | None], *, probes_records: bool) -> None:
         """Send events to this engine from now on. Called once, before any use.
 
-        Parameters
-        ----------
-        engine
-            The engine.
-        time_limit_us
-            Says from when on event times are invalid now; None for no limit.
-        probes_records
-            Whether the enumerator's calls look for records of all splits; else they look for splits alone.
+        `time_limit_us` says from when on event times are invalid now; None for no limit. Where `probes_records` the
+        enumerator's calls look for records of all splits; else they look for splits alone.
         """
         self.engine = engine
         self._is_hosted = True
@@ -213,14 +171,14 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         # Copied: it may take effect later.
         by_reader = {subtask_id: tuple(splits) for subtask_id, splits in assignment.assignment.items()}
         self._check_all_registered(by_reader)
-        self._calls.on_thread(lambda: self._assign(by_reader))
+        self.calls.on_thread(lambda: self._assign(by_reader))
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
-        self._calls.on_thread(lambda: self._end(subtask_id))
+        self.calls.on_thread(lambda: self._end(subtask_id))
 
     def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
         self._check_registered(subtask_id, f"cannot send a {type(event).__name__}")
-        self._calls.on_thread(lambda: self._events.setdefault(subtask_id, []).append(event))
+        self.calls.on_thread(lambda: self._events.setdefault(subtask_id, []).append(event))
 
     def take_events(self, subtask_id: int) -> list[SourceEvent]:
         """Events for a reader that were not taken yet."""
@@ -247,7 +205,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
             if error is None:
                 self.engine.apply(Probed(began_us, None if self._probes_records else ()))
 
-        self._calls.call(
+        self.calls.call(
             call,
             handle,
             delay_s=initial_delay_seconds,
@@ -256,10 +214,10 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         )
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        self._calls.post(action)
+        self.calls.post(action)
 
     def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        return self._workers.map(function, items)
+        return self.calls.workers.map(function, items)
 
     # ---- event times ---------------------------------------------------------------------------------------------
 
@@ -281,7 +239,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
             self.expected.update(expected)
             self.known_ends.update(expected)
 
-        self._calls.on_thread(expect)
+        self.calls.on_thread(expect)
 
     def complete_split(self, split_id: str) -> None:
         self._send(SplitCompleted(split_id))
@@ -296,7 +254,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
 
     def _send(self, event: Event) -> None:
         # An enumerator that is being made has no engine yet.
-        do = self._calls.on_thread if self._is_hosted else self._calls.post
+        do = self.calls.on_thread if self._is_hosted else self.calls.post
         do(lambda: self.engine.apply(event))
 
     def _check_registered(self, subtask_id: int, what: str) -> None:
@@ -318,7 +276,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
             ids[split.split_id] = split.position
         if splits:
             origins = tuple([split.origin().position for split in splits])
-            self.engine.apply(SplitsAssigned(tuple(ids), tuple(ids.values()), origins, self._calls.now_us()))
+            self.engine.apply(SplitsAssigned(tuple(ids), tuple(ids.values()), origins, self.calls.now_us()))
         self.tracker.record(by_reader)
         self.added += splits
         for subtask_id, reader_splits in by_reader.items():
@@ -337,22 +295,15 @@ CheckpointT = TypeVar("CheckpointT")
 class EnumeratorHost(Generic[SplitT, CheckpointT]):
     """Runs an enumerator as FLIP-27's source coordinator does, for readers that live for one micro-batch each.
 
-    The readers it registers stand for the tasks of the next micro-batch. Each asks for a split when it is registered
+    The readers it registers stand for the tasks of the next micro-batch. Each requests a split when it is registered
     and whenever it was given some, until the enumerator has no more for it: so all known splits are in work, and hold
     the watermark. Which task reads what of them is decided anew in each micro-batch.
-
-    Parameters
-    ----------
-    enumerator, context, calls
-        What it runs, and with what.
     """
 
-    def __init__(
-        self, enumerator: SplitEnumerator[SplitT, CheckpointT], context: CoordinatorContext[SplitT], calls: AsyncCalls
-    ) -> None:
+    def __init__(self, enumerator: SplitEnumerator[SplitT, CheckpointT], context: CoordinatorContext[SplitT]) -> None:
         self.enumerator = enumerator
         self._context = context
-        self._calls = calls
+        self._calls = context.calls
 
     # ---- life ----------------------------------------------------------------------------------------------------
 

@@ -39,20 +39,12 @@ CheckpointT = TypeVar("CheckpointT")
 
 @dataclass(frozen=True, slots=True)
 class SourceRuntime(Generic[SplitT, CheckpointT]):
-    """An enumerator in its place.
+    """An enumerator in its place: the coordinator's thread, the enumerator's context and host, and the engine.
 
     Attributes
     ----------
-    calls
-        The coordinator's thread, and what is done off it.
-    context
-        What the enumerator knows of its planner.
-    host
-        Runs the enumerator.
     event_times
         Where event times of unread records come from.
-    engine
-        Owns what is known between two micro-batches, and plans.
     generators
         What says the watermarks of splits, where no bound gives them; None if there is none.
     reads_on
@@ -82,25 +74,8 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     ) -> SourceRuntime[SplitT, CheckpointT]:
         """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
 
-        Parameters
-        ----------
-        source, rules, schema
-            What to read, and how.
-        checkpoint
-            Of the enumerator; None for a fresh start.
-        readers
-            How many read one micro-batch.
-        workers, now_us
-            Where and when work is done.
-        time_limit_us
-            Says from when on event times are invalid now; None for no limit.
-        recorder
-            Writes down what drives the engine; None for nobody.
-
-        Raises
-        ------
-        OptionError
-            If the source has an index, or records that end its splits, and is to be read by reports.
+        `time_limit_us` says from when on event times are invalid now; None for no limit. An `OptionError` if the source
+        has an index, or records that end its splits, and is to be read by reports.
         """
         strategy = rules.strategy
         calls = AsyncCalls(workers, now_us)
@@ -109,7 +84,6 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             strategy.timestamp_assigner,
             schema,
             calls,
-            workers,
             strategy.out_of_orderness_us,
             supports_opaque_blocks=rules.supports_opaque_blocks,
             earliest_us=rules.earliest_us,
@@ -119,12 +93,12 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         else:
             enumerator = source.restore_enumerator(context, checkpoint)
         context.enumerator = enumerator
-        event_times = _event_times_of(source, enumerator, context, calls, workers, now_us, rules)
+        event_times = _event_times_of(source, enumerator, context, rules)
         index = _index_of(event_times, rules.earliest_us, recorder)
         generators = _generators_of(event_times, index, rules)
         engine = _engine_of(index, generators, rules, recorder)
         context.take_engine(engine, time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
-        host = EnumeratorHost(enumerator, context, calls)
+        host = EnumeratorHost(enumerator, context)
         reads_on = rules.reports and generators is not None
         return cls(calls, context, host, event_times, engine, generators, reads_on)
 
@@ -248,9 +222,6 @@ def _event_times_of(
     source: Source[SplitT, Any],
     enumerator: SplitEnumerator[SplitT, Any],
     context: CoordinatorContext[SplitT],
-    calls: AsyncCalls,
-    workers: Workers,
-    now_us: Callable[[], int],
     rules: ReadRules,
 ) -> EventTimeProvider[SplitT]:
     """Where the event times of a source come from, by what its enumerator is and what the user decided."""
@@ -268,9 +239,6 @@ def _event_times_of(
         return ReadAheadTimes(
             source,
             context,
-            calls,
-            workers,
-            now_us,
             rules.read_ahead_rows,
             max_drift_us=rules.planning.max_drift_us,
             allow_unaligned=rules.allow_unaligned,
@@ -284,7 +252,7 @@ def _event_times_of(
         )
     from streaming_source.coordinator.event_times.reported import ReportedTimes
 
-    return ReportedTimes(source, enumerator, context, calls, workers, now_us)
+    return ReportedTimes(source, enumerator, context)
 
 
 def _indexed_times_of(

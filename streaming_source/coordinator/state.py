@@ -31,10 +31,9 @@ class SourceState(Generic[SplitT, CheckpointT]):
     ----------
     sequence
         Counts the states of a query: 0 is the one before its first micro-batch.
-    splits
-        The splits in work and those that the last micro-batch finished, in order of their ids.
-    table
-        Their positions, watermarks and statuses, and the announced watermark.
+    splits, table
+        The splits in work and those that the last micro-batch finished, in order of their ids; their positions,
+        watermarks and statuses, and the announced watermark.
     late
         `int64[n]`: records of each split that came at or below the announced watermark, so far.
     silent_since_us

@@ -48,20 +48,14 @@ class Workers(ABC):
     def map(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """Apply a function to each item, several at once; the results in order. The caller works as well.
 
-        Raises
-        ------
-        BaseException
-            What the function raised for the first item for which it failed.
+        What the function raised for the first item for which it failed is raised.
         """
 
     @abstractmethod
     def do_one(self, *, due: bool) -> bool:
         """Do one piece of the work on this thread, where that is how work is done; whether one was done.
 
-        Parameters
-        ----------
-        due
-            Only work that is due now; else, if none is, the next that will be.
+        With `due` only work that is due now; else, if none is, the next that will be.
         """
 
     @abstractmethod
@@ -70,15 +64,7 @@ class Workers(ABC):
 
 
 class WorkerPool(Workers):
-    """Up to so many threads, started as they are needed. They are daemons: one that hangs keeps no process alive.
-
-    Parameters
-    ----------
-    threads
-        At least 1.
-    name
-        Of the threads.
-    """
+    """Up to so many threads, started as they are needed. They are daemons: one that hangs keeps no process alive."""
 
     def __init__(self, threads: int = WORKERS, name: str = "source-worker") -> None:
         self._threads = threads
@@ -104,7 +90,7 @@ class WorkerPool(Workers):
             self._changed.notify()
 
     def map(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        """See `Workers`. Whoever is free helps; nobody is waited for who has not begun."""
+        """See `Workers`. Idle workers take items; the caller runs those that no worker has started."""
         shared = _SharedItems(function, list(items))
         for _ in range(min(self._threads, len(shared)) - 1):
             self.submit(shared.work)
@@ -226,17 +212,10 @@ class AsyncCalls:
     """Calls on workers, and handlers of what they bring on one thread, one after another.
 
     On Spark the coordinator's thread is the one on which Spark calls the planner: between two calls it does not run.
-
-    Parameters
-    ----------
-    workers
-        Make the calls.
-    now_us
-        Processing time in microseconds, monotonic.
     """
 
     def __init__(self, workers: Workers, now_us: Callable[[], int]) -> None:
-        self._workers = workers
+        self.workers = workers
         self.now_us = now_us
         self._arrived: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # Not its number: that of a gateway's thread that has ended may be a worker's by now.
@@ -277,9 +256,9 @@ class AsyncCalls:
             if made.is_due():
                 self._make(made)
             if period_s is not None:
-                self._workers.submit(work, period_s)
+                self.workers.submit(work, period_s)
 
-        self._workers.submit(work, delay_s)
+        self.workers.submit(work, delay_s)
 
     def repeat(self, work: Callable[[], None], period_s: float) -> None:
         """Do something on a worker again and again, also while the coordinator's thread does not run for hours.
@@ -295,9 +274,9 @@ class AsyncCalls:
             except BaseException as error:  # whatever it is, the query must know
                 self.fail(error)
             else:
-                self._workers.submit(again, period_s)
+                self.workers.submit(again, period_s)
 
-        self._workers.submit(again, period_s)
+        self.workers.submit(again, period_s)
 
     def post(self, action: Callable[[], None]) -> None:
         """Have something done on the coordinator's thread."""
@@ -327,7 +306,7 @@ class AsyncCalls:
         while not self._closed:
             if not self._arrived.empty():
                 self._arrived.get()()
-            elif not self._workers.do_one(due=True):
+            elif not self.workers.do_one(due=True):
                 return
 
     def refresh(self, timeout_s: float) -> None:
@@ -342,7 +321,7 @@ class AsyncCalls:
             self._handle_next(left_s)
         for call in cheap:
             call.is_refreshing = True
-            self._workers.submit(partial(self._make, call, refreshes=True))
+            self.workers.submit(partial(self._make, call, refreshes=True))
         self.run()
         until = time.monotonic() + timeout_s
         while any(call.is_refreshing for call in cheap) and not self._ended:
@@ -354,7 +333,7 @@ class AsyncCalls:
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until something arrives, and do it; or until the time is over."""
         self._thread = threading.current_thread()
-        while self._arrived.empty() and self._workers.do_one(due=False):
+        while self._arrived.empty() and self.workers.do_one(due=False):
             pass
         self._handle_next(timeout_s)
 

@@ -116,13 +116,13 @@ class Planner:
         self.workers = InlineWorkers(self.clock) if workers is None else workers
         self.calls = AsyncCalls(self.workers, self.clock.now_us)
         self.context: CoordinatorContext[RecordSplit] = CoordinatorContext(
-            readers, RecordTimestampAssigner(), SCHEMA, self.calls, self.workers
+            readers, RecordTimestampAssigner(), SCHEMA, self.calls
         )
         self.index = EventTimeIndex(self._load)
         self.engine = Engine(PlanningRules(None), self.index)
         self.context.take_engine(self.engine, lambda: None, probes_records=True)
         self.enumerator = NotingEnumerator(self.context, splits)
-        self.host = EnumeratorHost(self.enumerator, self.context, self.calls)
+        self.host = EnumeratorHost(self.enumerator, self.context)
 
     def assigned(self) -> list[str]:
         """Ids of the splits that were assigned and not taken by a plan."""
@@ -239,12 +239,10 @@ class Looking:
             self.planner.clock = source.clock
             self.planner.workers = InlineWorkers(source.clock)
             self.planner.calls = AsyncCalls(self.planner.workers, source.clock.now_us)
-            self.planner.context._calls = self.planner.calls
+            self.planner.context.calls = self.planner.calls
         self.calls, self.context = self.planner.calls, self.planner.context
         self.index = self.planner.index
-        self.read_ahead = ReadAheadTimes(
-            source, self.context, self.calls, self.planner.workers, self.planner.clock.now_us, max_rows, **options
-        )
+        self.read_ahead = ReadAheadTimes(source, self.context, max_rows, **options)
 
     def add(self, *split_ids: str) -> None:
         self.planner.engine.apply(SplitsAssigned(split_ids, (0,) * len(split_ids), (0,) * len(split_ids), 0))

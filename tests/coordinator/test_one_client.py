@@ -55,7 +55,7 @@ def test_a_split_is_paused_where_it_is_ahead_in_event_time_and_goes_on_when_the_
     source = OneClient({"fast": seconds(0, 1000, 5), "slow": seconds(0, 4)})
     scanning = ahead_of(source, max_drift_us=DRIFT_US)
     scanning.add("fast", "slow")
-    scanning.calls._workers.do_one(due=True)  # type: ignore[attr-defined]
+    scanning.calls.workers.do_one(due=True)  # type: ignore[attr-defined]
     source.logs["slow"] += seconds(4, 40)
     assert scanning.run()["slow"] == 40
     # The slow one has nothing more, so it does not bound the fast one any longer.

@@ -30,7 +30,7 @@ SplitT = TypeVar("SplitT", bound=SourceSplit)
 class EventTimeProvider(ABC, Generic[SplitT]):
     """Fills the planner's index, and turns its positions into splits and ranges.
 
-    All methods are called on the coordinator's thread.
+    Called on the coordinator's thread alone.
 
     Attributes
     ----------
@@ -131,13 +131,8 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 class IndexedTimes(EventTimeProvider[SplitT]):
     """The enumerator knows its records' event times, and adds them to the index.
 
-    Parameters
-    ----------
-    index
-        The enumerator.
-    read
-        Reads the records of a split up to its stop in the planner: their event times, and the columns that a watermark
-        generator needs.
+    `read` reads the records of a split up to its stop in the planner: their event times, and the columns that a
+    watermark generator needs.
     """
 
     # What it added of the records since an earlier state is forgotten.
@@ -174,7 +169,7 @@ class IndexedTimes(EventTimeProvider[SplitT]):
         return self._index.event_times(split_id, start, stop)
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
-        """See `EventTimeProvider`. The index has no records: those that are planned are read here as well."""
+        """The index has no records: those that are planned are read here as well."""
         assert self._read is not None, "a generator that needs columns has a way to read them"
         ends = self._index.split_at(split_id, start), self._index.split_at(split_id, stop)
         for part in self._index.ranges(*ends, stop - start):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -28,7 +28,7 @@ from streaming_source.coordinator.event_times.ahead_reader import AheadReader, A
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords, SeenBlock
 from streaming_source.coordinator.event_times.split_scan import Arrival, Fetcher, FetchScheduler, SplitScan, Stage
 from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.threads import WORKERS, AsyncCalls, Workers
+from streaming_source.coordinator.threads import WORKERS
 
 __all__ = ["ReadAheadTimes"]
 
@@ -55,25 +55,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
 
     A split has been caught up with when a fetch brings nothing, by itself or after it was woken from a long wait; that
     is when its idleness begins, and where an AvailableNow run ends.
-
-    Parameters
-    ----------
-    source
-        What to read.
-    context
-        Takes the blocks.
-    calls, workers, now_us
-        Where and when work is done.
-    max_rows
-        Records scanned and in no plan, over all splits.
-    max_drift_us
-        How far a split may be ahead of the slowest one; None for any distance.
-    allow_unaligned
-        Whether splits may run ahead where a `SplitReader` of several splits cannot pause; if not, it is refused.
-    columns
-        Paths of columns that are kept, beside event times, for a watermark generator.
-    hears
-        Whether the source's own watermarks count.
     """
 
     # All times are in memory already: nothing is to be gained by keeping them twice.
@@ -83,9 +64,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self,
         source: Source[SplitT, Any],
         context: CoordinatorContext[SplitT],
-        calls: AsyncCalls,
-        workers: Workers,
-        now_us: Callable[[], int],
         max_rows: int,
         *,
         max_drift_us: int | None = None,
@@ -95,9 +73,9 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     ) -> None:
         self._source = source
         self._context = context
-        self._calls = calls
-        self._workers = workers
-        self._now_us = now_us
+        self._calls = context.calls
+        self._workers = context.calls.workers
+        self._now_us = context.calls.now_us
         self._max_rows = max_rows
         self._max_drift_us = max_drift_us
         self._fetching = source.fetching
@@ -160,7 +138,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         return splits
 
     def drain(self) -> None:
-        """See `EventTimeProvider`. A split that has been caught up with is scanned no further."""
+        """A split that has been caught up with is scanned no further."""
         self._drains_from_us = self._now_us()
 
     def close(self) -> None:

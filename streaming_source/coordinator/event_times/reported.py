@@ -26,7 +26,7 @@ from streaming_source.coordinator.enumerator_host import CoordinatorContext
 from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
 from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.threads import WORKERS, AsyncCalls, Workers
+from streaming_source.coordinator.threads import WORKERS
 from streaming_source.exceptions import SourceError
 
 __all__ = ["EndProbed", "ReportedTimes", "SplitEnds"]
@@ -47,17 +47,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     A split without a stop is complete when its `SplitReader` finishes it behind its last record, see `SplitEnds`. The
     offset says so as soon as a plan knows it, and nothing before: after a restart it is probed again.
-
-    Parameters
-    ----------
-    source
-        What to read.
-    enumerator
-        Says where records end.
-    context
-        Takes them, as blocks without event times.
-    calls, workers, now_us
-        Where and when it is called.
     """
 
     def __init__(
@@ -65,19 +54,16 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         source: Source[SplitT, Any],
         enumerator: SplitEnumerator[SplitT, Any],
         context: CoordinatorContext[SplitT],
-        calls: AsyncCalls,
-        workers: Workers,
-        now_us: Callable[[], int],
     ) -> None:
         self._enumerator = enumerator
         self._context = context
-        self._calls = calls
-        self._workers = workers
-        self._now_us = now_us
+        self._calls = context.calls
+        self._workers = context.calls.workers
+        self._now_us = context.calls.now_us
         self._splits: dict[str, SplitT] = {}
         self._ends: dict[str, int] = {}
         self._unknown: set[str] = set()
-        self._split_ends = SplitEnds(source, context, calls, workers, now_us, self._take_probe)
+        self._split_ends = SplitEnds(source, context, self._take_probe)
         # Position at which a split has ended; and splits of which a run to the end of what is there must know it.
         self._ended: dict[str, int] = {}
         self._unprobed: set[str] = set()
@@ -264,40 +250,23 @@ class SplitEnds(Generic[SplitT]):
 
     A task cannot report it: it reads a range that has a stop, where a `SplitReader` may finish any split. And what it
     reported would be lost with a planner that dies before its next offset is written; a probe is made again.
-
-    Parameters
-    ----------
-    source
-        Makes the readers.
-    context
-        Says what they read.
-    calls, workers, now_us
-        Where and when work is done.
-    on_probed
-        Called on the coordinator's thread after each probe.
-
-    Notes
-    -----
-    All methods are called on the coordinator's thread. What a reader raises is logged: whether a split has ended is not
-    known then, and the tasks raise it too if it matters.
+    `on_probed` is called on the coordinator's thread after each probe, and so are all methods here. What a reader
+    raises is logged: whether a split has ended is not known then, and the tasks raise it too if it matters.
     """
 
     def __init__(
         self,
         source: Source[SplitT, Any],
         context: CoordinatorContext[SplitT],
-        calls: AsyncCalls,
-        workers: Workers,
-        now_us: Callable[[], int],
         on_probed: EndProbed[SplitT],
     ) -> None:
         self._source = source
         self._assigner = context.timestamp_assigner
         schema = columns_for_times(context.schema, context.timestamp_assigner)
         self._reader_context = SourceReaderContext(schema, enumerator=context.enumerator)
-        self._calls = calls
-        self._workers = workers
-        self._now_us = now_us
+        self._calls = context.calls
+        self._workers = context.calls.workers
+        self._now_us = context.calls.now_us
         self._on_probed = on_probed
         # By split: from when on it may be probed again, and how long the wait after that probe will be.
         self._due: dict[str, tuple[int, int]] = {}

@@ -36,11 +36,6 @@ _ANY_FETCH: Final = 2**63
 class SplitScan(Generic[SplitT]):
     """One split. What workers change is guarded by the lock of the `ReadAheadTimes`; `seen` is the coordinator's alone.
 
-    Parameters
-    ----------
-    ahead
-        The split, from its position on.
-
     Attributes
     ----------
     scanned_us
@@ -84,18 +79,12 @@ class SplitScan(Generic[SplitT]):
         return self.seen.position_at(self.seen.end)
 
     def judge(self, fetched: Fetched, time_limit_us: int, *, others: bool, nothing: bool) -> None:
-        """Under the lock: a fetch is over.
+        """Under the lock.
 
-        Parameters
-        ----------
-        fetched
-            What it brought of this split. What the reader itself knows, see `SplitReader.caught_up`, is right.
-        time_limit_us
-            Event times from here on are invalid.
-        others
-            Whether it brought something of any split.
-        nothing
-            Whether it showed that there was nothing of any split.
+        A fetch is over that brought this of the split, and event times from the limit on are invalid.
+
+        It brought something of any split or `others` not; it showed that there was `nothing` of any. What the reader
+        itself knows, see `SplitReader.caught_up`, is right.
         """
         if fetched.blocks:
             self.untaken += fetched.rows
@@ -122,19 +111,12 @@ class Stage(Enum):
 class Fetcher(Generic[SplitT]):
     """One `SplitReader`, and when to fetch again. All but the reader is guarded by the lock of the `ReadAheadTimes`.
 
-    Parameters
-    ----------
-    reader
-        Fetches.
-
     Attributes
     ----------
     scans
         Its splits.
     left_out
         Those that the last fetch left out: they were far ahead when it began, or are newer.
-    stage
-        What it does.
     is_gone, is_quiet
         No split is left, and none will come; the last fetch brought nothing.
     is_wanted
@@ -166,17 +148,10 @@ class Fetcher(Generic[SplitT]):
         self.left_out.append(scan)
 
     def begin(self, scans: Mapping[str, SplitScan[SplitT]], ahead: list[SplitScan[SplitT]]) -> set[str]:
-        """A fetch begins; which splits are paused for it.
+        """A fetch of some splits begins, of which not all are far `ahead`; which of them are paused for it.
 
         A split that was passed over for long is fetched alone: how a reader of several splits shares its fetches among
         them is its own affair, but none must be starved, nor hold the watermark because nobody sees that it is idle.
-
-        Parameters
-        ----------
-        scans
-            What the fetch may be of, at least one of them not ahead.
-        ahead
-            Those of them that are far ahead.
         """
         self.stage, self.is_wanted, self.left_out = Stage.FETCHING, False, ahead
         self.fetches += 1
@@ -246,13 +221,8 @@ _LEFT_TO_BUSY: Final = 2
 class FetchScheduler(Generic[T]):
     """Two queues in front of a number of places: the busy, which brought something last or are new, and the quiet.
 
-    One that is quiet may keep its place for seconds, and in vain. So some places are never given to the quiet; and one
-    never to the busy, which always come back for more.
-
-    Parameters
-    ----------
-    places
-        How many can have their turn at once, at least 4.
+    One that is quiet may keep its place for seconds, and in vain. So some of the places, at least 4, are never given to
+    the quiet; and one never to the busy, which always come back for more.
     """
 
     def __init__(self, places: int) -> None:
