@@ -14,7 +14,7 @@ from alignment.combine import SplitStatus
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain"]
+__all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain_splits"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -239,37 +239,31 @@ def _lowest(splits: Sequence[SplitExplanation]) -> tuple[SplitExplanation, ...]:
     return tuple(split for split in splits if split.holds_us == lowest_us)
 
 
-def explain(
+def explain_splits(
     plan: MicroBatchPlan | None,
     table: SplitTable,
-    *,
-    holds_us: Int64Array,
+    columns: Sequence[Int64Array],
     available: Mapping[str, tuple[int, int]],
-    next_us: Int64Array,
-    silent_since_us: Int64Array,
-    late: Int64Array,
     blocked: Collection[str],
     unreported: Collection[str],
     group_limit_us: int,
-    horizon_us: int,
-    bounds: Bounds,
-    stands_since_us: int,
-    now_us: int,
-    is_draining: bool,
-) -> Explanation:
-    """Explain the state of an engine, whose last plan and table these are; see `Explanation` for the others. O(n).
+) -> tuple[SplitExplanation, ...]:
+    """Explain the splits of a table after the last plan, None before any. O(n).
 
-    Columns are `int64[n]`: `holds_us` as in `SplitExplanation`; `next_us` and `silent_since_us` are `MIN_WATERMARK`
-    where they are not known, or the one is not far beyond the bound. `available` has each split's next position, and
-    the one after the last record known to be there. `blocked` have records that cannot be read yet; the readers of the
-    `unreported` have not reported all that they read.
+    The `columns`, `int64[n]` each: where the splits hold the watermark of the source; the event time of their next
+    records; since when they have had nothing to read; and their late records. `MIN_WATERMARK` where one is not known,
+    or the next record not far beyond the bound. `available` has each split's next position, and the one after the last
+    record known to be there. `blocked` have records that cannot be read yet; the readers of the `unreported` have not
+    reported all that they read.
     """
     limited_by, bound_us = (None, MAX_WATERMARK) if plan is None else (plan.limited_by, plan.bound_us)
     limit = _limit(limited_by, is_group=bound_us == group_limit_us < MAX_WATERMARK)
-    columns = (table.watermarks, table.statuses, holds_us, next_us, silent_since_us, late)
     splits = []
-    for split_id, watermark, status, holds, following, since, lateness in zip(
-        table.split_ids, *(column.tolist() for column in columns), strict=True
+    for split_id, status, watermark, holds, following, since, late in zip(
+        table.split_ids,
+        table.statuses.tolist(),
+        *(column.tolist() for column in (table.watermarks, *columns)),
+        strict=True,
     ):
         position, end = available[split_id]
         if split_id in blocked:
@@ -278,23 +272,11 @@ def explain(
             waits_for = limit
         else:
             waits_for = WaitsFor.REPORT if split_id in unreported else WaitsFor.RECORDS
-        splits.append(
-            SplitExplanation(
-                split_id,
-                SplitStatus(status),
-                watermark,
-                holds,
-                position,
-                end - position,
-                waits_for,
-                since if position == end and since > MIN_WATERMARK else None,
-                lateness,
-                following if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK else None,
-            )
-        )
-    return Explanation(
-        table.combined, now_us, stands_since_us, tuple(splits), bound_us, horizon_us, bounds, is_draining
-    )
+        silent_since_us = since if position == end and since > MIN_WATERMARK else None
+        next_us = following if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK else None
+        of_reading = (position, end - position, waits_for, silent_since_us, late, next_us)
+        splits.append(SplitExplanation(split_id, SplitStatus(status), watermark, holds, *of_reading))
+    return tuple(splits)
 
 
 def _limit(limited_by: LimitedBy | None, *, is_group: bool) -> WaitsFor:

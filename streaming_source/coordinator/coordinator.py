@@ -146,7 +146,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._started = False
         self._begin_from(state)
         if self._group is not None and not self.is_draining:
-            self._group.start(self.runtime.calls, self._plan_again)
+            self._group.start(self.host.calls, self._plan_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
@@ -165,7 +165,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
         self._drains_from_us = self._now_us()
         if self._started:
-            self.runtime.calls.end()
+            self.host.calls.end()
             self._drain_engine()
 
     def start(self) -> None:
@@ -175,12 +175,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._drain_engine()
         runtime.begin_from(self.state)
         self.host.start(runtime.engine.table.split_ids)
-        self.host.run_until(lambda: not runtime.calls.awaits_first)
+        self.host.run_until(lambda: not runtime.host.calls.awaits_first)
         runtime.take_added()
         runtime.event_times.start()
         self._started = True
         if self.is_draining:
-            runtime.calls.end()
+            runtime.host.calls.end()
         else:
             # Not needed, but the first micro-batch had better not be an empty one.
             self.host.run_until(runtime.event_times.is_warm, _FIRST_LOOKS_S)
@@ -227,7 +227,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             if runtime.event_times.is_at_rest:
                 self._warn_of_unread()
                 return self.state
-            runtime.calls.wait()
+            runtime.host.calls.wait()
 
     def unread_rows(self) -> int:
         """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
@@ -269,7 +269,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _located(self, split: SplitExplanation, state: SourceSplit | None) -> SplitExplanation:
         """In positions of the source, with all records that are said to be there, be they seen or not."""
         position = self.runtime.event_times.position_at(split.split_id, split.position)
-        unseen = self.runtime.context.known_ends.get(split.split_id, 0) - position
+        unseen = self.host.known_ends.get(split.split_id, 0) - position
         if position == split.position and unseen <= split.behind and split.next_us is None:
             return split
         if unseen > split.behind:
@@ -318,7 +318,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _plan(self, max_rows: int | None) -> bool:
         """Plan, and hand the state out if there is news in it; whether there is."""
         runtime, engine = self.runtime, self.runtime.engine
-        limit_us = runtime.context.event_time_limit_us
+        limit_us = runtime.host.event_time_limit_us
         if limit_us is not None:
             engine.apply(TimeLimitMoved(limit_us))
         runtime.assign_waiting()
@@ -341,10 +341,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _look_for_more(self) -> None:
         """Whether something is there that was not seen yet, as far as that can be said soon."""
         runtime = self.runtime
-        runtime.calls.refresh(_LOOK_S)
-        if runtime.context.expected:
-            runtime.event_times.find_expected(runtime.context.expected)
-            runtime.context.expected.clear()
+        runtime.host.calls.refresh(_LOOK_S)
+        if runtime.host.expected:
+            runtime.event_times.find_expected(runtime.host.expected)
+            runtime.host.expected.clear()
             runtime.host.run_until(runtime.event_times.has_found_expected, _LOOK_S)
 
     def _warn_of_unread(self) -> None:

@@ -23,7 +23,7 @@ from alignment.events import (
     SplitCompleted,
     SplitsAssigned,
 )
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
     ReaderInfo,
@@ -33,14 +33,16 @@ from streaming_source.api import (
     SplitEnumeratorContext,
     SplitsAssignment,
 )
+from streaming_source.coordinator.state import ReadRules
 from streaming_source.coordinator.threads import AsyncCalls
 from streaming_source.exceptions import SourceError
 
-__all__ = ["AssignmentTracker", "CoordinatorContext", "EnumeratorHost"]
+__all__ = ["AssignmentTracker", "EnumeratorHost"]
 
 T = TypeVar("T")
 U = TypeVar("U")
 SplitT = TypeVar("SplitT", bound=SourceSplit)
+CheckpointT = TypeVar("CheckpointT")
 
 Assignments: TypeAlias = dict[int, list[SplitT]]
 
@@ -85,57 +87,44 @@ class AssignmentTracker(Generic[SplitT]):
         return given_up
 
 
-class CoordinatorContext(SplitEnumeratorContext[SplitT]):
-    """Carries out what the enumerator wants, and sends what it finds to the engine.
+class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT]):
+    """Runs an enumerator as FLIP-27's source coordinator does, for readers that live for one micro-batch each.
+
+    As the enumerator's context it carries out what that wants, and sends what it finds to the engine. The readers that
+    it registers stand for the tasks of the next micro-batch. Each requests a split when it is registered and whenever
+    it was given some, until the enumerator has no more for it: so all known splits are in work, and hold the watermark.
+    Which task reads what of them is decided anew in each micro-batch.
 
     Attributes
     ----------
-    readers
-        The registered readers; for `EnumeratorHost` to fill.
-    asking
-        Readers that are to request a split: new ones, and those that were given some.
-    without_more
-        Readers that will get no more splits.
-    tracker
-        What was assigned, and is not committed.
+    enumerator, engine
+        Set once, before any use.
     added
         Splits assigned since they were last taken.
-    engine
-        What the enumerator finds is sent to it, in events.
-    enumerator
-        Itself, once it is made: for readers in the planner.
     expected, known_ends
         Of splits, a position before which there are records, for the planner to take; and the last known of each.
     """
 
-    def __init__(
-        self,
-        parallelism: int,
-        assigner: TimestampAssigner,
-        schema: pa.Schema,
-        calls: AsyncCalls,
-        out_of_orderness_us: int | None = None,
-        *,
-        supports_opaque_blocks: bool = False,
-        earliest_us: int = NO_TIMESTAMP,
-    ) -> None:
+    enumerator: SplitEnumerator[SplitT, CheckpointT]
+    engine: Engine
+
+    def __init__(self, parallelism: int, schema: pa.Schema, rules: ReadRules, calls: AsyncCalls) -> None:
         self._parallelism = parallelism
-        self.out_of_orderness_us = out_of_orderness_us
-        self.supports_opaque_blocks = supports_opaque_blocks
-        self._earliest_us = earliest_us
-        self.timestamp_assigner = assigner
         self.schema = schema
+        self.timestamp_assigner = rules.strategy.timestamp_assigner
+        self.out_of_orderness_us = rules.strategy.out_of_orderness_us
+        self.supports_opaque_blocks = rules.supports_opaque_blocks
+        self._earliest_us = rules.earliest_us
         self._is_hosted = self._probes_records = False
         self._time_limit_us: Callable[[], int | None] = lambda: None
         self.calls = calls
         self._events: dict[int, list[SourceEvent]] = {}
         self.readers: dict[int, ReaderInfo] = {}
+        # Readers that are to request a split, new ones and those that were given some; and those that get no more.
         self.asking: deque[int] = deque()
         self.without_more: set[int] = set()
         self.tracker: AssignmentTracker[SplitT] = AssignmentTracker()
         self.added: list[SplitT] = []
-        self.engine: Engine
-        self.enumerator: SplitEnumerator[SplitT, Any] | None = None
         self.expected: dict[str, int] = {}
         self.known_ends: dict[str, int] = {}
 
@@ -250,6 +239,93 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
     def set_horizon(self, event_time_us: int | None) -> None:
         self._send(HorizonMoved(MAX_WATERMARK if event_time_us is None else event_time_us))
 
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    def start(self, restored_splits: Sequence[str] = ()) -> None:
+        """Start the enumerator and register its readers, the restored splits shared out among them."""
+        self.enumerator.start()
+        self._register_all(restored_splits)
+
+    def close(self) -> None:
+        """Close the enumerator, and do nothing for it any more. What is under way on a worker is not waited for."""
+        self.calls.close()
+        self.enumerator.close()
+
+    # ---- what readers say ----------------------------------------------------------------------------------------
+
+    def register(self, subtask_id: int, restored_splits: Sequence[str] = ()) -> None:
+        """A reader is there; it asks for a split."""
+        self.readers[subtask_id] = ReaderInfo(subtask_id, restored_splits=tuple(restored_splits))
+        self.enumerator.add_reader(subtask_id)
+        self.request_split(subtask_id)
+
+    def unregister(self, subtask_id: int) -> None:
+        """A reader has failed: nothing can be assigned to it. One that is not registered is fine."""
+        self.readers.pop(subtask_id, None)
+
+    def reset(self, subtask_id: int, checkpoint_id: int) -> None:
+        """A reader goes on from a state: give back what it was assigned later. It may be given splits again."""
+        self.unregister(subtask_id)
+        self.without_more.discard(subtask_id)
+        self.take_events(subtask_id)
+        self.enumerator.add_splits_back(self.tracker.take_back(subtask_id, checkpoint_id), subtask_id)
+
+    def request_split(self, subtask_id: int) -> None:
+        """A reader asks for a split: heard in the next `ask`."""
+        if subtask_id not in self.asking:
+            self.asking.append(subtask_id)
+
+    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
+        """A reader sends an event of the connector's."""
+        self.enumerator.handle_source_event(subtask_id, event)
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Do what has arrived, and let readers ask."""
+        self.calls.run()
+        self.ask()
+
+    def run_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Do what arrives, and let readers ask, until something is so, or the time is over."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.run()
+        while not is_done():
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return
+            self.calls.wait(left_s)
+            self.run()
+
+    def ask(self) -> None:
+        """Let every reader that was registered, or given splits, ask for another; not those that get no more."""
+        asking = self.asking
+        while asking:
+            subtask_id = asking.popleft()
+            if subtask_id in self.readers and subtask_id not in self.without_more:
+                self.enumerator.handle_split_request(subtask_id)
+
+    def snapshot(self, checkpoint_id: int) -> CheckpointT:
+        """The enumerator's part of a state; from now on all that was assigned so far is in the state."""
+        self.tracker.on_checkpoint(checkpoint_id)
+        return self.enumerator.snapshot_state(checkpoint_id)
+
+    def complete(self, checkpoint_id: int) -> None:
+        """The micro-batch that leads to a state is committed."""
+        self.tracker.on_complete(checkpoint_id)
+        self.enumerator.notify_checkpoint_complete(checkpoint_id)
+
+    def go_back(self, checkpoint_id: int, restored_splits: Sequence[str] = ()) -> None:
+        """All readers go on from an earlier state, with the splits that it has; the later ones are given up."""
+        readers = sorted(self.readers)
+        for subtask_id in readers:
+            self.unregister(subtask_id)
+        for subtask_id in readers:
+            self.reset(subtask_id, checkpoint_id)
+        for given_up in self.tracker.forget_after(checkpoint_id):
+            self.enumerator.notify_checkpoint_aborted(given_up)
+        self._register_all(restored_splits)
+
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
     def _send(self, event: Event) -> None:
@@ -288,113 +364,7 @@ class CoordinatorContext(SplitEnumeratorContext[SplitT]):
         if self.no_more_splits:
             self.engine.apply(NoMoreSplits())
 
-
-CheckpointT = TypeVar("CheckpointT")
-
-
-class EnumeratorHost(Generic[SplitT, CheckpointT]):
-    """Runs an enumerator as FLIP-27's source coordinator does, for readers that live for one micro-batch each.
-
-    The readers it registers stand for the tasks of the next micro-batch. Each requests a split when it is registered
-    and whenever it was given some, until the enumerator has no more for it: so all known splits are in work, and hold
-    the watermark. Which task reads what of them is decided anew in each micro-batch.
-    """
-
-    def __init__(self, enumerator: SplitEnumerator[SplitT, CheckpointT], context: CoordinatorContext[SplitT]) -> None:
-        self.enumerator = enumerator
-        self._context = context
-        self._calls = context.calls
-
-    # ---- life ----------------------------------------------------------------------------------------------------
-
-    def start(self, restored_splits: Sequence[str] = ()) -> None:
-        """Start the enumerator and register its readers, the restored splits shared out among them."""
-        self.enumerator.start()
-        self._register_all(restored_splits)
-
-    def close(self) -> None:
-        """Close the enumerator, and do nothing for it any more. What is under way on a worker is not waited for."""
-        self._calls.close()
-        self.enumerator.close()
-
-    # ---- what readers say ----------------------------------------------------------------------------------------
-
-    def register(self, subtask_id: int, restored_splits: Sequence[str] = ()) -> None:
-        """A reader is there; it asks for a split."""
-        self._context.readers[subtask_id] = ReaderInfo(subtask_id, restored_splits=tuple(restored_splits))
-        self.enumerator.add_reader(subtask_id)
-        self.request_split(subtask_id)
-
-    def unregister(self, subtask_id: int) -> None:
-        """A reader has failed: nothing can be assigned to it. One that is not registered is fine."""
-        self._context.readers.pop(subtask_id, None)
-
-    def reset(self, subtask_id: int, checkpoint_id: int) -> None:
-        """A reader goes on from a state: give back what it was assigned later. It may be given splits again."""
-        self.unregister(subtask_id)
-        self._context.without_more.discard(subtask_id)
-        self._context.take_events(subtask_id)
-        self.enumerator.add_splits_back(self._context.tracker.take_back(subtask_id, checkpoint_id), subtask_id)
-
-    def request_split(self, subtask_id: int) -> None:
-        """A reader asks for a split: heard in the next `ask`."""
-        if subtask_id not in self._context.asking:
-            self._context.asking.append(subtask_id)
-
-    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
-        """A reader sends an event of the connector's."""
-        self.enumerator.handle_source_event(subtask_id, event)
-
-    # ---- steps ---------------------------------------------------------------------------------------------------
-
-    def run(self) -> None:
-        """Do what has arrived, and let readers ask."""
-        self._calls.run()
-        self.ask()
-
-    def run_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Do what arrives, and let readers ask, until something is so, or the time is over."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self.run()
-        while not is_done():
-            left_s = None if deadline is None else deadline - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                return
-            self._calls.wait(left_s)
-            self.run()
-
-    def ask(self) -> None:
-        """Let every reader that was registered, or given splits, ask for another; not those that get no more."""
-        asking = self._context.asking
-        while asking:
-            subtask_id = asking.popleft()
-            if subtask_id in self._context.readers and subtask_id not in self._context.without_more:
-                self.enumerator.handle_split_request(subtask_id)
-
-    def snapshot(self, checkpoint_id: int) -> CheckpointT:
-        """The enumerator's part of a state; from now on all that was assigned so far is in the state."""
-        self._context.tracker.on_checkpoint(checkpoint_id)
-        return self.enumerator.snapshot_state(checkpoint_id)
-
-    def complete(self, checkpoint_id: int) -> None:
-        """The micro-batch that leads to a state is committed."""
-        self._context.tracker.on_complete(checkpoint_id)
-        self.enumerator.notify_checkpoint_complete(checkpoint_id)
-
-    def go_back(self, checkpoint_id: int, restored_splits: Sequence[str] = ()) -> None:
-        """All readers go on from an earlier state, with the splits that it has; the later ones are given up."""
-        readers = sorted(self._context.readers)
-        for subtask_id in readers:
-            self.unregister(subtask_id)
-        for subtask_id in readers:
-            self.reset(subtask_id, checkpoint_id)
-        for given_up in self._context.tracker.forget_after(checkpoint_id):
-            self.enumerator.notify_checkpoint_aborted(given_up)
-        self._register_all(restored_splits)
-
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _register_all(self, restored_splits: Sequence[str]) -> None:
-        readers = self._context.current_parallelism()
+        readers = self._parallelism
         for subtask_id in range(readers):
             self.register(subtask_id, restored_splits[subtask_id::readers])

@@ -17,7 +17,6 @@ from alignment.engine import Engine
 from alignment.events import Restored, SplitsAssigned
 from alignment.index import EventTimeIndex
 from alignment.plan import PlanningRules, SplitTable
-from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.api import (
     Boundedness,
     Fetching,
@@ -32,7 +31,7 @@ from streaming_source.api import (
     SplitsChange,
 )
 from streaming_source.coordinator import ReadRules, SourceCoordinator, Workers
-from streaming_source.coordinator.enumerator_host import CoordinatorContext, EnumeratorHost
+from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
 from streaming_source.coordinator.threads import AsyncCalls
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
@@ -115,18 +114,17 @@ class Planner:
         self.clock = FakeClock()
         self.workers = InlineWorkers(self.clock) if workers is None else workers
         self.calls = AsyncCalls(self.workers, self.clock.now_us)
-        self.context: CoordinatorContext[RecordSplit] = CoordinatorContext(
-            readers, RecordTimestampAssigner(), SCHEMA, self.calls
-        )
+        rules = ReadRules(WatermarkStrategy.no_watermarks(), PlanningRules(None))
+        self.host: EnumeratorHost[RecordSplit, Any] = EnumeratorHost(readers, SCHEMA, rules, self.calls)
         self.index = EventTimeIndex(self._load)
         self.engine = Engine(PlanningRules(None), self.index)
-        self.context.take_engine(self.engine, lambda: None, probes_records=True)
-        self.enumerator = NotingEnumerator(self.context, splits)
-        self.host = EnumeratorHost(self.enumerator, self.context)
+        self.host.take_engine(self.engine, lambda: None, probes_records=True)
+        self.enumerator = NotingEnumerator(self.host, splits)
+        self.host.enumerator = self.enumerator
 
     def assigned(self) -> list[str]:
         """Ids of the splits that were assigned and not taken by a plan."""
-        return ids(self.context.added)
+        return ids(self.host.added)
 
     def settle(self) -> None:
         """Plan, so that only what comes after it makes another plan due."""
@@ -137,7 +135,7 @@ class Planner:
         """What a coordinator does before its readers go back."""
         none = np.empty(0, np.int64)
         self.engine.apply(Restored(SplitTable.empty(), none, none, none, self.clock.now_us()))
-        self.context.added.clear()
+        self.host.added.clear()
 
     def _load(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         raise AssertionError("no times are asked for")
@@ -239,10 +237,10 @@ class Looking:
             self.planner.clock = source.clock
             self.planner.workers = InlineWorkers(source.clock)
             self.planner.calls = AsyncCalls(self.planner.workers, source.clock.now_us)
-            self.planner.context.calls = self.planner.calls
-        self.calls, self.context = self.planner.calls, self.planner.context
+            self.planner.host.calls = self.planner.calls
+        self.calls, self.host = self.planner.calls, self.planner.host
         self.index = self.planner.index
-        self.read_ahead = ReadAheadTimes(source, self.context, max_rows, **options)
+        self.read_ahead = ReadAheadTimes(source, self.host, max_rows, **options)
 
     def add(self, *split_ids: str) -> None:
         self.planner.engine.apply(SplitsAssigned(split_ids, (0,) * len(split_ids), (0,) * len(split_ids), 0))

@@ -56,7 +56,7 @@ class Probes:
         self.planner = Planner(workers=pool)
         self.clock = self.planner.clock
         self.found: list[int | None] = []
-        self.ends: SplitEnds[RecordSplit] = SplitEnds(source, self.planner.context, self._take)
+        self.ends: SplitEnds[RecordSplit] = SplitEnds(source, self.planner.host, self._take)
 
     def _take(self, split: RecordSplit, began_us: int, ended_at: int | None) -> None:
         self.found.append(ended_at)

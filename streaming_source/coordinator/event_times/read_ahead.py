@@ -22,7 +22,7 @@ from alignment.events import Probed, SplitsBlocked
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import CaughtUp, Source, SourceReaderContext, SourceSplit, SplitRange
 from streaming_source.coordinator.assignment import even_ranges
-from streaming_source.coordinator.enumerator_host import CoordinatorContext
+from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, columns_for_times
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords, SeenBlock
@@ -63,7 +63,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def __init__(
         self,
         source: Source[SplitT, Any],
-        context: CoordinatorContext[SplitT],
+        host: EnumeratorHost[SplitT, Any],
         max_rows: int,
         *,
         max_drift_us: int | None = None,
@@ -72,17 +72,17 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         hears: bool = False,
     ) -> None:
         self._source = source
-        self._context = context
-        self._calls = context.calls
-        self._workers = context.calls.workers
-        self._now_us = context.calls.now_us
+        self._host = host
+        self._calls = host.calls
+        self._workers = host.calls.workers
+        self._now_us = host.calls.now_us
         self._max_rows = max_rows
         self._max_drift_us = max_drift_us
         self._fetching = source.fetching
         self._must_pause = self._fetching.kind != "per_split" and not allow_unaligned
         self._columns, self._hears = columns, hears
-        schema = columns_for_times(context.schema, context.timestamp_assigner, columns)
-        self._reader_context = SourceReaderContext(schema, enumerator=context.enumerator)
+        schema = columns_for_times(host.schema, host.timestamp_assigner, columns)
+        self._reader_context = SourceReaderContext(schema, enumerator=host.enumerator)
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, ScannedRecords] = {}
         self._drains_from_us: int | None = None
@@ -108,7 +108,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        assigner, end_of_stream = self._context.timestamp_assigner, self._source.end_of_stream
+        assigner, end_of_stream = self._host.timestamp_assigner, self._source.end_of_stream
         with self._lock:
             for split in splits:
                 ahead = AheadSplit(split, assigner, end_of_stream, self._columns, hears=self._hears)
@@ -325,7 +325,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         brought = any(part.blocks or part.finished for part in fetched.values())
         nothing = fetcher.judge(brought)
         drains = self._drains_from_us is not None and began_us >= self._drains_from_us
-        limit_us = self._context.event_time_limit_us
+        limit_us = self._host.event_time_limit_us
         for scan, part in fetched.items():
             if scan.is_gone:
                 continue
@@ -387,21 +387,21 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         split_id = scan.split.split_id
         for block in fetched.blocks:
             low, high = block.bounds()
-            self._context.add_blocks(split_id, len(block), low, high)
+            self._host.add_blocks(split_id, len(block), low, high)
             with self._lock:
                 scan.seen.append(block)
                 scan.untaken -= len(block)
         for rows, watermark, is_idle in fetched.said:
             scan.seen.say(fetched.rows - rows, watermark, is_idle)
         if fetched.finished:
-            self._context.complete_split(split_id)
+            self._host.complete_split(split_id)
         scan.is_known = True
         scan.scanned_us = arrival.began_us
         scan.is_done |= arrival.is_last
         if fetched.caught_up is CaughtUp.BLOCKED:
-            self._context.engine.apply(SplitsBlocked(frozenset([split_id])))
+            self._host.engine.apply(SplitsBlocked(frozenset([split_id])))
         elif arrival.found_nothing and not fetched.blocks:
-            self._context.engine.apply(Probed(arrival.began_us, (split_id,)))
+            self._host.engine.apply(Probed(arrival.began_us, (split_id,)))
 
     def _let_go(self, split_ids: Sequence[str]) -> None:
         idle: list[Fetcher[SplitT]] = []

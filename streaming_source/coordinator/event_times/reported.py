@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from alignment.events import Probed
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitEnumerator, SplitRange
+from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitRange
 from streaming_source.coordinator.assignment import even_ranges
-from streaming_source.coordinator.enumerator_host import CoordinatorContext
+from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
 from streaming_source.coordinator.state import SourceState
@@ -52,18 +52,17 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     def __init__(
         self,
         source: Source[SplitT, Any],
-        enumerator: SplitEnumerator[SplitT, Any],
-        context: CoordinatorContext[SplitT],
+        host: EnumeratorHost[SplitT, Any],
     ) -> None:
-        self._enumerator = enumerator
-        self._context = context
-        self._calls = context.calls
-        self._workers = context.calls.workers
-        self._now_us = context.calls.now_us
+        self._enumerator = host.enumerator
+        self._host = host
+        self._calls = host.calls
+        self._workers = host.calls.workers
+        self._now_us = host.calls.now_us
         self._splits: dict[str, SplitT] = {}
         self._ends: dict[str, int] = {}
         self._unknown: set[str] = set()
-        self._split_ends = SplitEnds(source, context, self._take_probe)
+        self._split_ends = SplitEnds(source, host, self._take_probe)
         # Position at which a split has ended; and splits of which a run to the end of what is there must know it.
         self._ended: dict[str, int] = {}
         self._unprobed: set[str] = set()
@@ -116,7 +115,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     def before_plan(self) -> None:
         """See `EventTimeProvider`. Readers report before a micro-batch ends: what is missing now was lost."""
-        missing, now_us = self._context.engine.unreported(), self._now_us()
+        missing, now_us = self._host.engine.unreported(), self._now_us()
         if missing and (self._warned_us is None or now_us - self._warned_us >= _WARN_US):
             self._warned_us = now_us
             _log.warning(
@@ -150,7 +149,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     @property
     def is_settled(self) -> bool:
         """See `EventTimeProvider`. Where a split ends that is gone, nobody will say."""
-        return self._unknown | self._unprobed <= self._context.engine.abandoned
+        return self._unknown | self._unprobed <= self._host.engine.abandoned
 
     @property
     def is_at_rest(self) -> bool:
@@ -185,7 +184,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             for split, end in zip(splits, ends, strict=True)
             if end is not None and split.split_id in self._splits and not self._take_end(split, end, began_us)
         )
-        self._context.engine.apply(Probed(began_us, caught_up))
+        self._host.engine.apply(Probed(began_us, caught_up))
         self._finds_again = self._finds_again and not again
         if not self._finds_again and (self._drains_from_us is None or self._unknown):
             self._finds_again = True
@@ -203,7 +202,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         end = end if split.stop is None else min(end, split.stop)
         new = end - self._ends[split_id]
         if new > 0:
-            self._context.add_blocks(split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
+            self._host.add_blocks(split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
             self._ends[split_id] = end
         if split.stop is None and split_id not in self._ended and (is_new or new <= 0):
             if is_new:
@@ -225,8 +224,8 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         """After the blocks up to the end were taken: a plan must not finish a split with records that it has not."""
         split_id = split.split_id
         stop = self._ended.get(split_id) if split.stop is None else split.stop
-        if stop is not None and self._ends[split_id] >= stop and split_id not in self._context.engine.complete:
-            self._context.complete_split(split_id)
+        if stop is not None and self._ends[split_id] >= stop and split_id not in self._host.engine.complete:
+            self._host.complete_split(split_id)
 
 
 EndProbed: TypeAlias = Callable[[SplitT, int, int | None], None]
@@ -257,16 +256,16 @@ class SplitEnds(Generic[SplitT]):
     def __init__(
         self,
         source: Source[SplitT, Any],
-        context: CoordinatorContext[SplitT],
+        host: EnumeratorHost[SplitT, Any],
         on_probed: EndProbed[SplitT],
     ) -> None:
         self._source = source
-        self._assigner = context.timestamp_assigner
-        schema = columns_for_times(context.schema, context.timestamp_assigner)
-        self._reader_context = SourceReaderContext(schema, enumerator=context.enumerator)
-        self._calls = context.calls
-        self._workers = context.calls.workers
-        self._now_us = context.calls.now_us
+        self._assigner = host.timestamp_assigner
+        schema = columns_for_times(host.schema, host.timestamp_assigner)
+        self._reader_context = SourceReaderContext(schema, enumerator=host.enumerator)
+        self._calls = host.calls
+        self._workers = host.calls.workers
+        self._now_us = host.calls.now_us
         self._on_probed = on_probed
         # By split: from when on it may be probed again, and how long the wait after that probe will be.
         self._due: dict[str, tuple[int, int]] = {}
