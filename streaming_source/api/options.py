@@ -27,7 +27,6 @@ __all__ = [
     "boolean",
     "choice",
     "duration",
-    "duration_argument",
     "duration_option",
     "durations_as_timedelta",
     "integer",
@@ -155,7 +154,8 @@ def durations_as_timedelta(value: Any) -> None:
     for field in fields(value):
         given = getattr(value, field.name)
         if "minimum_us" in field.metadata and not (given is None and field.default is None):
-            object.__setattr__(value, field.name, duration_argument(field.name, given, field.metadata["minimum_us"]))
+            duration_us = _duration_us(field.name, given, field.metadata["minimum_us"])
+            object.__setattr__(value, field.name, timedelta(microseconds=duration_us))
 
 
 def option_names(kind: type[Any]) -> dict[str, str]:
@@ -241,11 +241,6 @@ def optional_duration(minimum_us: int = 0) -> Parser:
         return None if value.strip().lower() == "none" else duration(minimum_us)(name, value)
 
     return parse
-
-
-def duration_argument(name: str, value: timedelta | str, minimum_us: int = 0) -> timedelta:
-    """The duration that a source was given in Python, equal however it was written; an `OptionError` if it is none."""
-    return timedelta(microseconds=_duration_us(name, value, minimum_us))
 
 
 def _duration_us(name: str, value: timedelta | str, minimum_us: int) -> int:

@@ -48,10 +48,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     Parameters
     ----------
-    source, rules
-        What to read, and how.
-    schema
-        The columns that the query reads, in the source's types.
     now_us
         Processing time in microseconds since the epoch, monotonic: only idleness is measured with it.
     readers
@@ -65,11 +61,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     clock_us
         Wall clock in microseconds since the epoch, for `maxFutureSkew`; None for that of processing time.
 
-    Notes
-    -----
-    `state` is the last state handed out. The engine's table, from which the next plan starts, is derived from it:
-    splits that the last micro-batch finished have left it, and splits assigned since have joined it. Its positions are
-    those of the index, which for a source without an index of its own are numbers of records.
+    Notes ----- `state` is the last state that Spark was given. The engine's table, from which the next plan starts, is
+    derived from it: splits that the last micro-batch finished have left it, and splits assigned since have joined it.
+    Its positions are those of the index, which for a source without an index of its own are numbers of records.
     """
 
     def __init__(

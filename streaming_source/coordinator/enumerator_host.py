@@ -11,18 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment import events
 from alignment.engine import Engine
-from alignment.events import (
-    BlocksIndexed,
-    Event,
-    HorizonMoved,
-    NoMoreSplits,
-    OpaqueBlockIndexed,
-    Probed,
-    SplitAbandoned,
-    SplitCompleted,
-    SplitsAssigned,
-)
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
@@ -192,7 +182,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         def handle(result: Any, error: BaseException | None, began_us: int) -> None:
             handler(result, error)
             if error is None:
-                self.engine.apply(Probed(began_us, None if self._probes_records else ()))
+                self.engine.apply(events.Probed(began_us, None if self._probes_records else ()))
 
         self.calls.call(
             call,
@@ -216,10 +206,10 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         low[low < self._earliest_us] = NO_TIMESTAMP
         high[high < self._earliest_us] = NO_TIMESTAMP
         if high.size:
-            self._send(BlocksIndexed(split_id, count, low, high))
+            self._send(events.BlocksIndexed(split_id, count, low, high))
 
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
-        self._send(OpaqueBlockIndexed(split_id, rows, max_us))
+        self._send(events.OpaqueBlockIndexed(split_id, rows, max_us))
 
     def expect_records(self, ends: Mapping[str, int]) -> None:
         expected = dict(ends)
@@ -231,13 +221,13 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self.calls.on_thread(expect)
 
     def complete_split(self, split_id: str) -> None:
-        self._send(SplitCompleted(split_id))
+        self._send(events.SplitCompleted(split_id))
 
     def abandon_split(self, split_id: str) -> None:
-        self._send(SplitAbandoned(split_id))
+        self._send(events.SplitAbandoned(split_id))
 
     def set_horizon(self, event_time_us: int | None) -> None:
-        self._send(HorizonMoved(MAX_WATERMARK if event_time_us is None else event_time_us))
+        self._send(events.HorizonMoved(MAX_WATERMARK if event_time_us is None else event_time_us))
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -328,7 +318,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
-    def _send(self, event: Event) -> None:
+    def _send(self, event: events.Event) -> None:
         # An enumerator that is being made has no engine yet.
         do = self.calls.on_thread if self._is_hosted else self.calls.post
         do(lambda: self.engine.apply(event))
@@ -352,7 +342,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
             ids[split.split_id] = split.position
         if splits:
             origins = tuple([split.origin().position for split in splits])
-            self.engine.apply(SplitsAssigned(tuple(ids), tuple(ids.values()), origins, self.calls.now_us()))
+            self.engine.apply(events.SplitsAssigned(tuple(ids), tuple(ids.values()), origins, self.calls.now_us()))
         self.tracker.record(by_reader)
         self.added += splits
         for subtask_id, reader_splits in by_reader.items():
@@ -362,7 +352,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def _end(self, subtask_id: int) -> None:
         self.without_more.add(subtask_id)
         if self.no_more_splits:
-            self.engine.apply(NoMoreSplits())
+            self.engine.apply(events.NoMoreSplits())
 
     def _register_all(self, restored_splits: Sequence[str]) -> None:
         readers = self._parallelism

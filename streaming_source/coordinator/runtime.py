@@ -40,16 +40,10 @@ CheckpointT = TypeVar("CheckpointT")
 
 @dataclass(frozen=True, slots=True)
 class SourceRuntime(Generic[SplitT, CheckpointT]):
-    """An enumerator in its place: its host, and the engine.
+    """An enumerator in its place: its host, the engine, and where event times of unread records come from.
 
-    Attributes
-    ----------
-    event_times
-        Where event times of unread records come from.
-    generators
-        What says the watermarks of splits, where no bound gives them; None if there is none.
-    reads_on
-        Readers report, and a watermark needs all records before it: what was not reported is read again for it.
+    `generators` say the watermarks of splits, where no bound gives them. Where it `reads_on` readers report, and a
+    watermark needs all records before it: what was not reported is read again for it.
     """
 
     host: EnumeratorHost[SplitT, CheckpointT]

@@ -87,26 +87,19 @@ READ_AHEAD_ROWS: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class ReadRules:
-    """What the user decided.
+    """What the user decided; the strategy, and what the planner makes of it.
 
     Attributes
     ----------
-    strategy
-        Event times, watermarks, idleness, alignment.
-    planning
-        What the planner makes of it.
-    time_limit_us
-        Event times from here on are invalid, or None.
-    max_future_skew_us
-        Event times later than the wall clock by more than this are invalid, too; None for no such rule.
+    time_limit_us, max_future_skew_us
+        Event times from here on are invalid, and those later than the wall clock by more than this; None for no limit.
     announces
         The watermark is announced by rows, so that Spark's own watermark follows it.
     group
         Name of the alignment group that other sources of the application may be in; None if this source is alone.
-    counts_late
-        The number of late records of each split must be exact, since they are taken out of the frame.
-    routes_late
-        They are, and a query of their own reads them.
+    counts_late, routes_late
+        The number of late records of each split must be exact, since they are taken out of the frame; and a query of
+        their own reads them.
     reports
         Event times of a source without an index are learnt from what its readers report, not by reading ahead.
     read_ahead_rows

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -91,11 +92,25 @@ class WorkerPool(Workers):
 
     def map(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """See `Workers`. Idle workers take items; the caller runs those that no worker has started."""
-        shared = _SharedItems(function, list(items))
-        for _ in range(min(self._threads, len(shared)) - 1):
-            self.submit(shared.work)
-        shared.work()
-        return shared.results()
+        tasks = [(Future[U](), item) for item in items]
+        left = iter(tasks)
+
+        def work() -> None:
+            for future, item in left:
+                try:
+                    future.set_result(function(item))
+                except BaseException as error:  # for the caller of map
+                    future.set_exception(error)
+                    # What comes after an item that failed is left out.
+                    for skipped, _ in left:
+                        skipped.cancel()
+                        skipped.set_running_or_notify_cancel()
+
+        for _ in range(min(self._threads, len(tasks)) - 1):
+            self.submit(work)
+        work()
+        wait([future for future, _ in tasks])
+        return [future.result() for future, _ in tasks]
 
     def do_one(self, *, due: bool) -> bool:
         """See `Workers`. Never: its threads do it."""
@@ -133,47 +148,6 @@ class WorkerPool(Workers):
                     self._changed.notify()
                 return work
             return None
-
-
-class _SharedItems:
-    """Items that several threads take one after another."""
-
-    def __init__(self, function: Callable[[Any], Any], items: list[Any]) -> None:
-        self._function = function
-        self._items = items
-        self._numbers = itertools.count()
-        self._results: list[Any] = [None] * len(items)
-        self._errors: dict[int, BaseException] = {}
-        self._first_failed = len(items)
-        self._done = 0
-        self._changed = threading.Condition()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def work(self) -> None:
-        """Work until no item is left. What comes after an item that failed is left out."""
-        while (number := next(self._numbers)) < len(self._items):
-            raised = None
-            try:
-                if number < self._first_failed:
-                    self._results[number] = self._function(self._items[number])
-            except BaseException as error:  # for the caller of map
-                raised = error
-            with self._changed:
-                if raised is not None:
-                    self._errors[number] = raised
-                    self._first_failed = min(self._first_failed, number)
-                self._done += 1
-                self._changed.notify_all()
-
-    def results(self) -> list[Any]:
-        """All of them; waits for those under way."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._done == len(self._items))
-        if self._errors:
-            raise self._errors[self._first_failed]
-        return self._results
 
 
 TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]
@@ -386,18 +360,6 @@ class _Call:
     `made` is changed under the lock, which is held while it is made; `handled` and `is_refreshing` on the coordinator's
     thread.
     """
-
-    __slots__ = (
-        "_skipped",
-        "_took_us",
-        "call",
-        "handled",
-        "handler",
-        "is_refreshing",
-        "lock",
-        "made",
-        "rests_until",
-    )
 
     def __init__(self, call: Callable[[], Any], handler: TimedHandler) -> None:
         self.call = call

@@ -32,12 +32,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 
     Called on the coordinator's thread alone.
 
-    Attributes
-    ----------
-    goes_back
-        Whether planning can go on from an earlier state without a new enumerator.
-    cached_times
-        How many exact event times the index keeps.
+    It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`.
     """
 
     goes_back: ClassVar[bool] = True

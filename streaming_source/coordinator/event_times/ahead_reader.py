@@ -47,18 +47,10 @@ def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Se
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one fetch brought of one split.
+    """What one fetch brought of one split: blocks in order, none empty; and whether nothing more will come.
 
-    Attributes
-    ----------
-    blocks
-        In order; none is empty.
-    finished
-        Nothing more will come.
-    caught_up
-        See `SplitReader.caught_up`.
-    said
-        What the source said of the split: behind how many of these records, the watermark, and whether it is idle.
+    `caught_up` is what `SplitReader.caught_up` says. `said` is what the source said of the split: behind how many of
+    these records, the watermark, and whether it is idle.
     """
 
     blocks: tuple[SeenBlock, ...]

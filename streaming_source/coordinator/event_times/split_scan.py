@@ -42,14 +42,10 @@ class SplitScan(Generic[SplitT]):
         When the last fetch began that the coordinator took over.
     is_known, is_done
         Whether the coordinator took over a fetch; the last one.
-    untaken
-        Records fetched, and not taken over.
-    front_us
-        The largest valid event time fetched.
-    is_gone, is_last
-        Nobody wants to know any more; nothing more will be fetched.
-    found_nothing
-        The last fetch showed that there was nothing.
+    untaken, front_us
+        Records fetched, and not taken over; the largest valid event time fetched.
+    is_gone, is_last, found_nothing
+        Nobody wants to know any more; nothing more will be fetched; the last fetch showed that there was nothing.
     passed_over
         Fetches that brought something of other splits, and of this one did not even say that there was nothing.
     last_arrival
@@ -113,16 +109,12 @@ class Fetcher(Generic[SplitT]):
 
     Attributes
     ----------
-    scans
-        Its splits.
     left_out
-        Those that the last fetch left out: they were far ahead when it began, or are newer.
+        Splits that the last fetch left out: they were far ahead when it began, or are newer.
     is_gone, is_quiet
         No split is left, and none will come; the last fetch brought nothing.
-    is_wanted
-        It is to fetch again as soon as the fetch under way is over.
-    is_timed
-        Somebody will see whether a fetch blocks.
+    is_wanted, is_timed
+        It is to fetch again as soon as the fetch under way is over; somebody will see whether a fetch blocks.
     fetches
         Begun so far.
     retry_s, patience_s
