@@ -89,10 +89,7 @@ class SplitWatermarks:
     def register(self, split_id: str, initial: int = MIN_WATERMARK) -> None:
         """Add a split, active at the watermark `initial`: that of its checkpoint, or a bound known ahead.
 
-        Raises
-        ------
-        DuplicateSplitError
-            If a split of this id is registered.
+        A `DuplicateSplitError` if a split of this id is registered.
         """
         if split_id in self._splits:
             raise DuplicateSplitError(f"split_id = {split_id!r} is registered already; unregister it first")

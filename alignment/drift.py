@@ -104,10 +104,7 @@ class AlignmentGroup:
     def join(self, member_id: str, max_drift_us: int) -> None:
         """Add a member, which counts from its first report on.
 
-        Raises
-        ------
-        InvalidArgumentError
-            If the id is taken, or `max_drift_us` is below 0.
+        An error if its id is taken, or `max_drift_us` below 0.
         """
         if member_id in self._reports:
             raise InvalidArgumentError(
@@ -121,19 +118,10 @@ class AlignmentGroup:
     def report(self, member_id: str, watermark: int, *, counts: bool = True, next_us: int | None = None) -> None:
         """Take a member's last word; it may go back, as when an idle member is active again.
 
-        Parameters
-        ----------
-        watermark
-            In microseconds. ``MIN_WATERMARK`` counts like any other: the member has splits, but no watermark yet.
-        counts
-            False for a member that must not hold the others: idle, finished, or without splits.
-        next_us
-            Event time of the record that it would read next, so that the nearest member can cross a gap.
-
-        Raises
-        ------
-        UnknownMemberError
-            If it has not joined, or has left.
+        ``MIN_WATERMARK`` counts like any other: the member has splits, but no watermark yet. `counts` is False for a
+        member that must not hold the others: idle, finished, or without splits. `next_us` is the event time of the
+        record that it would read next, so that the nearest member can cross a gap. An `UnknownMemberError` if it has
+        not joined, or has left.
         """
         max_drift_us = self._get(member_id).max_drift_us
         self._reports[member_id] = SourceReport(max_drift_us, int(watermark) if counts else None, next_us)

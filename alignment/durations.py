@@ -137,12 +137,8 @@ def format_duration(us: int) -> str:
 
     Every part of a negative duration carries its own sign, so that each part means what it says.
 
-    Examples
-    --------
-    >>> format_duration(5_400_000_000)
-    '1 hour 30 minutes'
-    >>> format_duration(-1_500_000)
-    '-1 second -500 milliseconds'
+    >>> format_duration(5_400_000_000), format_duration(-1_500_000)
+    ('1 hour 30 minutes', '-1 second -500 milliseconds')
     """
     rest = abs(us)
     sign = "-" if us < 0 else ""

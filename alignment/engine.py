@@ -41,8 +41,6 @@ class Engine:
 
     Parameters
     ----------
-    rules
-        What the user decided, for all micro-batches.
     index
         Event times of what is unread; empty. It is filled by events.
     idle_timeout_us
@@ -60,10 +58,8 @@ class Engine:
         The splits in work, and the announced watermark. Splits that the last plan finished have left.
     late
         `int64[n]`: records of each split that came at or below the announced watermark, so far.
-    last_plan
-        The last one that was committed; None before any.
-    log
-        The latest events and plans, oldest first.
+    last_plan, log
+        The last one that was committed; the latest events and plans, oldest first.
 
     Notes
     -----
@@ -113,10 +109,8 @@ class Engine:
 
         Raises
         ------
-        DuplicateSplitError
-            If a split is assigned that is in work.
-        UnknownSplitError
-            If records are indexed of a split that is not in work.
+        DuplicateSplitError, UnknownSplitError
+            If a split is assigned that is in work; if records are indexed of one that is not.
         """
         self._note(event)
         match event:
@@ -393,8 +387,6 @@ class Engine:
         assert table.combined >= self._announced.combined, (table.combined, self._announced.combined)
         if self._reactive is not None:
             self._reactive.check_invariants()
-
-    # ---- inside --------------------------------------------------------------------------------------------------
 
     def _note(self, entry: events.Event | events.Planned | events.PlanCommitted) -> None:
         self.log.append(entry)

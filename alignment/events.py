@@ -39,6 +39,8 @@ __all__ = [
     "TimeLimitMoved",
 ]
 
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class RangeReport:
@@ -61,9 +63,6 @@ class RangeReport:
     is_idle: bool = False
     state_version: int = 0
     state: str = ""
-
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

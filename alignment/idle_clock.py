@@ -153,8 +153,6 @@ class IdleClock:
     def __len__(self) -> int:
         return int(self.caught_up_us.size)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _is_timed_out(self, probed_us: Int64Array) -> BoolArray:
         if self.timeout_us is None:
             return np.zeros(len(self), np.bool_)

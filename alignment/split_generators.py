@@ -235,8 +235,6 @@ class SplitGenerators(ABC):
             self.record(Said(self._calls, said.watermark, said.is_idle))
         return is_new
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _of(self, split_id: str) -> LatestWatermark:
         return self._said.setdefault(split_id, LatestWatermark())
 

@@ -172,8 +172,7 @@ class FieldTimestampAssigner(TimestampAssigner):
 
     Notes
     -----
-    Null, NaN, unreadable text and times beyond int64 microseconds are invalid. Times finer than a microsecond
-    are rounded down.
+    Null, NaN, unreadable text and times beyond int64 microseconds are invalid; finer times are rounded down.
     """
 
     column: str

@@ -19,13 +19,7 @@ from alignment.exceptions import InvalidArgumentError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "MAX_WATERMARK",
-    "MIN_WATERMARK",
-    "WatermarkGenerator",
-    "WatermarkOutput",
-    "bounded_watermark",
-]
+__all__ = ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput", "bounded_watermark"]
 
 MIN_WATERMARK: Final = -(2**63)
 """The watermark that says nothing: the one before any record."""

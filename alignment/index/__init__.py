@@ -232,8 +232,6 @@ class EventTimeIndex(OpaqueBlocks):
                 return first_out - 1, ends
         return first_out, self._share(positions, first_out, max_rows)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _first_later(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
         """Of each block how many records from `skip` on go before the first later one; -1 if none is later."""
         result = np.full(blocks.size, -1, np.int64)

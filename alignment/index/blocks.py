@@ -182,8 +182,6 @@ class BlockTable:
         self._settle()
         return self._ends.copy()
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _known_end(self, split_id: str) -> int:
         try:
             return self._end_of[split_id]
@@ -334,9 +332,7 @@ def running(ufunc: np.ufunc, values: Int64Array, owner: Int64Array) -> Int64Arra
 
 
 def first_not_before(
-    low: Int64Array,
-    high: Int64Array,
-    before: Callable[[Int64Array, Int64Array], BoolArray],
+    low: Int64Array, high: Int64Array, before: Callable[[Int64Array, Int64Array], BoolArray]
 ) -> Int64Array:
     """In each `[low, high)` the first index for which `before(index, slot)` is false; `high` if it always is.
 

@@ -94,8 +94,6 @@ class OpaqueBlocks(BlockTable):
         bounds: list[int] = np.unique(self._blocks.high[self._blocks.opaque == _TO_A_BOUND]).tolist()
         return bounds
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _attained_times(self) -> Int64Array:
         return np.where(self._blocks.opaque == _TO_A_BOUND, self._blocks.head, self._blocks.high)
 

@@ -78,24 +78,8 @@ class ReactivePlanner:
     last report can be in. Where that one was lost, its watermark counts a last time as it was; no drift depends on it
     any more, and a bounded source ends with `MAX_WATERMARK` all the same.
 
-    Parameters
-    ----------
-    rules
-        See `PlanningRules`; `perfect` cannot be given. Without `out_of_orderness_us` the table has the watermarks that
-        the reports justify.
-    first_rows
-        How many records a split of unknown density is admitted; at least 1.
-    growth
-        How many times as many as last a split is admitted at most; at least 2.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the watermarks need more than what is reported, or an argument is below its minimum.
-
-    Notes
-    -----
-    Not thread-safe: reports and plans come from one thread.
+    Perfect watermarks cannot be had so. Without `out_of_orderness_us` the table has the watermarks that the reports
+    justify. Not thread-safe: reports and plans come from one thread.
     """
 
     def __init__(self, rules: PlanningRules, *, first_rows: int = 4096, growth: int = 4) -> None:
@@ -200,8 +184,6 @@ class ReactivePlanner:
         """Assert what always holds of what is kept; for tests. O(n)."""
         self._splits.check_invariants()
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _limit(self, watermarks: Int64Array, bounding: BoolArray) -> int:
         if self._rules.max_drift_us is None or not bounding.any():
             return MAX_WATERMARK
@@ -224,13 +206,7 @@ class ReactivePlanner:
         return np.minimum(room, rows)
 
     def _share(
-        self,
-        slots: Slots,
-        positions: Int64Array,
-        watermarks: Int64Array,
-        wanted: Int64Array,
-        bound: int,
-        max_rows: int,
+        self, slots: Slots, positions: Int64Array, watermarks: Int64Array, wanted: Int64Array, bound: int, max_rows: int
     ) -> Int64Array:
         """Lower what is wanted, more than `max_rows`, until it fits, `int64[n]`."""
         if bound == MAX_WATERMARK:

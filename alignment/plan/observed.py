@@ -151,8 +151,6 @@ class ObservedSplits:
         self._late_told[slots] = self._late[slots]
         return fresh
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _take_in_last(self, slot: int, report: RangeReport) -> None:
         """A report came in while the last admission was not reported in full."""
         end = int(self._admitted_to[slot])

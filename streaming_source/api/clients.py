@@ -178,9 +178,9 @@ class RetryPolicy:
         return isinstance(error, self._passing)
 
     def run(self, call: Callable[[], T]) -> T:
-        """What the call returns when it succeeds.
+        """What the call returns when it succeeds; else the error of the last trial is raised.
 
-        Raises the error of the last trial, at once where trying again is in vain.
+        It is raised at once where trying again is in vain, or after `end`.
         """
         until, backoff_s = self._clock() + self.seconds, self._pause_s or _FIRST_BACKOFF_S
         trials = 0

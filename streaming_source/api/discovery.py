@@ -22,11 +22,9 @@ SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredSplits(Generic[SplitT]):
-    """Checkpoint of a `DiscoveringSplitEnumerator`.
+    """Checkpoint of a `DiscoveringSplitEnumerator`: splits that wait for a reader, and what is not new any more.
 
-    Splits that wait for a reader, in their order, and the ids at the last listing.
-
-    The ids are sorted; what has one of them is not new any more.
+    `unassigned` are in the order in which they will be assigned; `known` are the ids at the last listing, sorted.
     """
 
     unassigned: tuple[SplitT, ...] = ()
@@ -34,10 +32,7 @@ class DiscoveredSplits(Generic[SplitT]):
 
 
 class DiscoveredSplitsSerializer(SimpleVersionedSerializer[DiscoveredSplits[SplitT]]):
-    """`{"known": [ids], "unassigned": [splits], "unassigned_v".
-
-    Version}`, with the splits as their own serializer writes them.
-    """
+    """The `known` ids, the `unassigned` splits as their own serializer writes them, and its version, as JSON."""
 
     def __init__(self, split_serializer: SimpleVersionedSerializer[SplitT]) -> None:
         self._splits = split_serializer
@@ -186,9 +181,5 @@ class DiscoveringSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
     ) -> DiscoveringSplitEnumerator[RecordSplit]:
         period = None if self.boundedness is Boundedness.BOUNDED else self.discovery_interval_seconds
         return DiscoveringSplitEnumerator(
-            context,
-            self.discover,
-            period_seconds=period,
-            checkpoint=checkpoint,
-            end_positions=self.end_positions,
+            context, self.discover, period_seconds=period, checkpoint=checkpoint, end_positions=self.end_positions
         )

@@ -35,16 +35,10 @@ CheckpointT = TypeVar("CheckpointT")
 
 @dataclass(frozen=True, slots=True)
 class ReaderInfo:
-    """A registered reader.
+    """A registered reader: its number, from 0, and its host, empty where that is not known, as always on Spark.
 
-    Attributes
-    ----------
-    subtask_id
-        Its number, from 0.
-    location
-        Host on which it runs; empty where that is not known, as always on Spark.
-    restored_splits
-        Ids of the splits that it was restored with (FLIP-537): in work already, and not to be assigned again.
+    `restored_splits` are the ids of those that it was restored with (FLIP-537): in work already, and not to be assigned
+    again.
     """
 
     subtask_id: int
@@ -303,11 +297,9 @@ def own_stops(owner: object, splits: Sequence[SourceSplit]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class SplitRange(Generic[SplitT]):
-    """A part of a split that one reader reads in one micro-batch.
+    """A part of a split that one reader reads in one micro-batch, and how many records it has.
 
-    How many records, and a split that knows where to stop.
-
-    Several ranges may have the same split id.
+    The split knows where to stop; several ranges may have the same split id.
     """
 
     split: SplitT

@@ -191,14 +191,10 @@ class SourceReaderContext:
         Columns to read, in Arrow's types: those that the query needs.
     index_of_subtask
         Which of the readers of the source this is, from 0.
-    send_split_request
-        `send_split_request()` requests a split.
-    send_source_event_to_coordinator
-        `send_source_event_to_coordinator(event)` sends an event to the enumerator.
+    send_split_request, send_source_event_to_coordinator
+        `send_split_request()` requests a split; the other sends an event to the enumerator.
     clients
         Where a `SplitReader` takes clients that are expensive to make, and keeps them for the next micro-batch.
-    metrics
-        Counted by the reader.
     enumerator
         The one of the planner that reads ahead with this reader, which may ask it what it knows; None on an executor.
     """

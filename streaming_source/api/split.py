@@ -123,14 +123,8 @@ ElementT = TypeVar("ElementT")
 class RecordBlock:
     """Consecutive records of one split: the element that readers hand on, unless a connector has one of its own.
 
-    Attributes
-    ----------
-    batch
-        `n` records.
-    positions
-        Position of the first if the others follow it without a gap, else `int64[n]`, rising.
-    source_timestamps
-        `int64[n]` microseconds since the epoch, or None.
+    `positions` is that of the first of the `n` records if the others follow it without a gap, else `int64[n]`, rising.
+    `source_timestamps` are `int64[n]` microseconds since the epoch, or None.
     """
 
     batch: pa.RecordBatch
@@ -232,15 +226,9 @@ SplitsChange: TypeAlias = SplitsAddition[SplitT] | SplitsRemoval[SplitT]
 class CaughtUp(Enum):
     """Whether all that a split has was fetched.
 
-    Attributes
-    ----------
-    YES
-        There was nothing more when the fetch began.
-    BLOCKED
-        Nothing more can be fetched, but there is something: records of a transaction that is open, say. Such a split
-        is not idle.
-    NO
-        There may be more: where it would come from does not answer, say.
+    YES: there was nothing more when the fetch began. BLOCKED: nothing more can be fetched, but there is something:
+    records of a transaction that is open, say; such a split is not idle. NO: there may be more: where it would come
+    from does not answer, say.
     """
 
     YES = "yes"

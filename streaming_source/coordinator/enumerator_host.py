@@ -185,11 +185,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
                 self.engine.apply(events.Probed(began_us, None if self._probes_records else ()))
 
         self.calls.call(
-            call,
-            handle,
-            delay_s=initial_delay_seconds,
-            period_s=period_seconds,
-            at_each_trigger=at_each_trigger,
+            call, handle, delay_s=initial_delay_seconds, period_s=period_seconds, at_each_trigger=at_each_trigger
         )
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:

@@ -51,14 +51,10 @@ class GroupExchange:
 
     Parameters
     ----------
-    path
-        The file; made if it is not there.
     interval_us
         How often a report is renewed at least; the lease is ten times as long, and no less than ten seconds.
     now_us
         A monotonic clock in microseconds that all processes of the host share.
-    is_alive
-        Whether there is a process of that number.
     name
         What the other members call this source.
 
@@ -160,8 +156,6 @@ class GroupExchange:
                     file.execute("DELETE FROM report WHERE meeting = ? AND source = ?", (self._group, self.source_id))
             except sqlite3.Error as error:
                 _log.warning("alignment group %r: could not leave: %s; the lease will end", self._group, error)
-
-    # ---- inside --------------------------------------------------------------------------------------------------
 
     def _exchange(self, *, writes: bool = True) -> int:
         if self._has_left:

@@ -300,10 +300,7 @@ def _engine_of(
     strategy = rules.strategy
     if recorder is not None:
         recorder.start(
-            rules.planning,
-            strategy.idle_timeout_us,
-            by_reports=rules.reports,
-            generates=generators is not None,
+            rules.planning, strategy.idle_timeout_us, by_reports=rules.reports, generates=generators is not None
         )
         if generators is not None:
             generators.record = recorder.write

@@ -133,10 +133,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         return self._fetchers.queue.available
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """See `SourceReader`. Raises what a `SplitReader` raised on its thread.
-
-        Notes say which, and what failed later.
-        """
+        """See `SourceReader`. Raises what a `SplitReader` raised; notes say which, and what failed after it."""
         if self._output is None:
             self._output = output
             for opened in self._open.values():
@@ -226,8 +223,6 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         assert self._output is not None
         self._output.release_output_for_split(split_id)
         self.on_split_finished({split_id: opened.state})
-
-    # ---- inside --------------------------------------------------------------------------------------------------
 
     def _create_output(self, opened: _OpenSplit[SplitT], output: ReaderOutput) -> None:
         target = output.create_output_for_split(opened.state.split.split_id)

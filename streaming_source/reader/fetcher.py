@@ -256,8 +256,6 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             finished = self._unassign(records.finished_splits)
         return Handover(self, records, finished, seconds=seconds)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _enqueue(self, change: Callable[[], None]) -> None:
         with self._changed:
             self._changes.append(change)

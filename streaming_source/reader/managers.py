@@ -7,7 +7,8 @@ import threading
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from streaming_source.api import SourceSplit, SplitReader
@@ -87,8 +88,12 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
         """Stop reading splits; unknown ones are left out. A hand-over says when they are gone."""
-        for fetcher, own in self._by_fetcher(split_ids).items():
-            fetcher.remove_splits(own)
+        own: dict[SplitFetcher[SplitT, ElementT], list[str]] = {}
+        for split_id in split_ids:
+            if split_id in self._fetcher_of:
+                own.setdefault(self._fetcher_of[split_id], []).append(split_id)
+        for fetcher, ids in own.items():
+            fetcher.remove_splits(ids)
 
     def forget_split(self, split_id: str) -> None:
         """A split came to its end, or was removed, and the reader is done with it."""
@@ -146,8 +151,6 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
             _log.warning("not ended within %s s, left behind: %s", timeout_s, ", ".join(map(repr, late)))
         self._recycle_queued()
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _create_fetcher(self, key: Hashable) -> SplitFetcher[SplitT, ElementT]:
         self._started = [fetcher for fetcher in self._started if not fetcher.closed.is_set()]
         self._ending = {key: fetcher for key, fetcher in self._ending.items() if not fetcher.closed.is_set()}
@@ -157,20 +160,9 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         return fetcher
 
     def _new_fetcher(
-        self,
-        fetcher_id: int,
-        split_reader: SplitReader[SplitT],
-        predecessor: SplitFetcher[SplitT, ElementT] | None,
+        self, fetcher_id: int, split_reader: SplitReader[SplitT], predecessor: SplitFetcher[SplitT, ElementT] | None
     ) -> SplitFetcher[SplitT, ElementT]:
         return SplitFetcher(fetcher_id, split_reader, self.queue, self._note_error, predecessor)
-
-    def _by_fetcher(self, split_ids: Collection[str]) -> dict[SplitFetcher[SplitT, ElementT], list[str]]:
-        by_fetcher: dict[SplitFetcher[SplitT, ElementT], list[str]] = {}
-        for split_id in split_ids:
-            fetcher = self._fetcher_of.get(split_id)
-            if fetcher is not None:
-                by_fetcher.setdefault(fetcher, []).append(split_id)
-        return by_fetcher
 
     def _note_error(self, fetcher: SplitFetcher[SplitT, ElementT], error: BaseException) -> None:
         """Called on a fetcher's thread."""
@@ -275,8 +267,8 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
         """The fetcher that has the fewest splits."""
         self._moving.discard(split_id)
         self._slots.pop(split_id, None)
-        loads = self._loads()
-        self._slots[split_id] = slot = loads.index(min(loads))
+        loads = Counter(self._slots.values())
+        self._slots[split_id] = slot = min(range(self._fetchers), key=loads.__getitem__)
         return slot
 
     def forget_split(self, split_id: str) -> None:
@@ -310,12 +302,6 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
     def _smooth(self, mean: float, new: float) -> float:
         return new if self._fetches <= _WARM_UP_FETCHES else mean + _WEIGHT_OF_NEW * (new - mean)
 
-    def _loads(self) -> list[int]:
-        loads = [0] * self._fetchers
-        for slot in self._slots.values():
-            loads[slot] += 1
-        return loads
-
     def _spread(self) -> None:
         active = len(self._slots)
         needed = fetchers_needed(self._fetch_s, self._process_s, active, self._max_fetchers)
@@ -323,7 +309,7 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
             return
         self._fetchers = needed
         share = -(-active // needed)
-        kept = [0] * needed
+        kept = Counter[int]()
         surplus = []
         for split_id, slot in self._slots.items():
             kept[slot] += 1

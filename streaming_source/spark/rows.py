@@ -68,9 +68,7 @@ class RowShaper:
 
     def at(self, partition: AlignedInputPartition) -> RowShaper:
         """The same for the records of a task."""
-        return replace(
-            self, announced=partition.announced, late=partition.late, time_limit_us=partition.time_limit_us
-        )
+        return replace(self, announced=partition.announced, late=partition.late, time_limit_us=partition.time_limit_us)
 
     def observed_by(self, observed: ObservedTimes | None) -> RowShaper:
         """The same, with event times summed up there."""

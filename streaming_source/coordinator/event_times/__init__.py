@@ -28,9 +28,7 @@ SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 
 class EventTimeProvider(ABC, Generic[SplitT]):
-    """Fills the planner's index, and turns its positions into splits and ranges.
-
-    Called on the coordinator's thread alone.
+    """Fills the planner's index, and turns its positions into splits and ranges, on the coordinator's thread.
 
     It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`.
     """

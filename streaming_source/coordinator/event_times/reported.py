@@ -49,11 +49,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     offset says so as soon as a plan knows it, and nothing before: after a restart it is probed again.
     """
 
-    def __init__(
-        self,
-        source: Source[SplitT, Any],
-        host: EnumeratorHost[SplitT, Any],
-    ) -> None:
+    def __init__(self, source: Source[SplitT, Any], host: EnumeratorHost[SplitT, Any]) -> None:
         self._enumerator = host.enumerator
         self._host = host
         self._calls = host.calls
@@ -254,10 +250,7 @@ class SplitEnds(Generic[SplitT]):
     """
 
     def __init__(
-        self,
-        source: Source[SplitT, Any],
-        host: EnumeratorHost[SplitT, Any],
-        on_probed: EndProbed[SplitT],
+        self, source: Source[SplitT, Any], host: EnumeratorHost[SplitT, Any], on_probed: EndProbed[SplitT]
     ) -> None:
         self._source = source
         self._assigner = host.timestamp_assigner

@@ -75,12 +75,11 @@ class SplitScan(Generic[SplitT]):
         return self.seen.position_at(self.seen.end)
 
     def judge(self, fetched: Fetched, time_limit_us: int, *, others: bool, nothing: bool) -> None:
-        """Under the lock.
+        """A fetch is over; under the lock.
 
-        A fetch is over that brought this of the split, and event times from the limit on are invalid.
-
-        It brought something of any split or `others` not; it showed that there was `nothing` of any. What the reader
-        itself knows, see `SplitReader.caught_up`, is right.
+        `fetched` is what it brought of this split, of which event times from the limit on are invalid. It brought
+        something of any split (`others`), or showed that there was `nothing` of any. What the reader itself knows, see
+        `SplitReader.caught_up`, is right.
         """
         if fetched.blocks:
             self.untaken += fetched.rows
