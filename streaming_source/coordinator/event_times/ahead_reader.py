@@ -29,7 +29,7 @@ from streaming_source.api import (
 from streaming_source.api.reader import ignore
 from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
-from streaming_source.reader.split_output import SplitOutput
+from streaming_source.reader.base import SplitOutput
 
 __all__ = ["AheadReader", "AheadSplit", "Fetched", "columns_for_times", "read_range"]
 
