@@ -62,25 +62,12 @@ _EXAMPLES = "write it as text with a unit, such as '5 seconds' or '1 hour 30 min
 
 
 def parse_duration_us(value: timedelta | str, *, name: str, minimum_us: int = 0) -> int:
-    """Read a duration as whole microseconds.
+    """Read a duration, a `timedelta` or text, as whole microseconds within int64.
 
-    Text is one or more ``<number> <unit>``, with or without the word ``INTERVAL`` in front, in any case: ``5
-    seconds``, ``1 hour 30 minutes``, ``500 ms``, ``INTERVAL 5 SECONDS``. Units are weeks, days, hours,
-    minutes, seconds, milliseconds and microseconds, singular, plural or short (``w d h min s ms us``).
-
-    Parameters
-    ----------
-    value : timedelta or str
-        The duration. A bare number is refused: its unit would be a guess.
-    name : str
-        The option or argument, for the message of an error.
-    minimum_us : int
-        The smallest value allowed, in microseconds.
-
-    Returns
-    -------
-    int
-        Microseconds, within int64.
+    Text is one or more ``<number> <unit>``, with or without the word ``INTERVAL`` in front, in any case: ``5 seconds``,
+    ``1 hour 30 minutes``, ``500 ms``, ``INTERVAL 5 SECONDS``. Units are weeks, days, hours, minutes, seconds,
+    milliseconds and microseconds, singular, plural or short (``w d h min s ms us``). `name` is that of the option or
+    argument, for the message of an error.
 
     Raises
     ------
@@ -150,12 +137,8 @@ def format_duration(us: int) -> str:
 
     Every part of a negative duration carries its own sign, so that each part means what it says.
 
-    Examples
-    --------
-    >>> format_duration(5_400_000_000)
-    '1 hour 30 minutes'
-    >>> format_duration(-1_500_000)
-    '-1 second -500 milliseconds'
+    >>> format_duration(5_400_000_000), format_duration(-1_500_000)
+    ('1 hour 30 minutes', '-1 second -500 milliseconds')
     """
     rest = abs(us)
     sign = "-" if us < 0 else ""

@@ -9,41 +9,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
+from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import saturating_add
-from alignment.events import (
-    BlocksIndexed,
-    DrainStarted,
-    EmitPeriodElapsed,
-    Event,
-    GroupLimitMoved,
-    HorizonMoved,
-    NoMoreSplits,
-    OpaqueBlockIndexed,
-    PlanCommitted,
-    Planned,
-    Probed,
-    RangesReported,
-    Restored,
-    SplitAbandoned,
-    SplitCompleted,
-    SplitsAssigned,
-    SplitsBlocked,
-    TimeLimitMoved,
-)
+from alignment.explain import Bounds, Explanation, explain_splits
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
+from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.plan.by_index import plan_micro_batch
-from alignment.plan.model import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.watermarks import MAX_WATERMARK
 
 if TYPE_CHECKING:
-    from alignment.explain import Explanation
     from alignment.plan.by_reports import ReactivePlanner
     from alignment.split_generators import SplitGenerators
 
@@ -60,8 +41,6 @@ class Engine:
 
     Parameters
     ----------
-    rules
-        What the user decided, for all micro-batches.
     index
         Event times of what is unread; empty. It is filled by events.
     idle_timeout_us
@@ -79,12 +58,8 @@ class Engine:
         The splits in work, and the announced watermark. Splits that the last plan finished have left.
     late
         `int64[n]`: records of each split that came at or below the announced watermark, so far.
-    idle_clock
-        Since when splits have had nothing to read, and when they were probed.
-    last_plan
-        The last one that was committed; None before any.
-    log
-        The latest events and plans, oldest first.
+    last_plan, log
+        The last one that was committed; the latest events and plans, oldest first.
 
     Notes
     -----
@@ -106,7 +81,7 @@ class Engine:
         self.table = SplitTable.empty()
         self.late: Int64Array = np.empty(0, np.int64)
         self.last_plan: MicroBatchPlan | None = None
-        self.log: deque[Event | Planned | PlanCommitted] = deque(maxlen=_LOG_SIZE)
+        self.log: deque[events.Event | events.Planned | events.PlanCommitted] = deque(maxlen=_LOG_SIZE)
         self._record = record
         self._pending: MicroBatchPlan | None = None
         self._reactive = reactive
@@ -126,40 +101,63 @@ class Engine:
         self._changed = False
         self._planned_us = self._stands_since_us = 0
         self._max_rows: int | None = None
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            Restored: self._restore,
-            SplitsAssigned: self._assign,
-            BlocksIndexed: self._index_blocks,
-            OpaqueBlockIndexed: self._index_opaque_block,
-            SplitCompleted: lambda event: self._complete_split(event.split_id),
-            SplitAbandoned: self._abandon,
-            HorizonMoved: self._move_horizon,
-            NoMoreSplits: self._end_assignment,
-            Probed: lambda event: self.idle_clock.probe(event.at_us, event.split_ids),
-            SplitsBlocked: lambda event: self.idle_clock.blocked.update(event.split_ids),
-            RangesReported: self._take_reports,
-            GroupLimitMoved: self._move_group_limit,
-            TimeLimitMoved: self._move_time_limit,
-            DrainStarted: self._start_drain,
-            EmitPeriodElapsed: self._emit,
-        }
 
     # ---- events --------------------------------------------------------------------------------------------------
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: events.Event) -> None:
         """Take in what happened.
 
         Raises
         ------
-        DuplicateSplitError
-            If a split is assigned that is in work.
-        UnknownSplitError
-            If records are indexed of a split that is not in work.
+        DuplicateSplitError, UnknownSplitError
+            If a split is assigned that is in work; if records are indexed of one that is not.
         """
         self._note(event)
-        self._handlers[type(event)](event)
+        match event:
+            case events.BlocksIndexed():
+                if event.split_id not in self._abandoned:
+                    self.index.append(event.split_id, event.rows, event.min_us, event.max_us)
+                    self._find(event.split_id)
+            case events.OpaqueBlockIndexed():
+                if event.split_id not in self._abandoned:
+                    self.index.append_opaque(event.split_id, event.rows, event.max_us)
+                    self._find(event.split_id)
+            case events.Probed():
+                self.idle_clock.probe(event.at_us, event.split_ids)
+            case events.SplitsBlocked():
+                self.idle_clock.blocked.update(event.split_ids)
+            case events.RangesReported():
+                self._take_reports(event.reports)
+            case events.SplitsAssigned():
+                self._assign(event)
+            case events.SplitCompleted():
+                self._complete_split(event.split_id)
+            case events.SplitAbandoned():
+                self._abandon(event.split_id)
+            case events.NoMoreSplits():
+                self._changed |= not self._no_more_splits
+                self._no_more_splits = True
+            case events.HorizonMoved():
+                self._changed |= event.event_time_us != self._horizon_us
+                self._horizon_us = event.event_time_us
+            case events.GroupLimitMoved():
+                self._changed |= event.limit_us != self._group_limit_us
+                self._group_limit_us = event.limit_us
+            case events.TimeLimitMoved():
+                self._settle()
+                self.index.limit_times(event.limit_us, self.table.positions)
+            case events.EmitPeriodElapsed():
+                self._settle()
+                if self._generators is not None:
+                    self._changed |= self._generators.emit(self.table, event.at_us)
+            case events.DrainStarted():
+                self._drains_from_us, self._changed = event.at_us, True
+            case events.Restored():
+                self._restore(event)
+            case _:
+                assert_never(event)
 
-    def _restore(self, event: Restored) -> None:
+    def _restore(self, event: events.Restored) -> None:
         self.index.remove(self.index.split_ids)
         self._joining.clear()
         self._complete = set(self._abandoned)
@@ -179,24 +177,13 @@ class Engine:
         self._leave_finished()
         self._changed = True
 
-    def _assign(self, event: SplitsAssigned) -> None:
+    def _assign(self, event: events.SplitsAssigned) -> None:
         for split_id, position, origin in zip(event.split_ids, event.positions, event.origins, strict=True):
             self.index.add_split(split_id, position)
             self._joining[split_id] = position, origin, event.at_us
         self._changed = True
 
-    def _index_blocks(self, event: BlocksIndexed) -> None:
-        if event.split_id in self._abandoned:
-            return
-        self.index.append(event.split_id, event.rows, event.min_us, event.max_us)
-        self._found(event.split_id)
-
-    def _index_opaque_block(self, event: OpaqueBlockIndexed) -> None:
-        if event.split_id not in self._abandoned:
-            self.index.append_opaque(event.split_id, event.rows, event.max_us)
-            self._found(event.split_id)
-
-    def _found(self, split_id: str) -> None:
+    def _find(self, split_id: str) -> None:
         self.idle_clock.find(split_id)
         self._changed = True
 
@@ -204,44 +191,20 @@ class Engine:
         self._complete.add(split_id)
         self._changed = True
 
-    def _abandon(self, event: SplitAbandoned) -> None:
+    def _abandon(self, split_id: str) -> None:
         self._settle()
-        self._abandoned.add(event.split_id)
-        if event.split_id in self.index:
-            slot = self.table.split_ids.index(event.split_id)
-            self.index.forget_unread(event.split_id, int(self.table.positions[slot]))
-        self._complete_split(event.split_id)
+        self._abandoned.add(split_id)
+        if split_id in self.index:
+            slot = self.table.split_ids.index(split_id)
+            self.index.forget_unread(split_id, int(self.table.positions[slot]))
+        self._complete_split(split_id)
 
-    def _move_horizon(self, event: HorizonMoved) -> None:
-        self._changed |= event.event_time_us != self._horizon_us
-        self._horizon_us = event.event_time_us
-
-    def _end_assignment(self, _: NoMoreSplits) -> None:
-        self._changed |= not self._no_more_splits
-        self._no_more_splits = True
-
-    def _take_reports(self, event: RangesReported) -> None:
+    def _take_reports(self, reports: Sequence[events.RangeReport]) -> None:
         assert self._reactive is not None, "readers report where there is an index"
         # Every one is taken in, whether or not the one before made a difference.
-        self._changed |= sum(self._reactive.report(report) for report in event.reports) > 0
+        self._changed |= sum(self._reactive.report(report) for report in reports) > 0
         if self._generators is not None:
-            self._changed |= sum(self._generators.take_report(report) for report in event.reports) > 0
-
-    def _move_group_limit(self, event: GroupLimitMoved) -> None:
-        self._changed |= event.limit_us != self._group_limit_us
-        self._group_limit_us = event.limit_us
-
-    def _move_time_limit(self, event: TimeLimitMoved) -> None:
-        self._settle()
-        self.index.limit_times(event.limit_us, self.table.positions)
-
-    def _start_drain(self, event: DrainStarted) -> None:
-        self._drains_from_us, self._changed = event.at_us, True
-
-    def _emit(self, event: EmitPeriodElapsed) -> None:
-        self._settle()
-        if self._generators is not None:
-            self._changed |= self._generators.emit(self.table, event.at_us)
+            self._changed |= sum(self._generators.take_report(report) for report in reports) > 0
 
     # ---- plans ---------------------------------------------------------------------------------------------------
 
@@ -256,17 +219,9 @@ class Engine:
         return self._changed or self.idle_clock.is_due()
 
     def plan(self, now_us: int, max_rows: int | None = None) -> MicroBatchPlan:
-        """The next micro-batch. It counts when it is committed.
-
-        Parameters
-        ----------
-        now_us
-            Processing time.
-        max_rows
-            Read limit, at least 1; None for no limit.
-        """
+        """The next micro-batch, at a processing time, with a read limit of at least 1 or none; see `commit`."""
         self._settle()
-        self._note(Planned(now_us, max_rows))
+        self._note(events.Planned(now_us, max_rows))
         self._changed = False
         self._max_rows = max_rows
         generators = self._generators
@@ -311,7 +266,7 @@ class Engine:
     def commit(self, plan: MicroBatchPlan) -> list[str]:
         """The micro-batch is read: go on behind it. The ids of the splits that it finished, which leave. O(m + n)."""
         assert plan is self._pending, "only the last plan can be committed, and once"
-        self._note(PlanCommitted())
+        self._note(events.PlanCommitted())
         self.last_plan, self._pending = plan, None
         if plan.after.combined > self.table.combined:
             self._stands_since_us = self._planned_us
@@ -384,15 +339,7 @@ class Engine:
         return () if self._reactive is None else self._reactive.unreported()
 
     def explain(self, now_us: int) -> Explanation:
-        """Why the watermark stands where it does, after the last plan. O(n).
-
-        Parameters
-        ----------
-        now_us
-            Processing time.
-        """
-        from alignment.explain import Bounds, explain
-
+        """Why the watermark stands where it does, after the last plan, at a processing time. O(n)."""
         plan, table, late = self.last_plan, self.table, self.late
         if self._pending is not None:
             plan = self._pending
@@ -405,23 +352,21 @@ class Engine:
                 own = zip(table.split_ids, table.watermarks.tolist(), strict=True)
                 holds_us = np.array([held.get(split_id, watermark) for split_id, watermark in own], np.int64)
         bound_us = MAX_WATERMARK if plan is None else plan.bound_us
-        drift_us, timeout_us = self.rules.max_drift_us, self.idle_clock.timeout_us
-        return explain(
-            plan,
-            table,
-            holds_us=holds_us,
-            available=self.available(),
-            next_us=self.index.far_next_times(table.positions, saturating_add(bound_us, drift_us or 0)),
-            silent_since_us=self.idle_clock.caught_up_us,
-            late=late,
-            blocked=self.idle_clock.blocked,
-            unreported=frozenset(self.unreported()),
-            group_limit_us=self._group_limit_us,
-            horizon_us=self._horizon_us,
-            bounds=Bounds(self.rules.out_of_orderness_us, drift_us, timeout_us, self._max_rows),
-            stands_since_us=self._stands_since_us,
-            now_us=now_us,
-            is_draining=self._drains_from_us is not None,
+        drift_us = self.rules.max_drift_us
+        next_us = self.index.far_next_times(table.positions, saturating_add(bound_us, drift_us or 0))
+        columns = (holds_us, next_us, self.idle_clock.caught_up_us, late)
+        unreported = frozenset(self.unreported())
+        return Explanation(
+            table.combined,
+            now_us,
+            self._stands_since_us,
+            explain_splits(
+                plan, table, columns, self.available(), self.idle_clock.blocked, unreported, self._group_limit_us
+            ),
+            bound_us,
+            self._horizon_us,
+            Bounds(self.rules.out_of_orderness_us, drift_us, self.idle_clock.timeout_us, self._max_rows),
+            self._drains_from_us is not None,
         )
 
     def validate(self) -> None:
@@ -443,9 +388,7 @@ class Engine:
         if self._reactive is not None:
             self._reactive.check_invariants()
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
-    def _note(self, entry: Event | Planned | PlanCommitted) -> None:
+    def _note(self, entry: events.Event | events.Planned | events.PlanCommitted) -> None:
         self.log.append(entry)
         if self._record is not None:
             self._record(entry)

@@ -7,7 +7,7 @@ import statistics
 import time
 from multiprocessing.connection import Connection
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from benchmarks.report import table
 from streaming_source.gateway import GatewayClient, GatewayServer
 

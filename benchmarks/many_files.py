@@ -11,7 +11,7 @@ import tempfile
 import time
 from typing import Any
 
-from alignment.plan.by_index import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from benchmarks.report import table

@@ -9,10 +9,10 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from alignment.arrow_times import format_timestamp
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration, parse_duration_us
 from alignment.explain import Bounds, Explanation, GroupMember, SplitExplanation, WaitsFor
-from alignment.iso8601 import format_timestamp
 from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
@@ -180,9 +180,7 @@ def _member_from_json(found: Mapping[str, Any]) -> GroupMember:
 def bounds_to_json(bounds: Bounds) -> dict[str, Any]:
     """By the names of the options; what is not bounded is left out."""
     written: dict[str, Any] = {
-        name: format_duration(value)
-        for name, field in _BOUNDS.items()
-        if (value := getattr(bounds, field)) is not None
+        name: format_duration(value) for name, field in _BOUNDS.items() if (value := getattr(bounds, field)) is not None
     }
     return written if bounds.max_rows is None else written | {"maxRowsPerTrigger": bounds.max_rows}
 

@@ -1,16 +1,23 @@
-"""The reader that turns a `SplitReader` into a `SourceReader`."""
+"""The reader that turns a `SplitReader` into a `SourceReader`, and the outputs of its splits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from streaming_source.api import (
+    Fetching,
     InputStatus,
+    ReaderMetrics,
     ReaderOutput,
     RecordEmitter,
     RecordEvaluator,
+    Source,
+    SourceOutput,
     SourceReader,
     SourceReaderContext,
     SourceSplit,
@@ -18,10 +25,93 @@ from streaming_source.api import (
 )
 from streaming_source.exceptions import SourceError
 from streaming_source.reader.fetcher import Handover
-from streaming_source.reader.managers import SplitFetcherManager
-from streaming_source.reader.split_output import SplitOutput
+from streaming_source.reader.managers import (
+    AdaptiveFetcherManager,
+    FixedSizeSplitFetcherManager,
+    PerSplitFetcherManager,
+    SingleThreadFetcherManager,
+    SplitFetcherManager,
+    SplitReaderSupplier,
+)
 
-__all__ = ["SourceReaderBase"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SourceReaderBase", "SplitOutput", "create_base_reader", "create_fetcher_manager", "create_reader"]
+
+
+class SplitOutput(SourceOutput):
+    """Counts what goes into a split's output, and cuts it off at its stop, or at the record that says so.
+
+    Parameters
+    ----------
+    end_of_stream
+        Finds the record that ends the split; None if there is no such record.
+    stop
+        Position from which on nothing is emitted; None for no such position.
+
+    Attributes
+    ----------
+    ended
+        Whether it was cut off. Nothing is emitted from then on.
+    """
+
+    __slots__ = ("_end_of_stream", "_metrics", "_stop", "_target", "ended")
+
+    def __init__(
+        self,
+        target: SourceOutput,
+        metrics: ReaderMetrics,
+        end_of_stream: RecordEvaluator | None = None,
+        stop: int | None = None,
+    ) -> None:
+        self._target = target
+        self._metrics = metrics
+        self._end_of_stream = end_of_stream
+        self._stop = stop
+        self.ended = False
+
+    def collect(
+        self,
+        batch: pa.RecordBatch,
+        source_timestamps: npt.NDArray[np.int64] | None = None,
+        *,
+        positions: int | npt.NDArray[np.int64],
+    ) -> None:
+        if self.ended or not batch.num_rows:
+            return
+        rows = self._rows_before_stop(batch.num_rows, positions)
+        end = None if self._end_of_stream is None else self._end_of_stream.end_of_stream(batch)
+        rows = rows if end is None else min(rows, end)
+        if rows < batch.num_rows:
+            self.ended = True
+            batch = batch.slice(0, rows)
+            source_timestamps = None if source_timestamps is None else source_timestamps[:rows]
+            positions = positions if isinstance(positions, int) else positions[:rows]
+        if rows:
+            self._target.collect(batch, source_timestamps, positions=positions)
+            self._metrics.records += batch.num_rows
+
+    def emit_watermark(self, watermark: int) -> None:
+        """See `SourceOutput`. Behind what was cut off it is of records that were not emitted."""
+        if not self.ended:
+            self._target.emit_watermark(watermark)
+
+    def mark_idle(self) -> None:
+        if not self.ended:
+            self._target.mark_idle()
+
+    def mark_active(self) -> None:
+        if not self.ended:
+            self._target.mark_active()
+
+    def _rows_before_stop(self, rows: int, positions: int | npt.NDArray[np.int64]) -> int:
+        if self._stop is None:
+            return rows
+        if isinstance(positions, int):
+            return min(max(self._stop - positions, 0), rows)
+        return int(np.searchsorted(positions, self._stop))
+
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
@@ -52,18 +142,8 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
       of the fetch that finished it is out; so is its output.
     - The end of input is reached when no split will be added, no fetcher is left, and nothing is queued.
 
-    Parameters
-    ----------
-    fetcher_manager
-        Whose threads fetch. Closed with the reader.
-    record_emitter
-        Makes records of elements.
-    context
-        Where this runs.
-    end_of_stream
-        Finds the record that ends a split, for sources that write one; None for none.
-    close_timeout_s
-        How long `close` waits for threads that are inside a fetch.
+    The manager is closed with the reader, which waits up to `close_timeout_s` for threads that are inside a fetch.
+    `end_of_stream` finds the record that ends a split, for sources that write one.
     """
 
     def __init__(
@@ -105,7 +185,6 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         """See `SourceReader`."""
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """See `SourceReader`."""
         self._fetchers.add_splits(splits)
         for split in splits:
             opened = self._open[split.split_id] = _OpenSplit(self.initialized_state(split))
@@ -117,12 +196,10 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         self._fetchers.remove_splits([split_id for split_id in split_ids if split_id not in self._dropped])
 
     def notify_no_more_splits(self) -> None:
-        """See `SourceReader`."""
         self._no_more_splits = True
         self._fetchers.queue.notify_available()
 
     def snapshot_state(self) -> list[SplitT]:
-        """See `SourceReader`."""
         return [opened.state.to_split() for opened in self._open.values()]
 
     def close(self) -> None:
@@ -132,19 +209,12 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     # ---- polling -------------------------------------------------------------------------------------------------
 
     def is_available(self) -> Future[None]:
-        """See `SourceReader`."""
         if self._handover is not None:
             return self._ready
         return self._fetchers.queue.available
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """See `SourceReader`.
-
-        Raises
-        ------
-        Exception
-            What a `SplitReader` raised, on its thread; notes say which, and what failed after it.
-        """
+        """See `SourceReader`. Raises what a `SplitReader` raised; notes say which, and what failed after it."""
         if self._output is None:
             self._output = output
             for opened in self._open.values():
@@ -235,8 +305,36 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         self._output.release_output_for_split(split_id)
         self.on_split_finished({split_id: opened.state})
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _create_output(self, opened: _OpenSplit[SplitT], output: ReaderOutput) -> None:
         target = output.create_output_for_split(opened.state.split.split_id)
         opened.output = SplitOutput(target, self.context.metrics, self._end_of_stream, opened.state.split.stop)
+
+
+def create_reader(source: Source[SplitT, Any], context: SourceReaderContext) -> SourceReader[SplitT]:
+    """The reader of one micro-batch: the source's own where it overrides `Source.create_reader`, else the base one."""
+    if type(source).create_reader is Source.create_reader:
+        return create_base_reader(source, context)
+    return source.create_reader(context)
+
+
+def create_base_reader(source: Source[SplitT, Any], context: SourceReaderContext) -> SourceReaderBase[SplitT, Any]:
+    """The base reader over a source's `create_split_reader`, `create_record_emitter`, `fetching` and `end_of_stream`.
+
+    An override of `Source.create_reader` may begin with it.
+    """
+    manager = create_fetcher_manager(source.fetching, lambda: source.create_split_reader(context))
+    emitter = source.create_record_emitter(context)
+    return SourceReaderBase(manager, emitter, context, end_of_stream=source.end_of_stream)
+
+
+def create_fetcher_manager(
+    fetching: Fetching, split_reader_supplier: SplitReaderSupplier[SplitT]
+) -> SplitFetcherManager[SplitT, Any]:
+    """The manager of a choice; no thread is started before there are splits."""
+    if fetching.kind == "per_split":
+        return PerSplitFetcherManager(split_reader_supplier)
+    if fetching.kind == "fixed_size":
+        return FixedSizeSplitFetcherManager(split_reader_supplier, fetching.threads or 1)
+    if fetching.kind == "adaptive":
+        return AdaptiveFetcherManager(split_reader_supplier, max_fetchers=fetching.threads or 1)
+    return SingleThreadFetcherManager(split_reader_supplier)

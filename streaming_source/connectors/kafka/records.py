@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import Message
 
-from alignment.epoch import integers_to_microseconds
+from alignment.arrow_times import integers_to_microseconds
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.kafka.subscription import Partition
