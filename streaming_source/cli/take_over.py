@@ -197,20 +197,8 @@ class _Folder:
 
     def copy_to(self, new: _Folder, offsets: Mapping[int, str]) -> None:
         """All but offsets, of which only some are written: Spark reads the last two, and a mixture helps nobody."""
-        for info in self.filesystem.get_file_info(fs.FileSelector(self.path, recursive=True)):
-            name = info.path[len(self.path) + 1 :]
-            if info.type == fs.FileType.File and not name.startswith("offsets/"):
-                new._create_parent(name)
-                fs.copy_files(
-                    info.path,
-                    f"{new.path}/{name}",
-                    source_filesystem=self.filesystem,
-                    destination_filesystem=new.filesystem,
-                )
+        fs.copy_files(self.path, new.path, self.filesystem, new.filesystem)
+        new.filesystem.delete_dir_contents(f"{new.path}/offsets")
         for number, text in offsets.items():
-            new._create_parent(f"offsets/{number}")
             with new.filesystem.open_output_stream(f"{new.path}/offsets/{number}") as stream:
                 stream.write(text.encode())
-
-    def _create_parent(self, name: str) -> None:
-        self.filesystem.create_dir(f"{self.path}/{name}".rpartition("/")[0])

@@ -180,9 +180,7 @@ def _member_from_json(found: Mapping[str, Any]) -> GroupMember:
 def bounds_to_json(bounds: Bounds) -> dict[str, Any]:
     """By the names of the options; what is not bounded is left out."""
     written: dict[str, Any] = {
-        name: format_duration(value)
-        for name, field in _BOUNDS.items()
-        if (value := getattr(bounds, field)) is not None
+        name: format_duration(value) for name, field in _BOUNDS.items() if (value := getattr(bounds, field)) is not None
     }
     return written if bounds.max_rows is None else written | {"maxRowsPerTrigger": bounds.max_rows}
 

@@ -31,6 +31,7 @@ from streaming_source.spark.options import (
     strategy_of,
 )
 from streaming_source.spark.plain_errors import plainly
+from streaming_source.spark.readers import AlignedStreamReader
 from streaming_source.spark.rows import RowShaper
 from streaming_source.spark.schema import (
     METADATA_COLUMNS,
@@ -39,12 +40,11 @@ from streaming_source.spark.schema import (
     event_time_column,
     frame_schema,
 )
-from streaming_source.spark.stream_reader import AlignedStreamReader
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
-    from streaming_source.spark.batch_reader import AlignedBatchReader
     from streaming_source.spark.late_reader import LateStreamReader
+    from streaming_source.spark.readers import AlignedBatchReader
 
 __all__ = ["FORMATS", "AlignedDataSource", "in_zone", "make_data_source", "pickled", "source_class"]
 
@@ -224,7 +224,7 @@ class AlignedDataSource:
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:
         """For `spark.read`: generators are off, and with them all that builds on watermarks."""
         # Here and not above: a stream has no use for it.
-        from streaming_source.spark.batch_reader import AlignedBatchReader
+        from streaming_source.spark.readers import AlignedBatchReader
 
         strategy, needed, shaper = self._for_frame(schema, self._options.without_watermarks())
         skew_us = self._options.max_future_skew_us

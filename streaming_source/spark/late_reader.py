@@ -24,7 +24,7 @@ from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceSta
 from streaming_source.exceptions import DataLossError, OffsetError
 from streaming_source.monitoring.offset_log import OffsetLog
 from streaming_source.spark.offsets import Offset, OffsetCodec
-from streaming_source.spark.partitions import AlignedInputPartition
+from streaming_source.spark.planning import AlignedInputPartition
 from streaming_source.spark.rows import RowShaper
 
 __all__ = ["LateStreamReader"]

@@ -22,8 +22,8 @@ from streaming_source.exceptions import LateRecordError, SchemaError
 from streaming_source.spark.options import FrameOptions
 
 if TYPE_CHECKING:
-    from streaming_source.spark.observed_times import ObservedTimes
-    from streaming_source.spark.partitions import AlignedInputPartition
+    from streaming_source.spark.channel import ObservedTimes
+    from streaming_source.spark.planning import AlignedInputPartition
 
 __all__ = ["FrameOutput", "RowShaper"]
 
@@ -69,9 +69,7 @@ class RowShaper:
 
     def at(self, partition: AlignedInputPartition) -> RowShaper:
         """The same for the records of a task."""
-        return replace(
-            self, announced=partition.announced, late=partition.late, time_limit_us=partition.time_limit_us
-        )
+        return replace(self, announced=partition.announced, late=partition.late, time_limit_us=partition.time_limit_us)
 
     def observed_by(self, observed: ObservedTimes | None) -> RowShaper:
         """The same, with event times summed up there."""
@@ -236,24 +234,19 @@ class FrameOutput(ReaderOutput):
         *,
         positions: int | Int64Array,
     ) -> None:
-        """See `SourceOutput`."""
         if batch.num_rows:
             self._rows.append(self._shaper.shape(self._split_id or "", batch, source_timestamps, positions))
 
     def create_output_for_split(self, split_id: str) -> SourceOutput:
-        """See `ReaderOutput`."""
         return FrameOutput(self._shaper, split_id, self._rows)
 
     def emit_watermark(self, watermark: int) -> None:
-        """See `SourceOutput`."""
         self._said("a watermark").emit_watermark(watermark)
 
     def mark_idle(self) -> None:
-        """See `SourceOutput`."""
         self._said("idleness").mark_idle()
 
     def mark_active(self) -> None:
-        """See `SourceOutput`."""
         self._said("activity").mark_active()
 
     def _said(self, what: str) -> WatermarkOutput:

@@ -14,7 +14,7 @@ from alignment.strategy import WatermarkStrategy
 from streaming_source.api import InputStatus, Source, SourceEvent, SourceReaderContext, SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.reader import create_reader
-from streaming_source.spark.partitions import AlignedInputPartition
+from streaming_source.spark.planning import AlignedInputPartition
 from streaming_source.spark.rows import FrameOutput, RowShaper
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ def _channel(
 ) -> ReaderChannel:
     # Few queries have one: a worker process need not load sockets and TLS.
     from streaming_source.gateway import GatewayClient
-    from streaming_source.spark.channel import ReaderChannel
-    from streaming_source.spark.observed_times import ObservedTimes
+    from streaming_source.spark.channel import ObservedTimes, ReaderChannel
 
     task = TaskContext.get()
     attempt = 0 if task is None else task.taskAttemptId()

@@ -66,7 +66,6 @@ class InlineWorkers(Workers):
         self._closed = False
 
     def submit(self, work: Callable[[], None], delay_s: float = 0.0) -> None:
-        """See `Workers`."""
         if not self._closed:
             due_us = self._clock.now_us() + round(delay_s * 1e6)
             heapq.heappush(self._work, (due_us, next(self._order), work))
@@ -94,6 +93,5 @@ class InlineWorkers(Workers):
         return True
 
     def close(self) -> None:
-        """See `Workers`."""
         self._closed = True
         self._work.clear()

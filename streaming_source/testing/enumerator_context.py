@@ -119,26 +119,21 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     # ---- SplitEnumeratorContext ----------------------------------------------------------------------------------
 
     def current_parallelism(self) -> int:
-        """See `SplitEnumeratorContext`."""
         return self._parallelism
 
     def registered_readers(self) -> Mapping[int, ReaderInfo]:
-        """See `SplitEnumeratorContext`."""
         return dict(self.readers)
 
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
-        """See `SplitEnumeratorContext`."""
         for subtask_id in assignment.assignment:
             self._check_registered(subtask_id)
         for subtask_id, splits in assignment.assignment.items():
             self.assigned.setdefault(subtask_id, []).extend(splits)
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
-        """See `SplitEnumeratorContext`."""
         self.without_more.add(subtask_id)
 
     def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
-        """See `SplitEnumeratorContext`."""
         self._check_registered(subtask_id)
         self.events.append((subtask_id, event))
 
@@ -156,36 +151,28 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         self.periods.append(period_seconds)
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """See `SplitEnumeratorContext`."""
         action()
 
     def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        """See `SplitEnumeratorContext`."""
         return [function(item) for item in items]
 
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
-        """See `SplitEnumeratorContext`."""
         columns = [np.atleast_1d(np.asarray(column, np.int64)).tolist() for column in (rows, min_us, max_us)]
         self.blocks.setdefault(split_id, []).extend(zip(*columns, strict=True))
 
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
-        """See `SplitEnumeratorContext`."""
         self.opaque_blocks.setdefault(split_id, []).append((rows, max_us))
 
     def expect_records(self, ends: Mapping[str, int]) -> None:
-        """See `SplitEnumeratorContext`."""
         self.expected.update(ends)
 
     def complete_split(self, split_id: str) -> None:
-        """See `SplitEnumeratorContext`."""
         self.complete.append(split_id)
 
     def abandon_split(self, split_id: str) -> None:
-        """See `SplitEnumeratorContext`."""
         self.abandoned.append(split_id)
 
     def set_horizon(self, event_time_us: int | None) -> None:
-        """See `SplitEnumeratorContext`."""
         self.horizon_us = event_time_us
 
     def _check_registered(self, subtask_id: int) -> None:

@@ -95,7 +95,6 @@ class InlineFetcherManager(SplitFetcherManager[SplitT, Any]):
         self._last_news: tuple[int, float] | None = None
 
     def key_of(self, split_id: str) -> Hashable:
-        """See `SplitFetcherManager`."""
         return self._fetching.key_of(split_id)
 
     def poll(self) -> Handover[Any] | None:

@@ -88,12 +88,10 @@ class CollectingOutput(ReaderOutput):
         self.open_splits: set[str] = set()
 
     def create_output_for_split(self, split_id: str) -> SourceOutput:
-        """See `ReaderOutput`."""
         self.open_splits.add(split_id)
         return _SplitOutput(self, split_id, self._assigner)
 
     def release_output_for_split(self, split_id: str) -> None:
-        """See `ReaderOutput`."""
         self.open_splits.remove(split_id)
 
     def collect(

@@ -130,27 +130,22 @@ class TestingSource(DiscoveringSource):
 
     @property
     def name(self) -> str:
-        """See `Source`."""
         return "testing"
 
     @property
     def identity(self) -> str:
-        """See `Source`."""
         return "script"
 
     @property
     def boundedness(self) -> Boundedness:
-        """See `Source`."""
         return Boundedness.BOUNDED if self._bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
     @property
     def has_source_timestamps(self) -> bool:
-        """See `Source`."""
         return True
 
     @property
     def fetching(self) -> Fetching:
-        """See `Source`."""
         return self._fetching
 
     def schema(self) -> pa.Schema:
@@ -158,7 +153,6 @@ class TestingSource(DiscoveringSource):
         return _SCHEMA
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader[RecordSplit]:
-        """See `Source`."""
         kind = _PausableSplitReader if self._pausable else _ScriptedSplitReader
         return kind(self, context.schema)
 
@@ -174,7 +168,6 @@ class _ScriptedSplitReader(SplitReader[RecordSplit]):
         self._paused: set[str] = set()
 
     def handle_splits_changes(self, change: SplitsChange[RecordSplit]) -> None:
-        """See `SplitReader`."""
         for split in change.splits:
             if isinstance(change, SplitsAddition):
                 records = self._source.scripts[split.split_id].records
@@ -184,7 +177,6 @@ class _ScriptedSplitReader(SplitReader[RecordSplit]):
                 self._paused.discard(split.split_id)
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
-        """See `SplitReader`."""
         for split_id in [split_id for split_id in self._next if split_id not in self._paused]:
             first = self._next.pop(split_id)
             stop, has_ended = self._available(split_id, first)
@@ -226,6 +218,5 @@ class _ScriptedSplitReader(SplitReader[RecordSplit]):
 
 class _PausableSplitReader(_ScriptedSplitReader):
     def pause_or_resume_splits(self, to_pause: Sequence[RecordSplit], to_resume: Sequence[RecordSplit]) -> None:
-        """See `SplitReader`."""
         self._paused.update(split.split_id for split in to_pause)
         self._paused.difference_update(split.split_id for split in to_resume)

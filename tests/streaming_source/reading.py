@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.stream_reader import AlignedStreamReader
+from streaming_source.spark.readers import AlignedStreamReader
 from streaming_source.spark.watermark_rows import EMITTED
 
 T0 = 1_700_000_040_000_000

@@ -1,4 +1,4 @@
-"""Structured Streaming's side: offsets in, offsets out, partitions between two of them."""
+"""What Spark calls: of a stream offsets in, offsets out, partitions between two of them; of a batch all there is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -16,15 +16,21 @@ from pyspark.sql.streaming.datasource import (
 
 from alignment.exceptions import AlignmentError
 from streaming_source.api import Source
-from streaming_source.coordinator import ReadRules, SourceState
+from streaming_source.coordinator import (
+    ReadRules,
+    SourceCoordinator,
+    SourceState,
+    assign_ranges,
+    monotonic_us,
+    wall_clock_us,
+)
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.offsets import Offset, OffsetCodec
-from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.plain_errors import bare, plainly
-from streaming_source.spark.planning import StreamPlanning
+from streaming_source.spark.planning import AlignedInputPartition, StreamPlanning
 from streaming_source.spark.rows import RowShaper
 
-__all__ = ["AlignedStreamReader"]
+__all__ = ["AlignedBatchReader", "AlignedStreamReader"]
 
 
 class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -61,37 +67,30 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- in the planner ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        """The offset before anything was read; always the same."""
         return OffsetCodec(self._source).encode(SourceState.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxRowsPerTrigger`, or no limit."""
         max_rows = self._shaper.options.max_rows
         return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on read to the end of what is there, and no further."""
         self._planning.drain()
 
     @plainly
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The end of the next micro-batch; `start` itself, unchanged to the letter, when there is nothing to do."""
         return self._planning.latest_offset(start, _rows_of(limit))
 
     @plainly
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """What to read between two offsets, from them alone."""
         return self._planning.partitions(start, end)
 
     @plainly
     def commit(self, end: Offset) -> None:
-        """A micro-batch is done."""
         if self._made is not None:
             self._made.committed(end)
 
     def reportLatestOffset(self) -> Offset | None:
-        """Where the watermark stands and why, and how far each split in work is; see `StreamPlanning.report`."""
         return None if self._made is None else self._made.report()
 
     def stop(self) -> None:
@@ -109,7 +108,6 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- on an executor ------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one partition, as Arrow batches."""
         # Here and not above: a planner makes this object too, and never reads.
         from streaming_source.spark.task import read_splits
 
@@ -120,6 +118,46 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             strategy = self._rules.strategy if self._rules.reports else None
             yield from read_splits(self._source, self._schema, shaper, partition, strategy)
+        except AlignmentError as error:
+            raise bare(error) from None
+
+
+class AlignedBatchReader(DataSourceReader):
+    """Reads everything that a source has, in one go, without watermarks; the rules neither align nor limit."""
+
+    def __init__(
+        self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, shaper: RowShaper, readers: int
+    ) -> None:
+        self._source = source
+        self._rules = rules
+        self._schema = schema
+        self._shaper = shaper
+        self._readers = readers
+
+    @plainly
+    def partitions(self) -> Sequence[AlignedInputPartition]:
+        coordinator = SourceCoordinator(self._source, self._rules, self._schema, monotonic_us, readers=self._readers)
+        before = coordinator.state
+        try:
+            coordinator.restore(before)
+            ranges = coordinator.everything(self._shaper.options.min_rows_per_reader)
+        finally:
+            coordinator.close()
+        limit_us = self._rules.time_limit_at(wall_clock_us())
+        shares = assign_ranges(ranges, self._readers, self._shaper.options.max_rows_per_reader)
+        # At least one: Spark takes an empty list for one partition of its own.
+        return [
+            AlignedInputPartition(tuple(splits), before.table.combined, time_limit_us=limit_us)
+            for splits in shares or [[]]
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Here and not above: a planner makes this object too, and never reads.
+        from streaming_source.spark.task import read_splits
+
+        assert isinstance(partition, AlignedInputPartition)
+        try:
+            yield from read_splits(self._source, self._schema, self._shaper.at(partition), partition)
         except AlignmentError as error:
             raise bare(error) from None
 
