@@ -67,17 +67,7 @@ class _Seen:
 class ObservedTimes:
     """Sums up event times by split, block by block, and runs the user's watermark generators over the records.
 
-    Parameters
-    ----------
-    strategy
-        Of the query.
-    generators
-        See `AlignedInputPartition`.
-
-    Attributes
-    ----------
-    hears
-        Whether what the source says of watermarks counts.
+    `generators` are those of an `AlignedInputPartition`; `hears` says whether the source's own watermarks count.
     """
 
     def __init__(

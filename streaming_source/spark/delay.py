@@ -39,14 +39,12 @@ _NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class DelayAdvice:
-    """What a delay covers.
+    """What the delay `delay_us` covers.
 
     Attributes
     ----------
     covers
         Share of the records that are on time with it as `maxOutOfOrderness`, at least.
-    delay_us
-        The delay.
     late
         Records that are late with it in their own split.
     behind

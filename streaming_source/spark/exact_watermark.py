@@ -99,23 +99,6 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
 def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> DataFrame:
     """Let the watermark rows of a frame set Spark's watermark, and take them out.
 
-    Parameters
-    ----------
-    df
-        A frame with watermark rows.
-    source
-        What it was loaded from. Operators that look for the delay of a watermark, such as
-        `dropDuplicatesWithinWatermark`, find its bound on out-of-orderness; 0 where it is not known.
-    name
-        Of the observed metrics; None for a unique one.
-
-    Raises
-    ------
-    OptionError
-        If a frame over another source has the name, and is still there.
-
-    Notes
-    -----
     The observation is not decoration: Spark pushes filters on other columns below the watermark operator, where they
     would remove the watermark row; nothing is pushed through an observation.
     """
@@ -143,7 +126,8 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
         .where((time < F.expr(FAR_SQL)) | time.isNull())
         .observe(name or f"aligned_{uuid4().hex[:8]}", *metrics)
     )
-    # The watermark operator has its delay for itself; whoever else wants to know one reads it here, in milliseconds.
+    # The watermark operator has its delay for itself. Others, such as `dropDuplicatesWithinWatermark`, read one here:
+    # the bound on out-of-orderness, in milliseconds.
     delay = {_DELAY_KEY: -(-(source.bound_us or 0) // 1000)}
     frame = observed.select(
         *(F.col(quoted).alias(each, metadata=delay) if each == column else quoted for each, quoted in names.items())
@@ -155,19 +139,7 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What `readStream` was given.
-
-    Attributes
-    ----------
-    format_name
-        One of `FORMATS`, or one that `from_source` made.
-    options
-        As they were given, `path` among them.
-    source_name
-        Given by `readStream.name`, or None.
-    is_exact
-        The frame has the exact watermark on it.
-    """
+    """What `readStream` was given, and whether the frame has the exact watermark on it."""
 
     format_name: str
     options: Mapping[str, str]
@@ -179,21 +151,7 @@ def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_e
     """What a streaming frame was loaded from; on the way it must have met no operation at all.
 
     An operation in between may drop watermark rows, or the column that carries their times. Which ones do not is
-    Spark's to know, and changes: so none may be there.
-
-    Parameters
-    ----------
-    df
-        The frame.
-    caller
-        Whom an error names.
-    may_be_exact
-        The exact watermark may be on it, and nothing else.
-
-    Raises
-    ------
-    OptionError
-        If it is not a streaming frame of one of our formats, as loaded.
+    Spark's to know, and changes: so none may be there. With `may_be_exact` the exact watermark may, and nothing else.
     """
     if not df.isStreaming:
         raise OptionError(
@@ -216,11 +174,6 @@ def sources_of(df: DataFrame | StreamingQuery) -> list[Loaded]:
     """What a streaming frame, or a query, was loaded from, of whatever formats, with whatever operations on it.
 
     Under Spark Connect a join or a union has one source without a name, which is of no format.
-
-    Raises
-    ------
-    OptionError
-        If it is a batch frame, or a query under Spark Connect, whose plan only the server has.
     """
     plan: Any
     # Of the class: under Spark Connect a frame has every attribute, as a column.

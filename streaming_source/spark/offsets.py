@@ -48,13 +48,7 @@ CheckpointT = TypeVar("CheckpointT")
 
 
 class OffsetCodec:
-    """Writes and reads the offsets of one source.
-
-    Attributes
-    ----------
-    source_id
-        A digest of what is read and how it is split.
-    """
+    """Writes and reads the offsets of one source, whose `source_id` is a digest of what is read and how it is split."""
 
     def __init__(self, source: Source[Any, Any]) -> None:
         self._source = source
@@ -105,13 +99,7 @@ class OffsetCodec:
         return {**offset, "why": facts_of(explanation, places, offset)}
 
     def decode(self, offset: Offset) -> SourceState[Any, Any]:
-        """The state that an offset says. O(n).
-
-        Raises
-        ------
-        OffsetError
-            If the offset is of a newer version, of another source, or not an offset of this library.
-        """
+        """The state that an offset says; another source's, or that of a newer version, is refused. O(n)."""
         self._check(offset)
         try:
             serializer, version = self._source.split_serializer, int(offset["splits_v"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -33,33 +34,20 @@ from streaming_source.spark.rows import RowShaper
 __all__ = ["AlignedBatchReader", "AlignedStreamReader"]
 
 
+@dataclass(eq=False)
 class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in Spark's planner process, reads on its executors.
 
     Spark builds it in several processes and pickles it between them: what plans is made on first use, and stays where
-    it is.
-
-    Parameters
-    ----------
-    source, rules
-        What to read, and how.
-    schema
-        Columns to read, in the source's types.
-    shaper
-        Makes rows of records.
-    readers
-        Tasks a micro-batch.
+    it is. `schema` has the columns to read, in the source's types; `readers` is the number of tasks.
     """
 
-    def __init__(
-        self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, shaper: RowShaper, readers: int
-    ) -> None:
-        self._source = source
-        self._rules = rules
-        self._schema = schema
-        self._shaper = shaper
-        self._readers = readers
-        self._made: StreamPlanning | None = None
+    source: Source[Any, Any]
+    rules: ReadRules
+    schema: pa.Schema
+    shaper: RowShaper
+    readers: int
+    _made: StreamPlanning | None = field(default=None, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": None}
@@ -67,10 +55,10 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- in the planner ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        return OffsetCodec(self._source).encode(SourceState.initial())
+        return OffsetCodec(self.source).encode(SourceState.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        max_rows = self._shaper.options.max_rows
+        max_rows = self.shaper.options.max_rows
         return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     @plainly
@@ -101,8 +89,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planning(self) -> StreamPlanning:
         if self._made is None:
-            options = self._shaper.options
-            self._made = StreamPlanning(self._source, self._rules, self._schema, options, self._readers)
+            options = self.shaper.options
+            self._made = StreamPlanning(self.source, self.rules, self.schema, options, self.readers)
         return self._made
 
     # ---- on an executor ------------------------------------------------------------------------------------------
@@ -112,39 +100,37 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from streaming_source.spark.task import read_splits
 
         assert isinstance(partition, AlignedInputPartition)
-        shaper = self._shaper.at(partition)
+        shaper = self.shaper.at(partition)
         if partition.watermark_row_us is not None:
             yield shaper.watermark_row(partition.watermark_row_us)
         try:
-            strategy = self._rules.strategy if self._rules.reports else None
-            yield from read_splits(self._source, self._schema, shaper, partition, strategy)
+            strategy = self.rules.strategy if self.rules.reports else None
+            yield from read_splits(self.source, self.schema, shaper, partition, strategy)
         except AlignmentError as error:
             raise bare(error) from None
 
 
+@dataclass(eq=False)
 class AlignedBatchReader(DataSourceReader):
     """Reads everything that a source has, in one go, without watermarks; the rules neither align nor limit."""
 
-    def __init__(
-        self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, shaper: RowShaper, readers: int
-    ) -> None:
-        self._source = source
-        self._rules = rules
-        self._schema = schema
-        self._shaper = shaper
-        self._readers = readers
+    source: Source[Any, Any]
+    rules: ReadRules
+    schema: pa.Schema
+    shaper: RowShaper
+    readers: int
 
     @plainly
     def partitions(self) -> Sequence[AlignedInputPartition]:
-        coordinator = SourceCoordinator(self._source, self._rules, self._schema, monotonic_us, readers=self._readers)
+        coordinator = SourceCoordinator(self.source, self.rules, self.schema, monotonic_us, readers=self.readers)
         before = coordinator.state
         try:
             coordinator.restore(before)
-            ranges = coordinator.everything(self._shaper.options.min_rows_per_reader)
+            ranges = coordinator.everything(self.shaper.options.min_rows_per_reader)
         finally:
             coordinator.close()
-        limit_us = self._rules.time_limit_at(wall_clock_us())
-        shares = assign_ranges(ranges, self._readers, self._shaper.options.max_rows_per_reader)
+        limit_us = self.rules.time_limit_at(wall_clock_us())
+        shares = assign_ranges(ranges, self.readers, self.shaper.options.max_rows_per_reader)
         # At least one: Spark takes an empty list for one partition of its own.
         return [
             AlignedInputPartition(tuple(splits), before.table.combined, time_limit_us=limit_us)
@@ -157,7 +143,7 @@ class AlignedBatchReader(DataSourceReader):
 
         assert isinstance(partition, AlignedInputPartition)
         try:
-            yield from read_splits(self._source, self._schema, self._shaper.at(partition), partition)
+            yield from read_splits(self.source, self.schema, self.shaper.at(partition), partition)
         except AlignmentError as error:
             raise bare(error) from None
 

@@ -38,25 +38,7 @@ _KEEP_OR_LEAVE_OUT = "option invalidTimestamp = null keeps such records without 
 
 @dataclass(frozen=True, slots=True)
 class RowShaper:
-    """Makes rows of a frame.
-
-    Attributes
-    ----------
-    schema
-        Arrow schema of the frame, as Spark expects it of every batch.
-    event_time
-        Name of the column with the event time; a frame may be without.
-    assigner, options
-        How event times are found, and what becomes of records.
-    announced
-        The watermark that holds while these rows are processed: what is at or below it is late.
-    late
-        What becomes of that; see `AlignedInputPartition`.
-    time_limit_us
-        Event times from here on are invalid, by `maxFutureSkew`; None without.
-    observed
-        Told the event times of all records; None if nobody wants to know.
-    """
+    """Makes rows of a frame, whose column `event_time` need not be there; `AlignedInputPartition` says what is late."""
 
     schema: pa.Schema
     event_time: str
@@ -72,21 +54,12 @@ class RowShaper:
         return replace(self, announced=partition.announced, late=partition.late, time_limit_us=partition.time_limit_us)
 
     def observed_by(self, observed: ObservedTimes | None) -> RowShaper:
-        """The same, with event times summed up there."""
         return replace(self, observed=observed)
 
     def shape(
         self, split_id: str, batch: pa.RecordBatch, source_timestamps: Int64Array | None, positions: int | Int64Array
     ) -> pa.RecordBatch:
-        """The rows of `n` records of one split, fewer where the options drop some.
-
-        Raises
-        ------
-        InvalidTimestampError, LateRecordError
-            If the options say so; names split, position and value.
-        SchemaError
-            If a column cannot become what Spark expects.
-        """
+        """The rows of `n` records of one split, fewer where the options drop some."""
         times = self._event_times(batch, source_timestamps)
         positions = positions + np.arange(batch.num_rows) if isinstance(positions, int) else positions
         if self.observed is not None and (first := self.observed.see(split_id, batch, times, positions)):

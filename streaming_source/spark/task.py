@@ -33,14 +33,7 @@ def read_splits(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of the ranges of a partition, through the source's reader. Where there is nothing yet it waits for that.
 
-    Parameters
-    ----------
-    source, schema, shaper
-        What to read, and what to make of it.
-    partition
-        The ranges.
-    strategy
-        What the planner wants to know of the records that were read; None if it knows all.
+    With a strategy the planner is told the event times of the records.
     """
     channel = None
     context = SourceReaderContext(
