@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.exceptions import DataLossError, OffsetError
-from streaming_source.monitoring.offset_log import OffsetLog
+from streaming_source.monitoring.checkpoint import OffsetLog
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.planning import AlignedInputPartition
 from streaming_source.spark.rows import RowShaper
