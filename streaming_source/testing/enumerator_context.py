@@ -29,16 +29,7 @@ SplitT = TypeVar("SplitT", bound=SourceSplit)
 class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     """Everything happens on one thread, and asynchronous calls when the test says so.
 
-    Parameters
-    ----------
-    parallelism
-        Readers there are to be; none is registered.
-    schema
-        Columns that the query reads.
-    assigner
-        Where event times come from.
-    out_of_orderness_us
-        Bound of the watermark generator; None if it has none.
+    Of the readers that there are to be none is registered.
 
     Attributes
     ----------
