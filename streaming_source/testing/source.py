@@ -48,7 +48,7 @@ _SCHEMA: Final = pa.schema([("ts", _UTC_US), ("value", pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """A fetch that comes to this point fails once: the first, as a rule the planner's as it reads ahead or a later one."""
+    """A fetch that comes to this point fails once: the first, as a rule the planner's as it reads ahead or a later."""
 
     encounter: int = 1
 
