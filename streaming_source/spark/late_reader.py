@@ -25,6 +25,7 @@ from streaming_source.exceptions import DataLossError, OffsetError
 from streaming_source.monitoring.checkpoint import OffsetLog
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.planning import AlignedInputPartition
+from streaming_source.spark.readers import read_splits
 from streaming_source.spark.rows import RowShaper
 
 __all__ = ["LateStreamReader"]
@@ -184,8 +185,6 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- on an executor ------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from streaming_source.spark.task import read_splits
-
         assert isinstance(partition, LateInputPartition)
         shaper = self.shaper.at(partition)
         rows = 0

@@ -53,9 +53,6 @@ class RowShaper:
         """The same for the records of a task."""
         return replace(self, announced=partition.announced, late=partition.late, time_limit_us=partition.time_limit_us)
 
-    def observed_by(self, observed: ObservedTimes | None) -> RowShaper:
-        return replace(self, observed=observed)
-
     def shape(
         self, split_id: str, batch: pa.RecordBatch, source_timestamps: Int64Array | None, positions: int | Int64Array
     ) -> pa.RecordBatch:
@@ -124,16 +121,12 @@ class RowShaper:
                 f"the watermark {self.announced} us; option late = keep marks such records, drop leaves them out, "
                 "route leaves them to late_records"
             )
-        drop_invalid = options.invalid_timestamp == "drop" and not times.valid.all()
-        drop_late = self.late == "drop" and late.any()
-        if not (drop_invalid or drop_late):
-            return None
         keep = np.ones(batch.num_rows, np.bool_)
-        if drop_invalid:
+        if options.invalid_timestamp == "drop":
             keep &= times.valid
-        if drop_late:
+        if self.late == "drop":
             keep &= ~late
-        return keep
+        return None if keep.all() else keep
 
     def _column(
         self,

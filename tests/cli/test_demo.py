@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -88,7 +89,8 @@ def test_the_demo_loses_nothing_where_sparks_own_stream_does(tmp_path: Path) -> 
     assert found["lost"] == 0
     assert found["windows"] == found["windows_expected"] > 2_500
     assert found["spark_rows"] < found["batch_rows"] // 2
-    assert "explain(query) said: The watermark stands at 2013-01-29 22:21:59 UTC because split 'OO' " in run.stdout
+    # How it goes on depends on whether Spark has reported since all was read.
+    assert re.search(r"explain\(query\) said: The watermark .* 2013-01-29 22:21:59 UTC.* split 'OO' ", run.stdout)
     assert (output / "watermarks.png").read_bytes().startswith(b"\x89PNG")
     assert "<h2>aligned_files</h2>" in (output / "watermarks.html").read_text()
     assert "WARN" not in run.stdout + run.stderr, "Spark's log goes to its file"

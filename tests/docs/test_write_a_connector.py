@@ -29,7 +29,7 @@ from streaming_source.exceptions import MalformedDataError, NoDataError, SchemaE
 from streaming_source.reader import create_reader
 from streaming_source.testing import CollectingOutput, SourceHarness
 from tests.docs.pages import ROOT, code, printed
-from tests.spark.support import Run, available_now, eventually, fails_with
+from tests.spark.support import Run, eventually, fails_with
 
 PAGE = ROOT / "docs" / "write-a-connector.md"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -235,19 +235,6 @@ def _stopped(spark: SparkSession) -> Iterator[None]:
     yield
     for query in spark.streams.active:
         query.stop()
-
-
-@pytest.mark.spark
-@pytest.mark.usefixtures("_stopped")
-def test_a_windowed_count_over_skewed_tables_is_that_of_a_batch(
-    spark: SparkSession, connector: ModuleType, skewed: Database, tmp_path: Path
-) -> None:
-    source = connector.SqliteSource(skewed.path, bounded=True)
-    frame = from_source(spark, source, STRATEGY, "skewed", includeMetadata=True, maxRowsPerTrigger=200)
-    run = available_now(spark, windows(frame), tmp_path / "checkpoint")
-    assert run.rows == skewed.windows()
-    batch = spark.read.format("aligned_source_skewed").load()
-    assert sorted(map(tuple, windows(batch).collect())) == skewed.windows()
 
 
 @pytest.mark.spark
