@@ -65,12 +65,12 @@ class OffsetLog:
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint
-        self._files: fs.FileSystem = fs.LocalFileSystem()
-        self._root = checkpoint
+        self.files: fs.FileSystem = fs.LocalFileSystem()
+        self.root = checkpoint.rstrip("/")
         if "://" in checkpoint or checkpoint.startswith("file:"):
             try:
                 # s3a is Hadoop's name of the same.
-                self._files, self._root = fs.FileSystem.from_uri(checkpoint.replace("s3a:", "s3:", 1))
+                self.files, self.root = fs.FileSystem.from_uri(checkpoint.replace("s3a:", "s3:", 1))
             except (ArrowInvalid, NotImplementedError) as error:
                 raise CheckpointError(
                     f"{checkpoint}: Arrow knows no such file system; copy it to a local folder: {error}"
@@ -79,11 +79,11 @@ class OffsetLog:
     @property
     def is_there(self) -> bool:
         """Whether a query has begun to write it."""
-        return bool(self._files.get_file_info(f"{self._root}/offsets").type is fs.FileType.Directory)
+        return bool(self.files.get_file_info(f"{self.root}/offsets").type is fs.FileType.Directory)
 
     def query_id(self) -> str | None:
         """Which tells it from another query that has the checkpoint later; None before it has started."""
-        text = self._text("metadata")
+        text = self.text("metadata")
         return None if text is None else str(json.loads(text)["id"])
 
     def committed(self) -> set[int]:
@@ -96,7 +96,7 @@ class OffsetLog:
 
     def read(self, batch: int) -> LoggedBatch:
         """One micro-batch; `DataLossError` if Spark has removed it."""
-        name, text = f"{self.checkpoint}/offsets/{batch}", self._text(f"offsets/{batch}")
+        name, text = f"{self.checkpoint}/offsets/{batch}", self.text(f"offsets/{batch}")
         if text is None:
             raise DataLossError(f"{self.checkpoint} has no offsets of micro-batch {batch}: Spark keeps the latest 100")
         version, metadata, *offsets = text.splitlines() if "\n" in text else (text, "")
@@ -114,13 +114,14 @@ class OffsetLog:
             raise OffsetError(f"{name} is damaged: {error!r}") from error
 
     def _numbers(self, folder: str) -> list[int]:
-        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
-        names = [info.base_name for info in self._files.get_file_info(selector)]
+        selector = fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
+        names = [info.base_name for info in self.files.get_file_info(selector)]
         return [int(name) for name in names if name.isdigit()]
 
-    def _text(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
+        """What is in one of its files, if there is one of that name."""
         try:
-            with self._files.open_input_stream(f"{self._root}/{name}") as stream:
+            with self.files.open_input_stream(f"{self.root}/{name}") as stream:
                 return str(stream.read().decode())
         except FileNotFoundError:
             return None

@@ -46,22 +46,16 @@ _TURN_S: Final = 0.5
 
 @dataclass(frozen=True)
 class AlignedInputPartition(InputPartition):
-    """What one task reads; it travels to the executor.
+    """What one task, the reader `subtask_id` of the micro-batch `batch`, reads; it travels to the executor.
 
     Attributes
     ----------
-    splits
-        Ranges of splits, in order.
     announced
-        The watermark that holds while they are processed.
+        The watermark that holds while the splits are processed.
     late
         What becomes of records at or below it: `keep`, `drop` or `fail`; `only` for none but these.
     watermark_row_us
         Event time of the watermark row that rides along, or None.
-    subtask_id
-        Number of the reader.
-    batch
-        Number of the micro-batch.
     events
         From the enumerator, for this reader.
     time_limit_us

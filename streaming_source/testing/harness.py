@@ -24,7 +24,7 @@ from streaming_source.api import (
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
 from streaming_source.reader import create_reader
-from streaming_source.testing.clock import FakeClock, InlineWorkers
+from streaming_source.testing.fakes import FakeClock, InlineWorkers
 from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch, check_batch
 from streaming_source.testing.read_task import PATIENCE_S, ReaderHook, ReadTask, create_inline_reader, reports_of
 

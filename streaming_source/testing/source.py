@@ -26,7 +26,7 @@ from streaming_source.api import (
     SplitsAddition,
     SplitsChange,
 )
-from streaming_source.testing.clock import FakeClock
+from streaming_source.testing.fakes import FakeClock
 
 __all__ = [
     "ABORT",
