@@ -6,18 +6,13 @@ A frame with the exact watermark has one more row in each micro-batch that its s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed
 
 __all__ = ["MicroBatch", "Statistics"]
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ class Statistics:
         sources, operators = progress["sources"], progress["stateOperators"]
         carries = [_carries_watermark(source) for source in sources]
         rows = tuple(source["numInputRows"] - one for source, one in zip(sources, carries, strict=True))
-        times = {name: _epoch_us(text) for name, text in progress["eventTime"].items()}
+        times = {name: micros_of(text) for name, text in progress["eventTime"].items()}
         earliest_us, latest_us, mean_us = (times.get(name) for name in ("min", "max", "avg"))
         observed = [_by_name(metrics) for metrics in progress["observedMetrics"].values()]
         ours = [metrics for metrics in observed if {"rows", "invalid", "latest"} <= metrics.keys()]
@@ -117,35 +112,20 @@ class MicroBatch:
         """The same from the progress of a query, as its listeners get it: a micro-batch that is done."""
         return cls(
             progress["batchId"],
-            _epoch_us(progress["timestamp"]),
-            _epoch_us(progress["eventTime"].get("watermark", "1970-01-01T00:00:00Z")),
+            micros_of(progress["timestamp"]),
+            micros_of(progress["eventTime"].get("watermark", "1970-01-01T00:00:00Z")),
             True,
             tuple(WatermarkReport.of_progress(progress)),
             Statistics.of_progress(progress),
         )
 
 
-def _epoch_us(text: str) -> int:
-    """Microseconds since the epoch of an ISO-8601 time with a zone.
-
-    Examples
-    --------
-    >>> _epoch_us("1970-01-01T00:00:01.500Z")
-    1500000
-    """
-    return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
-
-
 def _carries_watermark(source: Mapping[str, Any]) -> bool:
     """Whether a source has a watermark row in this micro-batch."""
-    start, end, latest = (_parsed(source[name]) for name in ("startOffset", "endOffset", "latestOffset"))
+    start, end, latest = (parsed(source[name]) for name in ("startOffset", "endOffset", "latestOffset"))
     if not isinstance(latest, Mapping) or not latest.get("watermarkRows") or start == end:
         return False
     return end["watermark"] is not None and end["watermark"] >= 0
-
-
-def _parsed(offset: Any) -> Any:
-    return json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
 
 
 def _by_name(metrics: Any) -> dict[str, Any]:

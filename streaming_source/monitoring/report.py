@@ -29,7 +29,7 @@ from alignment.sentence import sentence
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["WatermarkReport", "facts_of", "positions_of_offset", "report_of_offset"]
+__all__ = ["WatermarkReport", "facts_of", "micros_of", "parsed", "positions_of_offset", "report_of_offset"]
 
 Offset: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, int]
@@ -104,14 +104,14 @@ class WatermarkReport:
             If it is not such a report.
         """
         try:
-            at_us = _micros(found["at"])
+            at_us = micros_of(found["at"])
             explanation = Explanation(
-                _micros(found.get("watermark"), MIN_WATERMARK),
+                micros_of(found.get("watermark"), MIN_WATERMARK),
                 at_us,
-                _micros(found.get("standsSince"), at_us),
+                micros_of(found.get("standsSince"), at_us),
                 tuple(_split_from_json(split_id, split) for split_id, split in found["splits"].items()),
-                _micros(found.get("limit"), MAX_WATERMARK),
-                _micros(found.get("horizon"), MAX_WATERMARK),
+                micros_of(found.get("limit"), MAX_WATERMARK),
+                micros_of(found.get("horizon"), MAX_WATERMARK),
                 _bounds_from_json(found.get("bounds", {})),
                 bool(found.get("availableNow", False)),
                 _member_from_json(found["group"]) if "group" in found else None,
@@ -123,14 +123,9 @@ class WatermarkReport:
     @classmethod
     def of_progress(cls, progress: Mapping[str, Any]) -> list[Self | None]:
         """Of each source of a query, in order, from its progress or the JSON of it; None of one that is not ours."""
-        return [cls._of_latest(source["latestOffset"]) for source in progress["sources"]]
-
-    @classmethod
-    def _of_latest(cls, offset: Any) -> Self | None:
-        found = json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
-        if not isinstance(found, Mapping) or "why" not in found or "splits" not in found:
-            return None
-        return cls.from_json(found)
+        offsets = [parsed(source["latestOffset"]) for source in progress["sources"]]
+        ours = [isinstance(offset, Mapping) and {"why", "splits"} <= offset.keys() for offset in offsets]
+        return [cls.from_json(offset) if is_ours else None for offset, is_ours in zip(offsets, ours, strict=True)]
 
 
 def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
@@ -150,18 +145,18 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
 
 
 def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanation:
-    watermark = _micros(found.get("watermark"), MIN_WATERMARK)
+    watermark = micros_of(found.get("watermark"), MIN_WATERMARK)
     return SplitExplanation(
         split_id,
         SplitStatus[found["status"].upper()],
         watermark,
-        _micros(found.get("holds"), watermark),
+        micros_of(found.get("holds"), watermark),
         found["position"],
         found["rowsBehind"],
         WaitsFor(found["waitsFor"]),
-        _micros(found["silentSince"]) if "silentSince" in found else None,
+        micros_of(found["silentSince"]) if "silentSince" in found else None,
         found.get("rowsLate", 0),
-        _micros(found["nextRecord"]) if "nextRecord" in found else None,
+        micros_of(found["nextRecord"]) if "nextRecord" in found else None,
         found.get("place"),
     )
 
@@ -173,7 +168,11 @@ def _member_to_json(member: GroupMember) -> dict[str, Any]:
 
 
 def _member_from_json(found: Mapping[str, Any]) -> GroupMember:
-    times = _micros(found.get("watermark"), MIN_WATERMARK), _micros(found["reportedAt"]), _micros(found["countsUntil"])
+    times = (
+        micros_of(found.get("watermark"), MIN_WATERMARK),
+        micros_of(found["reportedAt"]),
+        micros_of(found["countsUntil"]),
+    )
     return GroupMember(found["name"], found["source"], found["pid"], *times)
 
 
@@ -197,7 +196,13 @@ def _text(us: int) -> str | None:
     return _END if us == MAX_WATERMARK else format_timestamp(us)
 
 
-def _micros(text: str | None, default: int | None = None) -> int:
+def parsed(offset: Any) -> Any:
+    """An offset in a query's progress, which is JSON there where it is of this library."""
+    return json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
+
+
+def micros_of(text: str | None, default: int | None = None) -> int:
+    """Microseconds since the epoch of an ISO-8601 time in UTC."""
     if text is None and default is not None:
         return default
     if text == _END:

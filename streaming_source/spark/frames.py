@@ -60,13 +60,7 @@ def read_stream(spark: SparkSession) -> ExactStreamReader:
 
 
 class ExactStreamReader:
-    """Collects what to read, as `DataStreamReader` does; made by `read_stream`.
-
-    Parameters
-    ----------
-    spark
-        The session.
-    """
+    """Collects what to read, as `DataStreamReader` does; made by `read_stream`."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -75,13 +69,7 @@ class ExactStreamReader:
         self._name: str | None = None
 
     def format(self, source: str) -> ExactStreamReader:
-        """What to read: `aligned_files`, `aligned_kafka`, `aligned_datagen`, or a format of your own (`register`).
-
-        Raises
-        ------
-        OptionError
-            If it is none of these.
-        """
+        """What to read: `aligned_files`, `aligned_kafka`, `aligned_datagen`, or a format of your own (`register`)."""
         if source.lower() not in FORMATS:
             raise OptionError(
                 f"format {source!r}: read_stream reads {', '.join(sorted(FORMATS))}; other formats are read by "
@@ -91,13 +79,7 @@ class ExactStreamReader:
         return self
 
     def option(self, key: str, value: Any) -> ExactStreamReader:
-        """One option, as in `docs/options.md`; None takes nothing.
-
-        Raises
-        ------
-        OptionError
-            For `watermarkRows`.
-        """
+        """One option, as in `docs/options.md`; None takes nothing."""
         if key.lower() == "watermarkrows":
             raise OptionError("option watermarkRows: read_stream gives the exact watermark without it; leave it out")
         if value is not None:
@@ -113,41 +95,18 @@ class ExactStreamReader:
         return self
 
     def schema(self, schema: StructType | str) -> ExactStreamReader:
-        """Columns of the data and their types: option `dataSchema`, for formats that have it.
-
-        Parameters
-        ----------
-        schema
-            A type, or text such as `t timestamp, n bigint`.
-        """
+        """Columns of the data, as a type or as text: option `dataSchema`, for formats that have it."""
         if not isinstance(schema, StructType | str):
             raise OptionError(f"schema = {schema!r}: must be a StructType or text such as 't timestamp, n bigint'")
         return self.option("dataSchema", schema if isinstance(schema, str) else _columns(schema))
 
     def name(self, source_name: str) -> ExactStreamReader:
-        """Of this source: the observed metrics carry it.
-
-        Raises
-        ------
-        OptionError
-            If it is not of letters, digits and underscores.
-        """
+        """Of this source, of letters, digits and underscores: the observed metrics carry it."""
         self._name = checked_name(source_name)
         return self
 
     def load(self, path: str | None = None) -> DataFrame:
-        """The frame, with its watermark on it.
-
-        Parameters
-        ----------
-        path
-            Option `path`.
-
-        Raises
-        ------
-        OptionError
-            If there is no format, or it has no such option.
-        """
+        """The frame, with its watermark on it; `path` is the option of that name."""
         if self._format is None:
             raise OptionError(f"read_stream needs a format: one of {', '.join(sorted(FORMATS))}")
         known = {option.name for option in source_class(self._format).options()}
