@@ -37,6 +37,18 @@ _KEEP_OR_LEAVE_OUT = "option invalidTimestamp = null keeps such records without 
 
 
 @dataclass(frozen=True, slots=True)
+class _Records:
+    """Records of one split that are to be rows."""
+
+    split_id: str
+    batch: pa.RecordBatch
+    times: EventTimes
+    source_timestamps: Int64Array | None
+    positions: Int64Array
+    late: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
 class RowShaper:
     """Makes rows of a frame, whose column `event_time` need not be there; `AlignedInputPartition` says what is late."""
 
@@ -67,10 +79,9 @@ class RowShaper:
         late = times.valid & (times.values <= self.announced)
         if self.observed is not None:
             self.observed.count_late(split_id, late)
-        keep = self._kept(split_id, batch, times, positions, late)
-        columns = [
-            self._column(field, split_id, batch, times, source_timestamps, positions, late) for field in self.schema
-        ]
+        records = _Records(split_id, batch, times, source_timestamps, positions, late)
+        keep = self._kept(records)
+        columns = [self._column(field, records) for field in self.schema]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         return rows if keep is None else rows.filter(pa.array(keep))
 
@@ -97,47 +108,32 @@ class RowShaper:
         valid = times.valid & (times.values >= earliest) & (times.values <= latest)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
 
-    def _kept(
-        self,
-        split_id: str,
-        batch: pa.RecordBatch,
-        times: EventTimes,
-        positions: Int64Array,
-        late: npt.NDArray[np.bool_],
-    ) -> npt.NDArray[np.bool_] | None:
+    def _kept(self, records: _Records) -> npt.NDArray[np.bool_] | None:
         """Which records stay; None for all."""
+        times, late = records.times, records.late
         if self.late == "only":
             return late
-        options = self.options
-        if options.invalid_timestamp == "fail" and not times.valid.all():
+        where = f"split {records.split_id!r}, position"
+        if self.options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
-            raise InvalidTimestampError(
-                f"split {split_id!r}, position {positions[first]}: no valid event time in {self._value(batch, first)}"
-            )
+            value = self._value(records.batch, first)
+            raise InvalidTimestampError(f"{where} {records.positions[first]}: no valid event time in {value}")
         if self.late == "fail" and late.any():
             first = int(np.argmax(late))
             raise LateRecordError(
-                f"split {split_id!r}, position {positions[first]}: event time {times.values[first]} us is at or below "
+                f"{where} {records.positions[first]}: event time {times.values[first]} us is at or below "
                 f"the watermark {self.announced} us; option late = keep marks such records, drop leaves them out, "
                 "route leaves them to late_records"
             )
-        keep = np.ones(batch.num_rows, np.bool_)
-        if options.invalid_timestamp == "drop":
+        keep = np.ones(len(late), np.bool_)
+        if self.options.invalid_timestamp == "drop":
             keep &= times.valid
         if self.late == "drop":
             keep &= ~late
         return None if keep.all() else keep
 
-    def _column(
-        self,
-        field: pa.Field,
-        split_id: str,
-        batch: pa.RecordBatch,
-        times: EventTimes,
-        source_timestamps: Int64Array | None,
-        positions: Int64Array,
-        late: npt.NDArray[np.bool_],
-    ) -> pa.Array:
+    def _column(self, field: pa.Field, records: _Records) -> pa.Array:
+        batch, times = records.batch, records.times
         place = batch.schema.get_field_index(field.name)
         if field.name == self.event_time:
             if place >= 0 and times.valid.all() and _are_as_written(batch.column(place), times.values):
@@ -146,15 +142,15 @@ class RowShaper:
         if place >= 0:
             return _as_type(batch.column(place), field, is_event_time=field.name in (self.assigner.columns or ()))
         if field.name == "_split":
-            return pa.repeat(pa.scalar(split_id, field.type), batch.num_rows)
+            return pa.repeat(pa.scalar(records.split_id, field.type), batch.num_rows)
         if field.name == "_position":
-            return pa.array(positions, field.type)
+            return pa.array(records.positions, field.type)
         if field.name == "_late":
-            return pa.array(late, field.type)
+            return pa.array(records.late, field.type)
         if field.name == "_source_timestamp":
-            if source_timestamps is None:
+            if (timestamps := records.source_timestamps) is None:
                 return pa.nulls(batch.num_rows, field.type)
-            return pa.array(source_timestamps, mask=source_timestamps == NO_TIMESTAMP).cast(field.type)
+            return pa.array(timestamps, mask=timestamps == NO_TIMESTAMP).cast(field.type)
         raise SchemaError(
             f"the records have no column {field.name!r}; they have {', '.join(batch.schema.names)}; let "
             "Source.schema say what they have"
