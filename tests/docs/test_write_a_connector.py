@@ -343,7 +343,7 @@ def test_the_page_as_a_script_prints_what_it_says(
     script = re.sub(r'"(sensors\.db|counts\.checkpoint|windows|windows\.checkpoint)"', rf'"{tmp_path}/\1"', code(PAGE))
     # Which the page registers, and which is gone afterwards.
     monkeypatch.setitem(FORMATS, connector.SqliteSource.name, connector.SqliteSource)
-    scope: dict[str, Any] = {"__name__": "page"}
+    scope: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(script, "write-a-connector.md", "exec"), scope)
     scope["database"].close()
     assert [line for line in capsys.readouterr().out.splitlines() if line.strip()] == printed(PAGE)
