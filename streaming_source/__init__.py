@@ -51,11 +51,9 @@ if TYPE_CHECKING:
     from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
     from streaming_source.connectors import DataGeneratorSource, FileSource, KafkaSource
     from streaming_source.monitoring.explained import explain
-    from streaming_source.spark.advice import advise
+    from streaming_source.spark.delay import advise
     from streaming_source.spark.exact_watermark import with_exact_watermark
-    from streaming_source.spark.frame_reader import read_stream
-    from streaming_source.spark.from_source import from_source
-    from streaming_source.spark.late_records import late_records
+    from streaming_source.spark.frames import from_source, late_records, read_stream
     from streaming_source.spark.listener import AlignmentListener
     from streaming_source.spark.registration import register
     from streaming_source.spark.watermark_rows import required_delay
@@ -68,11 +66,9 @@ _HOMES = {
     "alignment.watermarks": ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput"],
     "streaming_source.connectors": ["DataGeneratorSource", "FileSource", "KafkaSource"],
     "streaming_source.monitoring.explained": ["explain"],
-    "streaming_source.spark.advice": ["advise"],
+    "streaming_source.spark.delay": ["advise"],
     "streaming_source.spark.exact_watermark": ["with_exact_watermark"],
-    "streaming_source.spark.frame_reader": ["read_stream"],
-    "streaming_source.spark.from_source": ["from_source"],
-    "streaming_source.spark.late_records": ["late_records"],
+    "streaming_source.spark.frames": ["from_source", "late_records", "read_stream"],
     "streaming_source.spark.listener": ["AlignmentListener"],
     "streaming_source.spark.registration": ["register"],
     "streaming_source.spark.watermark_rows": ["required_delay"],

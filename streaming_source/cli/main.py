@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +12,12 @@ from typing import Annotated
 import typer
 
 from alignment.durations import parse_duration_us
-from alignment.exceptions import InvalidArgumentError
+from alignment.exceptions import AlignmentError, InvalidArgumentError
 from alignment.simulation.scenario import Faults, Planning, SourceScenario
 from streaming_source import __version__
 from streaming_source.cli.explain import run_explanation
 from streaming_source.cli.simulate import run_simulation
-from streaming_source.exceptions import SourceError
+from streaming_source.exceptions import OptionError
 
 __all__ = ["app"]
 
@@ -26,6 +28,15 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except (AlignmentError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
 
 
 def _print_version(wanted: bool) -> None:
@@ -55,13 +66,8 @@ def explain_query(
     The query may run or not: its checkpoint is enough, and Spark is not started. The exit code is 2 if there is no
     checkpoint.
     """
-    try:
+    with _errors_in_one_line(), suppress(KeyboardInterrupt):
         run_explanation(checkpoint, as_json=as_json, watch=watch, history=history)
-    except (SourceError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        raise typer.Exit from None
 
 
 @app.command("report")
@@ -78,23 +84,16 @@ def report_on_query(
     # Here and not above: no other command draws.
     from streaming_source.monitoring import History, explain_checkpoint, html_report
 
-    try:
+    with _errors_in_one_line():
         history, explained = History.of_checkpoint(checkpoint), explain_checkpoint(checkpoint)
         output.write_text(html_report(history, explained, f"Watermarks: {checkpoint}"), encoding="utf-8")
-    except (SourceError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
     typer.echo(f"{output} is written: open it in a browser")
 
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option(help="Directory for the picture and Spark's log.", file_okay=False)] = Path(
-        "demo-output"
-    ),
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    output: Annotated[Path, typer.Option(help="Directory for what it writes.", file_okay=False)] = Path("demo-output"),
     months: Annotated[int, typer.Option(min=1, max=12, help="Only the first months of the year.")] = 12,
-    rows_per_file: Annotated[int, typer.Option(min=1, help="A carrier's next file begins after so many rows.")] = 4000,
 ) -> None:
     """Count a year of flights per hour and carrier three ways: batch, Spark's own stream, an aligned stream.
 
@@ -104,9 +103,9 @@ def demo(
     """
     try:
         # Here and not above: no other command needs Spark, or the demo's packages.
-        from streaming_source.cli.demo import DemoSettings, run_demo
+        from streaming_source.cli.demo import run_demo
 
-        complete = run_demo(DemoSettings(output, master, months, rows_per_file))
+        complete = run_demo(output, months)
     except ModuleNotFoundError as error:
         typer.echo(f"error: the demo needs {error.name}: pip install 'spark-watermark-alignment[demo]'", err=True)
         raise typer.Exit(2) from None
@@ -129,13 +128,22 @@ def advise(
     Everything is read twice, over the columns that event times are made of; Spark is not started. The last line of
     standard output is JSON, with all durations and event times in microseconds.
     """
-    from streaming_source.cli.advise import run_advise
+    # Here and not above: the other commands need no connector.
+    from streaming_source.spark.datasource import AlignedDataSource
+    from streaming_source.spark.delay import advise_on
 
-    try:
-        run_advise(source, option)
-    except (SourceError, InvalidArgumentError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+    given = {}
+    with _errors_in_one_line():
+        for text in option:
+            name, is_given, value = text.partition("=")
+            if not is_given:
+                raise OptionError(f"-o {text!r}: must be key=value, as in -o eventTimeColumn=ts")
+            given[name] = value
+        is_topic = any(name.lower() == "kafka.bootstrap.servers" for name in given)
+        format_name, place = ("aligned_kafka", "subscribe") if is_topic else ("aligned_files", "path")
+        advice = advise_on(AlignedDataSource.of_format(format_name, {place: source, **given}))
+    typer.echo(advice)
+    typer.echo(json.dumps(asdict(advice)))
 
 
 @app.command("simulate")
@@ -198,7 +206,7 @@ def take_over_checkpoint(
     # Here and not above: the other commands need no Kafka.
     from streaming_source.cli.take_over import take_over
 
-    try:
+    with _errors_in_one_line():
         taken = take_over(
             checkpoint,
             new_checkpoint,
@@ -207,9 +215,6 @@ def take_over_checkpoint(
             assign=assign,
             source=source,
         )
-    except SourceError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
     again = ", which Spark's source had planned and not committed" if taken.is_read_again else ""
     typer.echo(f"{taken.partitions} partitions; the query goes on with micro-batch {taken.next_batch}{again}")
     typer.echo(json.dumps(asdict(taken)))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from pyarrow import fs
 
 from alignment.combine import SplitStatus
@@ -21,6 +20,7 @@ from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit,
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError, OptionError
+from streaming_source.monitoring.checkpoint import OffsetLog
 from streaming_source.spark.offsets import OffsetCodec
 
 __all__ = ["TakenOver", "take_over"]
@@ -86,25 +86,25 @@ def take_over(
     given = {"subscribe": subscribe, "subscribePattern": subscribe_pattern, "assign": assign}
     options = {name: text for name, text in given.items() if text is not None}
     wanted = KafkaSource.from_options(KAFKA_OPTIONS.parse({**options, "kafka.bootstrap.servers": "nobody:9092"}))
-    old, new = _Folder.of(checkpoint), _Folder.of(new_checkpoint)
-    batches, commits = old.numbers("offsets"), old.numbers("commits")
+    old, new = OffsetLog(checkpoint), OffsetLog(new_checkpoint)
+    batches, commits = old.batches(), old.committed()
     if not batches:
         raise OptionError(
             f"checkpoint = {checkpoint!r}: there are no offsets; give the checkpointLocation of the query"
         )
-    if new.exists():
+    if new.files.get_file_info(new.root).type is not fs.FileType.NotFound:
         raise OptionError(f"new_checkpoint = {new_checkpoint!r}: there is something already; give a place with nothing")
     last = batches[-1]
     kept = [number for number in (last - 1, last) if number >= 0]
-    if not {*kept} <= {*batches} or (commits[-1:] or [-1])[0] not in (last, last - 1):
+    if not {*kept} <= {*batches} or max(commits, default=-1) not in (last, last - 1):
         raise OffsetError(
             f"checkpoint {checkpoint!r} is damaged: Spark itself could not go on from it; start the new query with "
             "startingOffsets and a new checkpointLocation"
         )
-    initial = _offsets(old.read(f"sources/{source}/0").lstrip("\0").partition("\n")[2], checkpoint)
+    initial = _offsets(_read(old, f"sources/{source}/0").lstrip("\0").partition("\n")[2], checkpoint)
     written, offsets = {}, Offsets()
     for sequence, number in enumerate(kept, 1):
-        version, metadata, *lines = old.read(f"offsets/{number}").rstrip("\n").split("\n")
+        version, metadata, *lines = _read(old, f"offsets/{number}").rstrip("\n").split("\n")
         if version != _VERSION or source >= len(lines):
             raise OffsetError(
                 f"offsets/{number} of checkpoint {checkpoint!r} has version {version} and {len(lines)} sources, source "
@@ -115,12 +115,12 @@ def take_over(
             _check_chosen(offsets, wanted)
             watermark_ms = json.loads(metadata).get("batchWatermarkMs", 0)
             if number in commits:
-                done = json.loads(old.read(f"commits/{number}").partition("\n")[2])
+                done = json.loads(_read(old, f"commits/{number}").partition("\n")[2])
                 watermark_ms = max(watermark_ms, done.get("nextBatchWatermarkMs", 0))
             state = _state(sequence, offsets, initial, watermark_ms)
             lines[source] = json.dumps(OffsetCodec(wanted).encode(state), separators=(",", ":"))
         written[number] = "\n".join([version, metadata, *lines])
-    old.copy_to(new, written)
+    _copy(old, new, written)
     return TakenOver(last + (last in commits), last not in commits, len(offsets))
 
 
@@ -165,52 +165,17 @@ def _state(sequence: int, offsets: Offsets, initial: Offsets, watermark_ms: int)
     return SourceState(sequence, tuple(splits), table, nothing, unknown, KafkaCheckpoint(topics))
 
 
-@dataclass(frozen=True, slots=True)
-class _Folder:
-    """A checkpoint."""
+def _read(old: OffsetLog, name: str) -> str:
+    text = old.text(name)
+    if text is None:
+        raise OffsetError(f"checkpoint {old.root!r} has no {name}: no source of that number is Spark's")
+    return text
 
-    filesystem: fs.FileSystem
-    path: str
 
-    @classmethod
-    def of(cls, place: str) -> _Folder:
-        try:
-            return cls(*fs.FileSystem.from_uri(place)) if ":" in place else cls(fs.LocalFileSystem(), place.rstrip("/"))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise OptionError(f"checkpoint {place!r} cannot be opened: {error}; give a path or a URI") from None
-
-    def exists(self) -> bool:
-        return bool(self.filesystem.get_file_info(self.path).type != fs.FileType.NotFound)
-
-    def numbers(self, folder: str) -> list[int]:
-        """Files whose names are numbers, in order."""
-        found = self.filesystem.get_file_info(fs.FileSelector(f"{self.path}/{folder}", allow_not_found=True))
-        return sorted(int(info.base_name) for info in found if info.base_name.isdigit())
-
-    def read(self, name: str) -> str:
-        try:
-            with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
-                content: bytes = stream.read()
-                return content.decode()
-        except FileNotFoundError:
-            raise OffsetError(f"checkpoint {self.path!r} has no {name}: no source of that number is Spark's") from None
-
-    def copy_to(self, new: _Folder, offsets: Mapping[int, str]) -> None:
-        """All but offsets, of which only some are written: Spark reads the last two, and a mixture helps nobody."""
-        for info in self.filesystem.get_file_info(fs.FileSelector(self.path, recursive=True)):
-            name = info.path[len(self.path) + 1 :]
-            if info.type == fs.FileType.File and not name.startswith("offsets/"):
-                new._create_parent(name)
-                fs.copy_files(
-                    info.path,
-                    f"{new.path}/{name}",
-                    source_filesystem=self.filesystem,
-                    destination_filesystem=new.filesystem,
-                )
-        for number, text in offsets.items():
-            new._create_parent(f"offsets/{number}")
-            with new.filesystem.open_output_stream(f"{new.path}/offsets/{number}") as stream:
-                stream.write(text.encode())
-
-    def _create_parent(self, name: str) -> None:
-        self.filesystem.create_dir(f"{self.path}/{name}".rpartition("/")[0])
+def _copy(old: OffsetLog, new: OffsetLog, offsets: Mapping[int, str]) -> None:
+    """All but offsets, of which only some are written: Spark reads the last two, and a mixture helps nobody."""
+    fs.copy_files(old.root, new.root, old.files, new.files)
+    new.files.delete_dir_contents(f"{new.root}/offsets")
+    for number, text in offsets.items():
+        with new.files.open_output_stream(f"{new.root}/offsets/{number}") as stream:
+            stream.write(text.encode())

@@ -1,8 +1,8 @@
 """What a query says of its watermarks: read from its progress, or from its checkpoint alone; without Spark.
 
-`report` is the value and its JSON, `offsets` what an offset says, `checkpoint` all micro-batches of a checkpoint,
-`explained` the last of them in words, with `advice`. `history` has them as Arrow tables, with Spark's `statistics`,
-`metrics` the last as OpenMetrics, and `html_page` draws them.
+`report` is the value, its JSON, and what an offset says of it; `micro_batch` has those of all sources, and Spark's
+statistics; `checkpoint` all micro-batches of a checkpoint. `explained` has the last of them in words, with advice,
+`history` all as Arrow tables, `metrics` the last as OpenMetrics, and `html_page` draws them.
 """
 
 from __future__ import annotations
@@ -25,20 +25,24 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from streaming_source.monitoring.advice import Advice
-    from streaming_source.monitoring.checkpoint import Checkpoint, MicroBatch
-    from streaming_source.monitoring.explained import ExplainedQuery, ExplainedSource, explain, explain_checkpoint
+    from streaming_source.monitoring.checkpoint import Checkpoint
+    from streaming_source.monitoring.explained import (
+        Advice,
+        ExplainedQuery,
+        ExplainedSource,
+        explain,
+        explain_checkpoint,
+    )
     from streaming_source.monitoring.history import History
     from streaming_source.monitoring.html_page import html_report
+    from streaming_source.monitoring.micro_batch import MicroBatch, Statistics
     from streaming_source.monitoring.report import WatermarkReport
-    from streaming_source.monitoring.statistics import Statistics
 
 _HOMES = {
-    "Advice": "advice",
     "Checkpoint": "checkpoint",
     "History": "history",
-    "MicroBatch": "checkpoint",
-    "Statistics": "statistics",
+    "MicroBatch": "micro_batch",
+    "Statistics": "micro_batch",
     "WatermarkReport": "report",
     "html_report": "html_page",
 }

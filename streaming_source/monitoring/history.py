@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ import pyarrow as pa
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.monitoring.checkpoint import Checkpoint, MicroBatch
+from streaming_source.monitoring.checkpoint import Checkpoint
+from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
 
 __all__ = ["History"]
@@ -236,23 +237,13 @@ def _drifts(explanation: Explanation) -> dict[str, int]:
 
 def _batch_row(batch: MicroBatch) -> dict[str, Any]:
     found = batch.statistics
-    row: dict[str, Any] = {
+    counted = {} if found is None else asdict(found)
+    return {
         "batch": batch.number,
         "planned_at": batch.planned_at_us,
         "is_committed": batch.is_committed,
         "spark_watermark": batch.watermark_us,
-    }
-    if found is None:
-        return row
-    return row | {
-        "duration": found.duration_us,
-        "earliest": found.earliest_us,
-        "latest": found.latest_us,
-        "mean": found.mean_us,
-        "invalid": found.invalid,
-        "state_rows": found.state_rows,
-        "state_bytes": found.state_bytes,
-        "dropped": found.dropped,
+        **{name.removesuffix("_us"): counted[name] for name in counted},
     }
 
 

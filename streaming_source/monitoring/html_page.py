@@ -58,14 +58,7 @@ _NUMBERS: Final = ("position", "rowsBehind", "rowsLate")
 def html_report(history: History, explained: ExplainedQuery, title: str) -> str:
     """The page, of 2,000 micro-batches and of each source 24 splits at most. O(size of the history).
 
-    Parameters
-    ----------
-    history
-        Of the query: a checkpoint's, or a listener's, which has rows and state as well.
-    explained
-        The same query now; its sentences, advice and tables are on the page.
-    title
-        Of the page.
+    The history of a listener has rows and state, that of a checkpoint has not; `explained` is the same query now.
     """
     batches = history.batches()
     batches = batches.slice(max(batches.num_rows - _BATCHES, 0))

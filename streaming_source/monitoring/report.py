@@ -1,11 +1,23 @@
-"""What one source said of itself after one micro-batch, as a value and as JSON."""
+"""What one source said of itself after one micro-batch: as a value, as JSON, and as its offset has it.
+
+`why` in an offset is what it holds beside the state, so that a checkpoint alone says why its watermark stands.
+
+    "why": {"bounds": {"maxOutOfOrderness": "5 seconds", "maxDrift": "10 minutes", "idleTimeout": "1 minute"},
+            "limit": 1357034400000000, "waitsFor": "drift", "behind": [0, 812, 0]}
+
+All of it is as it was when the micro-batch was planned, and decoding a state ignores it. `behind` counts the records of
+each of the offset's splits that were there and not read: those wait for `waitsFor`, the others for records. Where they
+say something there follow `others` (splits that wait for something else), `holds` and `next` (see `SplitExplanation`),
+all by the numbers of splits in the offset; `horizon`, `availableNow`, `group` (a `GroupMember`), and `places`, of
+splits that are not written as `[id, position, ...]`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 
@@ -14,14 +26,21 @@ from alignment.combine import SplitStatus
 from alignment.durations import format_duration, parse_duration_us
 from alignment.explain import Bounds, Explanation, GroupMember, SplitExplanation, WaitsFor
 from alignment.sentence import sentence
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["KAFKA", "WatermarkReport", "bounds_from_json", "bounds_to_json"]
+__all__ = ["WatermarkReport", "facts_of", "micros_of", "parsed", "positions_of_offset", "report_of_offset"]
 
-KAFKA: Final = "aligned_kafka"
+Offset: TypeAlias = Mapping[str, Any]
+Place: TypeAlias = tuple[str, int]
+
+_KAFKA: Final = "aligned_kafka"
 """Name of the source whose positions are offsets."""
 
 _END: Final = "the end"
+_LIMITS: Final = (WaitsFor.DRIFT, WaitsFor.ROWS, WaitsFor.GROUP, WaitsFor.HORIZON)
+"""What all splits wait for that have records, since one plan sets one limit."""
+
 _BOUNDS: Final = {
     "maxOutOfOrderness": "out_of_orderness_us",
     "maxDrift": "max_drift_us",
@@ -33,14 +52,7 @@ _BOUNDS: Final = {
 class WatermarkReport:
     """Where the watermark of one source stands after one micro-batch, why, and how far each split is.
 
-    Attributes
-    ----------
-    source
-        Name of the source: `aligned_files`, ...
-    sequence
-        Counts the states of the source in this query: `n` of its offset.
-    explanation
-        All else. Times in it are microseconds since the epoch, UTC.
+    `source` is its name, such as `aligned_files`; `sequence` is `n` of its offset.
     """
 
     source: str
@@ -66,12 +78,12 @@ class WatermarkReport:
             "standsSince": _text(explanation.stands_since_us),
             "limit": None if explanation.bound_us == MAX_WATERMARK else _text(explanation.bound_us),
             "horizon": None if explanation.horizon_us == MAX_WATERMARK else _text(explanation.horizon_us),
-            "bounds": bounds_to_json(explanation.bounds),
+            "bounds": _bounds_to_json(explanation.bounds),
             "availableNow": explanation.is_draining or None,
             "group": None if explanation.group is None else _member_to_json(explanation.group),
             "rowsLate": explanation.late,
             "rowsBehind": sum(split.behind for split in explanation.splits),
-            "metrics": self._offsets_behind() if self.source == KAFKA else None,
+            "metrics": self._offsets_behind() if self.source == _KAFKA else None,
         }
         splits = {split.split_id: _split_to_json(split) for split in explanation.splits}
         return {**{name: value for name, value in found.items() if value is not None}, "splits": splits}
@@ -92,15 +104,15 @@ class WatermarkReport:
             If it is not such a report.
         """
         try:
-            at_us = _micros(found["at"])
+            at_us = micros_of(found["at"])
             explanation = Explanation(
-                _micros(found.get("watermark"), MIN_WATERMARK),
+                micros_of(found.get("watermark"), MIN_WATERMARK),
                 at_us,
-                _micros(found.get("standsSince"), at_us),
+                micros_of(found.get("standsSince"), at_us),
                 tuple(_split_from_json(split_id, split) for split_id, split in found["splits"].items()),
-                _micros(found.get("limit"), MAX_WATERMARK),
-                _micros(found.get("horizon"), MAX_WATERMARK),
-                bounds_from_json(found.get("bounds", {})),
+                micros_of(found.get("limit"), MAX_WATERMARK),
+                micros_of(found.get("horizon"), MAX_WATERMARK),
+                _bounds_from_json(found.get("bounds", {})),
                 bool(found.get("availableNow", False)),
                 _member_from_json(found["group"]) if "group" in found else None,
             )
@@ -110,27 +122,10 @@ class WatermarkReport:
 
     @classmethod
     def of_progress(cls, progress: Mapping[str, Any]) -> list[Self | None]:
-        """Of each source of a query, in order, from its progress; None of one that is not of this library.
-
-        Parameters
-        ----------
-        progress
-            As `query.lastProgress` gives it, or a listener, or parsed from its JSON.
-        """
-        return [cls._of_latest(source["latestOffset"]) for source in progress["sources"]]
-
-    @classmethod
-    def of_history(cls, history: Iterable[Mapping[str, Any]], source: int) -> list[Self]:
-        """Of one source, by its place in the query, from `query.recentProgress`; oldest first."""
-        reports = [cls.of_progress(progress)[source] for progress in history]
-        return [report for report in reports if report is not None]
-
-    @classmethod
-    def _of_latest(cls, offset: Any) -> Self | None:
-        found = json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
-        if not isinstance(found, Mapping) or "why" not in found or "splits" not in found:
-            return None
-        return cls.from_json(found)
+        """Of each source of a query, in order, from its progress or the JSON of it; None of one that is not ours."""
+        offsets = [parsed(source["latestOffset"]) for source in progress["sources"]]
+        ours = [isinstance(offset, Mapping) and {"why", "splits"} <= offset.keys() for offset in offsets]
+        return [cls.from_json(offset) if is_ours else None for offset, is_ours in zip(offsets, ours, strict=True)]
 
 
 def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
@@ -150,18 +145,18 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
 
 
 def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanation:
-    watermark = _micros(found.get("watermark"), MIN_WATERMARK)
+    watermark = micros_of(found.get("watermark"), MIN_WATERMARK)
     return SplitExplanation(
         split_id,
         SplitStatus[found["status"].upper()],
         watermark,
-        _micros(found.get("holds"), watermark),
+        micros_of(found.get("holds"), watermark),
         found["position"],
         found["rowsBehind"],
         WaitsFor(found["waitsFor"]),
-        _micros(found["silentSince"]) if "silentSince" in found else None,
+        micros_of(found["silentSince"]) if "silentSince" in found else None,
         found.get("rowsLate", 0),
-        _micros(found["nextRecord"]) if "nextRecord" in found else None,
+        micros_of(found["nextRecord"]) if "nextRecord" in found else None,
         found.get("place"),
     )
 
@@ -173,11 +168,15 @@ def _member_to_json(member: GroupMember) -> dict[str, Any]:
 
 
 def _member_from_json(found: Mapping[str, Any]) -> GroupMember:
-    times = _micros(found.get("watermark"), MIN_WATERMARK), _micros(found["reportedAt"]), _micros(found["countsUntil"])
+    times = (
+        micros_of(found.get("watermark"), MIN_WATERMARK),
+        micros_of(found["reportedAt"]),
+        micros_of(found["countsUntil"]),
+    )
     return GroupMember(found["name"], found["source"], found["pid"], *times)
 
 
-def bounds_to_json(bounds: Bounds) -> dict[str, Any]:
+def _bounds_to_json(bounds: Bounds) -> dict[str, Any]:
     """By the names of the options; what is not bounded is left out."""
     written: dict[str, Any] = {
         name: format_duration(value) for name, field in _BOUNDS.items() if (value := getattr(bounds, field)) is not None
@@ -185,8 +184,8 @@ def bounds_to_json(bounds: Bounds) -> dict[str, Any]:
     return written if bounds.max_rows is None else written | {"maxRowsPerTrigger": bounds.max_rows}
 
 
-def bounds_from_json(found: Mapping[str, Any]) -> Bounds:
-    """What `bounds_to_json` wrote."""
+def _bounds_from_json(found: Mapping[str, Any]) -> Bounds:
+    """What `_bounds_to_json` wrote."""
     given = {field: parse_duration_us(found[name], name=name) for name, field in _BOUNDS.items() if name in found}
     return Bounds(**given, max_rows=found.get("maxRowsPerTrigger"))
 
@@ -197,7 +196,13 @@ def _text(us: int) -> str | None:
     return _END if us == MAX_WATERMARK else format_timestamp(us)
 
 
-def _micros(text: str | None, default: int | None = None) -> int:
+def parsed(offset: Any) -> Any:
+    """An offset in a query's progress, which is JSON there where it is of this library."""
+    return json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
+
+
+def micros_of(text: str | None, default: int | None = None) -> int:
+    """Microseconds since the epoch of an ISO-8601 time in UTC."""
     if text is None and default is not None:
         return default
     if text == _END:
@@ -205,3 +210,126 @@ def _micros(text: str | None, default: int | None = None) -> int:
     assert text is not None
     # Event times may be in years that Python's own type does not have.
     return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64))
+
+
+def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) -> dict[str, Any]:
+    """What an offset must hold beside the state for `report_of_offset` to give this explanation. O(n).
+
+    `places` has id and position of each split of the offset, in its order.
+    """
+    by_id = {split.split_id: split for split in explanation.splits}
+    splits = {at: by_id[split_id] for at, (split_id, _) in enumerate(places) if split_id in by_id}
+    behind = [splits[at].behind if at in splits else 0 for at in range(len(places))]
+    limit = next((s.waits_for for s in splits.values() if s.behind and s.waits_for in _LIMITS), WaitsFor.NOTHING)
+    facts = {
+        "bounds": _bounds_to_json(explanation.bounds),
+        "limit": _unless(explanation.bound_us, MAX_WATERMARK),
+        "horizon": _unless(explanation.horizon_us, MAX_WATERMARK),
+        "availableNow": explanation.is_draining,
+        "waitsFor": None if limit is WaitsFor.NOTHING else limit.value,
+        "behind": behind if any(behind) else None,
+        "others": _numbers_by_reason(splits, limit),
+        "holds": {str(at): split.holds_us for at, split in splits.items() if split.holds_us != split.watermark},
+        "next": {str(at): (split.next_us, split.place) for at, split in splits.items() if split.next_us is not None},
+        "group": None if explanation.group is None else astuple(explanation.group),
+        "places": None if places == _places(offset) else places,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def positions_of_offset(offset: Offset) -> dict[str, int]:
+    """Of each split of an offset, finished ones too, the position of its next record. O(n)."""
+    return dict(offset.get("why", {}).get("places") or _places(offset))
+
+
+def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -> WatermarkReport:
+    """What an offset says of its source at a time, and with the time at which the watermark moved last. O(n).
+
+    Raises
+    ------
+    ValueError
+        If it is no offset of this library.
+    """
+    try:
+        facts = offset.get("why", {})
+        places = positions_of_offset(offset).items()
+        behind = facts.get("behind") or [0] * len(places)
+        others = {at: WaitsFor(why) for why, numbers in facts.get("others", {}).items() for at in numbers}
+        splits = tuple(
+            _split(at, place, entry, rows, facts, others.get(at))
+            for at, (place, entry, rows) in enumerate(zip(places, offset["splits"], behind, strict=True))
+            if entry[2] != "finished"
+        )
+        explanation = Explanation(
+            _or(offset["watermark"], MIN_WATERMARK),
+            at_us,
+            stands_since_us,
+            splits,
+            facts.get("limit", MAX_WATERMARK),
+            facts.get("horizon", MAX_WATERMARK),
+            _bounds_from_json(facts.get("bounds", {})),
+            facts.get("availableNow", False),
+            GroupMember(*facts["group"]) if "group" in facts else None,
+        )
+        return WatermarkReport(offset["source"], offset["n"], explanation)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is not an offset of an aligned source: {error!r} in {offset!r}") from error
+
+
+def _numbers_by_reason(splits: Mapping[int, SplitExplanation], limit: WaitsFor) -> dict[str, list[int]]:
+    """What splits wait for that do not wait for `limit` with records, and for records without."""
+    found: dict[str, list[int]] = {}
+    for at, split in splits.items():
+        if split.waits_for is not _expected(split.behind, limit):
+            found.setdefault(split.waits_for.value, []).append(at)
+    return found
+
+
+def _expected(behind: int, limit: WaitsFor) -> WaitsFor:
+    return limit if behind else WaitsFor.RECORDS
+
+
+def _split(
+    at: int, place: Place, entry: Sequence[Any], behind: int, facts: Mapping[str, Any], other: WaitsFor | None
+) -> SplitExplanation:
+    split_id, position = place
+    watermark = _or(entry[1], MIN_WATERMARK)
+    since_us = entry[4] if len(entry) > 4 else NO_TIMESTAMP
+    waits_for = other or _expected(behind, WaitsFor(facts.get("waitsFor", WaitsFor.NOTHING)))
+    return SplitExplanation(
+        split_id,
+        SplitStatus[entry[2].upper()],
+        watermark,
+        facts.get("holds", {}).get(str(at), watermark),
+        position,
+        behind,
+        waits_for,
+        None if since_us == NO_TIMESTAMP or behind else since_us,
+        entry[3] if len(entry) > 3 else 0,
+        *facts.get("next", {}).get(str(at), ()),
+    )
+
+
+def _places(offset: Offset) -> list[Place]:
+    """Id and position of each split, if they are where the connectors here write them."""
+    source = offset["source"]
+    return [_kafka_place(*entry[0]) if source == _KAFKA else _place(entry[0]) for entry in offset["splits"]]
+
+
+def _place(written: Any) -> Place:
+    if isinstance(written, Mapping):
+        return written.get("split_id", ""), written.get("position", 0)
+    return tuple([*written, "", 0][:2]) if isinstance(written, list) else ("", 0)
+
+
+def _kafka_place(topic: str, partition: int, position: int, _: int, *others: Any) -> Place:
+    incarnation = f"@{others[1]}" if others[1:] else ""
+    return f"{topic}-{partition}{incarnation}", position
+
+
+def _unless(value: int, nothing: int) -> int | None:
+    return None if value == nothing else value
+
+
+def _or(value: int | None, nothing: int) -> int:
+    return nothing if value is None else value

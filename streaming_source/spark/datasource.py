@@ -31,6 +31,7 @@ from streaming_source.spark.options import (
     strategy_of,
 )
 from streaming_source.spark.plain_errors import plainly
+from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader
 from streaming_source.spark.rows import RowShaper
 from streaming_source.spark.schema import (
     METADATA_COLUMNS,
@@ -39,12 +40,11 @@ from streaming_source.spark.schema import (
     event_time_column,
     frame_schema,
 )
-from streaming_source.spark.stream_reader import AlignedStreamReader
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
-    from streaming_source.spark.batch_reader import AlignedBatchReader
     from streaming_source.spark.late_reader import LateStreamReader
+    from streaming_source.spark.readers import AlignedBatchReader
 
 __all__ = ["FORMATS", "AlignedDataSource", "in_zone", "make_data_source", "pickled", "source_class"]
 
@@ -63,16 +63,9 @@ def source_class(format_name: str) -> type[Source[Any, Any]]:
 
 
 class AlignedDataSource:
-    """One source, as one query reads it.
+    """One source, as one query reads it; `zone_is_known` says whether it knows the zone of times that say none.
 
     Not a `pyspark.sql.datasource.DataSource` itself: that is made by `format_class`, and does nothing but find this.
-
-    Parameters
-    ----------
-    source, strategy, options
-        What to read, when its records happened, and what becomes of them.
-    zone_is_known
-        Whether they know the zone of times that say none.
     """
 
     def __init__(
@@ -106,13 +99,7 @@ class AlignedDataSource:
 
     @classmethod
     def of_format(cls, name: str, options: Mapping[str, str], zone: str | None = UTC) -> AlignedDataSource:
-        """From what a user gave to `readStream.format(name)`; `zone` is that of times that say none, None if unknown.
-
-        Raises
-        ------
-        OptionError
-            If an option is unknown or wrong.
-        """
+        """From what a user gave to `readStream.format(name)`; `zone` is that of times that say none, if it is known."""
         return cls.of_class(source_class(name), "127.0.0.1", options, zone)
 
     @classmethod
@@ -131,10 +118,7 @@ class AlignedDataSource:
     def of_source(
         cls, source: Source[Any, Any], strategy: WatermarkStrategy, frame: FrameOptions, options: Mapping[str, str]
     ) -> AlignedDataSource:
-        """From what a user gave to `from_source`.
-
-        `options` say whether that loads the frame, and takes watermark rows out, and whose late records are wanted.
-        """
+        """From what a user gave to `from_source`; `options` say what Spark is to load of it."""
         said = FRAME_OPTIONS.parse(options)
         emits = said["watermarkRows"] == EMITTED
         late = {"late_of": said["lateRecordsOf"], "late_from": said["lateRecordsFrom"]}
@@ -166,13 +150,7 @@ class AlignedDataSource:
             )
 
     def event_time_in(self, frame: StructType) -> str:
-        """Name of the event-time column of a frame, also where it has none because the user's schema left it out.
-
-        Raises
-        ------
-        SchemaError
-            If the user's schema left out the very column from which event times come.
-        """
+        """Name of the event-time column of a frame, also where it has none because the user's schema left it out."""
         source = self._source_column(self._strategy)
         name = event_time_column(frame, source, self._options.event_time_as)
         if name not in frame.names and source is not None:
@@ -196,14 +174,9 @@ class AlignedDataSource:
 
     @plainly
     def stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
-        """For `spark.readStream`: the records, or those of them that another query has routed as late.
-
-        Raises
-        ------
-        OptionError
-            If the exact watermark was begun and not ended: the rows would be data.
-        """
+        """For `spark.readStream`: the records, or those of them that another query has routed as late."""
         if self._options.is_half_exact:
+            # Its watermark rows would be data.
             raise OptionError(
                 "option watermarkRows = true without with_exact_watermark: the frame has no exact watermark. Load it "
                 "with read_stream(spark) in place of spark.readStream (a Source of your own with from_source), or call "
@@ -223,9 +196,6 @@ class AlignedDataSource:
     @plainly
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:
         """For `spark.read`: generators are off, and with them all that builds on watermarks."""
-        # Here and not above: a stream has no use for it.
-        from streaming_source.spark.batch_reader import AlignedBatchReader
-
         strategy, needed, shaper = self._for_frame(schema, self._options.without_watermarks())
         skew_us = self._options.max_future_skew_us
         strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
@@ -299,13 +269,7 @@ def pickled(make: partial[AlignedDataSource]) -> bytes:
 
 @plainly
 def make_data_source(format_name: str, content: bytes | None, options: Mapping[str, str]) -> AlignedDataSource:
-    """What a class of `format_class` finds.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If it needs a module that is not to be had here.
-    """
+    """What a class of `format_class` finds."""
     if content is None:
         return AlignedDataSource.of_format(format_name, options, zone=None)
     try:

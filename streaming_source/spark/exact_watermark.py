@@ -5,23 +5,32 @@ No frame has watermark rows but those that are made here, with what takes the ro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from streaming_source.exceptions import OptionError, SchemaError
-from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.loaded import loaded_from
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource
 from streaming_source.spark.plain_errors import as_our_own
 from streaming_source.spark.registration import driver_host
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["exact_frame", "with_exact_watermark"]
+__all__ = ["SOURCE_FORMAT", "Loaded", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
+
+SOURCE_FORMAT: Final = "aligned_source_"
+"""How the names of the formats begin that `from_source` makes."""
+
+_EXACT: Final = "the exact watermark"
+_EXACT_FRAME: Final = ["Project", "CollectMetrics", "Filter", _EXACT]
+"""What `exact_frame` puts on a frame, from above."""
 
 _DELAY_KEY: Final = "spark.watermarkDelayMs"
 
@@ -90,23 +99,6 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
 def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> DataFrame:
     """Let the watermark rows of a frame set Spark's watermark, and take them out.
 
-    Parameters
-    ----------
-    df
-        A frame with watermark rows.
-    source
-        What it was loaded from. Operators that look for the delay of a watermark, such as
-        `dropDuplicatesWithinWatermark`, find its bound on out-of-orderness; 0 where it is not known.
-    name
-        Of the observed metrics; None for a unique one.
-
-    Raises
-    ------
-    OptionError
-        If a frame over another source has the name, and is still there.
-
-    Notes
-    -----
     The observation is not decoration: Spark pushes filters on other columns below the watermark operator, where they
     would remove the watermark row; nothing is pushed through an observation.
     """
@@ -134,7 +126,8 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
         .where((time < F.expr(FAR_SQL)) | time.isNull())
         .observe(name or f"aligned_{uuid4().hex[:8]}", *metrics)
     )
-    # The watermark operator has its delay for itself; whoever else wants to know one reads it here, in milliseconds.
+    # The watermark operator has its delay for itself. Others, such as `dropDuplicatesWithinWatermark`, read one here:
+    # the bound on out-of-orderness, in milliseconds.
     delay = {_DELAY_KEY: -(-(source.bound_us or 0) // 1000)}
     frame = observed.select(
         *(F.col(quoted).alias(each, metadata=delay) if each == column else quoted for each, quoted in names.items())
@@ -142,3 +135,108 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
     if name is not None:
         named[name] = ref(frame), source.what
     return frame
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What `readStream` was given, and whether the frame has the exact watermark on it."""
+
+    format_name: str
+    options: Mapping[str, str]
+    source_name: str | None = None
+    is_exact: bool = False
+
+
+def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_exact: bool = False) -> Loaded:
+    """What a streaming frame was loaded from; on the way it must have met no operation at all.
+
+    An operation in between may drop watermark rows, or the column that carries their times. Which ones do not is
+    Spark's to know, and changes: so none may be there. With `may_be_exact` the exact watermark may, and nothing else.
+    """
+    if not df.isStreaming:
+        raise OptionError(
+            f"{caller} needs a streaming frame, of readStream: batch reads have no watermark; leave it out"
+        )
+    loaded, met = _from_classic_plan(df) if hasattr(df, "_jdf") else _from_connect_plan(df)
+    is_exact = may_be_exact and met == _EXACT_FRAME
+    if not is_exact:
+        _refuse(met, caller, may_be_exact=may_be_exact)
+    name = loaded.format_name
+    if name not in FORMATS and not (is_exact and name.startswith(SOURCE_FORMAT)):
+        raise OptionError(
+            f"{caller} needs a frame of {', '.join(sorted(FORMATS))}; this one is of {loaded.format_name}, whose "
+            "watermark is withWatermark: call that instead"
+        )
+    return replace(loaded, is_exact=is_exact)
+
+
+def sources_of(df: DataFrame | StreamingQuery) -> list[Loaded]:
+    """What a streaming frame, or a query, was loaded from, of whatever formats, with whatever operations on it.
+
+    Under Spark Connect a join or a union has one source without a name, which is of no format.
+    """
+    plan: Any
+    # Of the class: under Spark Connect a frame has every attribute, as a column.
+    if hasattr(type(df), "_jsq") or "_jsq" in vars(df):
+        plan = cast("Any", df)._jsq.streamingQuery().analyzedPlan()
+    elif not getattr(df, "isStreaming", False):
+        raise OptionError(
+            "advise needs a streaming frame or a query; under Spark Connect only the server has a query's plan: give "
+            "it the frame"
+        )
+    elif hasattr(df, "_jdf"):
+        plan = df._jdf.queryExecution().analyzed()
+    else:
+        return [_from_connect_plan(df)[0]]
+    leaves = plan.collectLeaves()
+    return [_classic_source(leaves.apply(i)) for i in range(leaves.size())]
+
+
+def _from_classic_plan(df: Any) -> tuple[Loaded, list[str]]:
+    node = df._jdf.queryExecution().analyzed()
+    met = []
+    while (children := node.children()).size() == 1:
+        is_ours = node.nodeName() == "EventTimeWatermark" and node.delay().toString() == f"{DELAY.days} days"
+        met.append(_EXACT if is_ours else node.nodeName())
+        node = children.head()
+    if children.size() > 1:
+        return Loaded("", {}), [*met, node.nodeName()]
+    return _classic_source(node), met
+
+
+def _classic_source(node: Any) -> Loaded:
+    if node.nodeName() != "StreamingRelationV2":
+        return Loaded(node.nodeName(), {})
+    name = node.sourceIdentifyingName().nameOpt()
+    options = dict(node.extraOptions().asCaseSensitiveMap())
+    return Loaded(node.sourceName().lower(), options, name.get() if name.isDefined() else None)
+
+
+def _from_connect_plan(df: Any) -> tuple[Loaded, list[str]]:
+    node = df._plan
+    met = []
+    while getattr(node, "_child", None) is not None:
+        is_ours = getattr(node, "_delay_threshold", None) == f"{DELAY.days} days"
+        met.append(_EXACT if is_ours else type(node).__name__)
+        node = node._child
+    if type(node).__name__ != "DataSource":
+        return Loaded("", {}), [*met, type(node).__name__]
+    return _connect_source(node), met
+
+
+def _connect_source(node: Any) -> Loaded:
+    path = {"path": node._paths[0]} if node._paths else {}
+    return Loaded((node._format or "").lower(), {**(node._options or {}), **path}, node._source_name)
+
+
+def _refuse(met: list[str], caller: str, *, may_be_exact: bool) -> None:
+    if _EXACT in met and not may_be_exact:
+        raise OptionError(
+            f"{caller}: this frame carries the exact watermark already (from read_stream, from_source or "
+            "with_exact_watermark); leave the call out"
+        )
+    if met:
+        raise OptionError(
+            f"{caller} needs a frame as load() gave it; this one has {', '.join(reversed(met))} on it. "
+            "Call it right after load(), or load with read_stream(spark), and filter, select and join afterwards"
+        )

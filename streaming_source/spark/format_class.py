@@ -16,9 +16,8 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from streaming_source.spark.batch_reader import AlignedBatchReader
     from streaming_source.spark.late_reader import LateStreamReader
-    from streaming_source.spark.stream_reader import AlignedStreamReader
+    from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader
 
 __all__ = ["format_class"]
 

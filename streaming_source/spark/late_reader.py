@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -22,9 +22,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.exceptions import DataLossError, OffsetError
-from streaming_source.monitoring.offset_log import OffsetLog
+from streaming_source.monitoring.checkpoint import OffsetLog
 from streaming_source.spark.offsets import Offset, OffsetCodec
-from streaming_source.spark.partitions import AlignedInputPartition
+from streaming_source.spark.planning import AlignedInputPartition
+from streaming_source.spark.readers import read_splits
 from streaming_source.spark.rows import RowShaper
 
 __all__ = ["LateStreamReader"]
@@ -44,39 +45,24 @@ class LateInputPartition(AlignedInputPartition):
     rows: int = 0
 
 
+@dataclass(eq=False)
 class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a query that has `late=route`. An offset says of which query, up to which micro-batch, and how many.
+    """Follows a query that has `late=route`, from its micro-batch `first` on, over its own source.
 
-    Parameters
-    ----------
-    source, rules, schema, shaper
-        As the query has them.
-    checkpoint
-        Of the query.
-    first
-        The first of its micro-batches to read of; None for all.
+    An offset says of which query, up to which micro-batch, and how many.
     """
 
-    def __init__(
-        self,
-        source: Source[Any, Any],
-        rules: ReadRules,
-        schema: pa.Schema,
-        shaper: RowShaper,
-        checkpoint: str,
-        first: int | None,
-    ) -> None:
-        self._source = source
-        self._rules = rules
-        self._schema = schema
-        self._shaper = shaper
-        self._checkpoint = checkpoint
-        self._first = first
-        self._last: int | None = None
-        self._looks_at = 0.0
-        self._warned = False
-        # Made where they are used: Spark pickles this between processes.
-        self._coordinator: SourceCoordinator[Any, Any] | None = None
+    source: Source[Any, Any]
+    rules: ReadRules
+    schema: pa.Schema
+    shaper: RowShaper
+    checkpoint: str
+    first: int | None
+    _last: int | None = field(default=None, init=False)
+    _looks_at: float = field(default=0.0, init=False)
+    _warned: bool = field(default=False, init=False)
+    # Made where it is used: Spark pickles this between processes.
+    _coordinator: SourceCoordinator[Any, Any] | None = field(default=None, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_coordinator": None}
@@ -84,8 +70,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- in the planner ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        """Before any micro-batch; always the same."""
-        first = self._first or 0
+        first = self.first or 0
         return {"v": _VERSION, "query": None, "batch": first - 1, "routed": None if first else 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -94,7 +79,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what the query has committed now."""
-        self._last = max(OffsetLog(self._checkpoint).committed(), default=-1)
+        self._last = max(OffsetLog(self.checkpoint).committed(), default=-1)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Behind the last micro-batch that routed records; `start` itself where none has since."""
@@ -107,16 +92,10 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """One for each micro-batch of the query that routed records, from its offsets alone.
-
-        Raises
-        ------
-        DataLossError
-            If offsets of micro-batches that routed records are gone.
-        """
+        """One for each micro-batch of the query that routed records, from its offsets alone."""
         if start == end:
             return []
-        log = OffsetLog(self._checkpoint)
+        log = OffsetLog(self.checkpoint)
         self._check_query(log, end)
         parts = []
         # From one before the first: each is read from where the one before it ended.
@@ -143,12 +122,11 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing is kept of it."""
 
     def stop(self) -> None:
-        """Let go of the source."""
         if self._coordinator is not None:
             self._coordinator.close()
 
     def _behind(self, start: Offset) -> Offset:
-        log = OffsetLog(self._checkpoint)
+        log = OffsetLog(self.checkpoint)
         if start["query"] is not None:
             self._check_query(log, start)
         query, last = log.query_id(), max(log.committed(), default=-1) if self._last is None else self._last
@@ -170,7 +148,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _partition(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any], batch: int) -> LateInputPartition:
         if self._coordinator is None:
-            self._coordinator = SourceCoordinator(self._source, self._rules, self._schema, processing_time_us)
+            self._coordinator = SourceCoordinator(self.source, self.rules, self.schema, processing_time_us)
             self._coordinator.restore(ended)
         late_before = dict(zip(begun.table.split_ids, begun.late.tolist(), strict=True))
         late = zip(ended.table.split_ids, ended.late.tolist(), strict=True)
@@ -192,7 +170,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The state of this source after a micro-batch of the query."""
         if batch < 0:
             return SourceState.initial()
-        codec = OffsetCodec(self._source)
+        codec = OffsetCodec(self.source)
         offsets = log.read(batch).offsets
         ours = [offset for offset in offsets if codec.is_of_source(offset)]
         if len(ours) == 1:
@@ -207,24 +185,15 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- on an executor ------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The late records of one partition, as Arrow batches.
-
-        Raises
-        ------
-        DataLossError
-            If they are not as many as the query routed.
-        """
-        from streaming_source.spark.task import read_splits
-
         assert isinstance(partition, LateInputPartition)
-        shaper = self._shaper.at(partition)
+        shaper = self.shaper.at(partition)
         rows = 0
-        for batch in read_splits(self._source, self._schema, shaper, partition):
+        for batch in read_splits(self.source, self.schema, shaper, partition):
             rows += batch.num_rows
             yield batch
         if rows != partition.rows:
             raise DataLossError(
-                f"late_records: micro-batch {partition.batch} of the query of {self._checkpoint} routed "
+                f"late_records: micro-batch {partition.batch} of the query of {self.checkpoint} routed "
                 f"{partition.rows} late records, and {rows} of them are there now: what it read was changed or removed "
                 "since. To go on behind it, use a new checkpointLocation for this query and late_records(..., "
                 f"from_batch={partition.batch + 1})"

@@ -18,10 +18,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from streaming_source.monitoring.checkpoint import MicroBatch
 from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.html_page import html_report
+from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
 
 if TYPE_CHECKING:

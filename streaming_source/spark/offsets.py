@@ -10,7 +10,7 @@ without it there were none. With `maxFutureSkew` there is `time_limit`: event ti
 micro-batch that the offset ends. With a watermark generator of the user's own `generators` has by split id what it goes
 on from: a version, its state, and, if that is not the position of the split, up to where it has seen the records. Equal
 states give equal texts. What stands under `why` says why the watermark is there: see
-`streaming_source.monitoring.offsets`.
+`streaming_source.monitoring.report`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
-from streaming_source.monitoring.offsets import facts_of
+from streaming_source.monitoring.report import facts_of
 
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
@@ -48,13 +48,7 @@ CheckpointT = TypeVar("CheckpointT")
 
 
 class OffsetCodec:
-    """Writes and reads the offsets of one source.
-
-    Attributes
-    ----------
-    source_id
-        A digest of what is read and how it is split.
-    """
+    """Writes and reads the offsets of one source, whose `source_id` is a digest of what is read and how it is split."""
 
     def __init__(self, source: Source[Any, Any]) -> None:
         self._source = source
@@ -68,7 +62,7 @@ class OffsetCodec:
     def encode(self, state: SourceState[Any, Any], explanation: Explanation | None = None) -> Offset:
         """The state as JSON values, keys always in the same order; with the reasons for it, where there are some. O(n).
 
-        See `streaming_source.monitoring.offsets`; `decode` ignores the reasons.
+        See `streaming_source.monitoring.report`; `decode` ignores the reasons.
         """
         splits: list[list[Any]] = []
         watermarks, statuses, late = state.table.watermarks.tolist(), state.table.statuses.tolist(), state.late.tolist()
@@ -105,13 +99,7 @@ class OffsetCodec:
         return {**offset, "why": facts_of(explanation, places, offset)}
 
     def decode(self, offset: Offset) -> SourceState[Any, Any]:
-        """The state that an offset says. O(n).
-
-        Raises
-        ------
-        OffsetError
-            If the offset is of a newer version, of another source, or not an offset of this library.
-        """
+        """The state that an offset says; another source's, or that of a newer version, is refused. O(n)."""
         self._check(offset)
         try:
             serializer, version = self._source.split_serializer, int(offset["splits_v"])

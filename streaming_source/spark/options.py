@@ -314,13 +314,7 @@ SOURCE_OPTIONS: Final = OptionSet(
 
 
 def frame_options(values: Mapping[str, Any]) -> FrameOptions:
-    """Of parsed values of `FRAME_OPTIONS`.
-
-    Raises
-    ------
-    OptionError
-        If `minRowsPerTrigger` is more than `maxRowsPerTrigger`, or of two options that need each other one is missing.
-    """
+    """Of parsed values of `FRAME_OPTIONS`."""
     most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}; lower it")
@@ -342,11 +336,6 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
     With the exact watermark drift costs state and never records, so without `maxDrift` it is open. Without, drift
     would cost records: then it is `maxOutOfOrderness`. Where the user states no bound at all nothing is held back, as
     Spark's own sources hold nothing back.
-
-    Raises
-    ------
-    OptionError
-        If options contradict each other.
     """
     strategy = WatermarkStrategy(
         out_of_orderness_us=values["maxOutOfOrderness"] or 0, idle_timeout_us=values["idleTimeout"]
@@ -372,13 +361,7 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
 
 
 def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: bool) -> ReadRules:
-    """How a stream is planned.
-
-    Raises
-    ------
-    OptionError
-        If `lateness=none` is asked of a strategy whose watermarks cannot be foretold.
-    """
+    """How a stream is planned."""
     bound_us = strategy.out_of_orderness_us
     if options.lateness == "none" and bound_us is None:
         raise OptionError("option lateness = 'none' needs a built-in watermark generator (maxOutOfOrderness); use that")

@@ -1,17 +1,20 @@
-"""What Spark's planner process holds of one query: the coordinator, and the way back from its readers."""
+"""What Spark's planner process holds of one query: the coordinator, what goes to its readers, and what comes back."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
-from streaming_source.api import Source
+from streaming_source.api import Source, SourceEvent, SourceSplit
 from streaming_source.coordinator import (
     ReadRules,
     SourceCoordinator,
@@ -24,18 +27,59 @@ from streaming_source.coordinator import (
 from streaming_source.coordinator.standstill import StandstillWarning
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.report import WatermarkReport
-from streaming_source.spark.logs import log_lines_of
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.partitions import AlignedInputPartition
 from streaming_source.spark.watermark_rows import watermark_row_time
 
 if TYPE_CHECKING:
+    from alignment.events import RangeReport
     from alignment.recording import Recorder
+    from alignment.split_generators import GeneratorState
     from streaming_source.coordinator.group_exchange import GroupExchange
-    from streaming_source.spark.channel import PlannerChannel
+    from streaming_source.gateway import GatewayAddress, GatewayServer
 
-__all__ = ["StreamPlanning"]
+__all__ = ["AlignedInputPartition", "StreamPlanning"]
+
+_TURN_S: Final = 0.5
+"""How long a task that wants something waits for the planner to be free. If it is not, it is answered later."""
+
+
+@dataclass(frozen=True)
+class AlignedInputPartition(InputPartition):
+    """What one task, the reader `subtask_id` of the micro-batch `batch`, reads; it travels to the executor.
+
+    Attributes
+    ----------
+    announced
+        The watermark that holds while the splits are processed.
+    late
+        What becomes of records at or below it: `keep`, `drop` or `fail`; `only` for none but these.
+    watermark_row_us
+        Event time of the watermark row that rides along, or None.
+    events
+        From the enumerator, for this reader.
+    time_limit_us
+        Event times from here on are invalid; None where `maxFutureSkew` says nothing of it.
+    generators
+        Where readers run the watermark generators, or report the source's own watermarks: by split id from which
+        position on records are emitted, and what the generator goes on from. Earlier records were emitted before, and
+        are read for the watermark alone.
+    gateway
+        Where the reader reports; None if it has nothing to report.
+    """
+
+    splits: tuple[SourceSplit, ...]
+    announced: int
+    late: str = "keep"
+    watermark_row_us: int | None = None
+    subtask_id: int = 0
+    batch: int = 0
+    events: tuple[SourceEvent, ...] = ()
+    time_limit_us: int | None = None
+    generators: Mapping[str, tuple[int, GeneratorState | None]] = field(default_factory=dict)
+    gateway: GatewayAddress | None = None
+    # PySpark's own field, which its `__repr__` shows.
+    value: Any = None
 
 
 class StreamPlanning:
@@ -43,13 +87,6 @@ class StreamPlanning:
 
     The coordinator is for one thread at a time: whoever lets it work holds a lock. Beside Spark's own thread that is
     the gateway, so that readers get answers to their events while they read.
-
-    Parameters
-    ----------
-    source, rules, schema, options
-        What to read, and how.
-    readers
-        Tasks a micro-batch.
     """
 
     def __init__(
@@ -72,14 +109,9 @@ class StreamPlanning:
         )
         warn_after_us = options.warn_after(rules.strategy.idle_timeout_us)
         self._standstill = StandstillWarning(warn_after_us, self._coordinator.explain)
-        log_lines_of(f"{source.name} {self._codec.source_id}")
+        _log_lines_of(f"{source.name} {self._codec.source_id}")
         self._has_events = source.source_event_serializer is not None
-        self._channel: PlannerChannel | None = None
-        if rules.reports or self._has_events:
-            # Here and not above: few queries have a gateway.
-            from streaming_source.spark.channel import PlannerChannel
-
-            self._channel = PlannerChannel(self._coordinator, source.source_event_serializer, options, self._turn)
+        self._gateway = self._new_gateway(source) if rules.reports or self._has_events else None
         # Of the states handed out last: partitions() asks for two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
         # When the last micro-batch was planned; the first one does not wait for more.
@@ -123,7 +155,7 @@ class StreamPlanning:
                 # Its readers may wait for answers, and no offset is asked for before they are done.
                 coordinator.start()
             shares = assign_ranges(ranges, self._readers, self._options.max_rows_per_reader)
-            gateway = self._channel.address() if shares and self._channel is not None else None
+            gateway = self._gateway.start() if shares and self._gateway is not None else None
             if not shares and row_us is not None:
                 shares = [[]]
             generators = coordinator.runtime.resumed_generators(begun, ended)
@@ -161,10 +193,47 @@ class StreamPlanning:
 
     def close(self) -> None:
         """End discovery, and listen no more."""
-        if self._channel is not None:
-            self._channel.close()
+        if self._gateway is not None:
+            self._gateway.close()
         with self._turn:
             self._coordinator.close()
+
+    # ---- GatewayListener: what tasks say, on the gateway's threads ---------------------------------------------------
+
+    def on_reports(self, reports: Sequence[RangeReport]) -> None:
+        self._coordinator.runtime.take_reports(reports)
+
+    def on_event(self, subtask_id: int, event: SourceEvent) -> None:
+        self._coordinator.runtime.take_event(subtask_id, event)
+        if self._turn.acquire(timeout=_TURN_S):
+            try:
+                self._coordinator.runtime.work()
+            finally:
+                self._turn.release()
+
+    def take_events(self, subtask_id: int) -> list[SourceEvent]:
+        if not self._turn.acquire(timeout=_TURN_S):
+            return []
+        try:
+            return self._coordinator.runtime.take_events(subtask_id)
+        finally:
+            self._turn.release()
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _new_gateway(self, source: Source[Any, Any]) -> GatewayServer:
+        # Here and not above: few queries have one.
+        from streaming_source.gateway import GatewayServer
+
+        options = self._options
+        return GatewayServer(
+            self,
+            source.source_event_serializer,
+            host=options.gateway_host or "127.0.0.1",
+            port=options.gateway_port,
+            certificate=_path(options.gateway_certificate),
+            key=_path(options.gateway_key),
+        )
 
     def _becomes_of_late(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> str:
         """What becomes of late records between two offsets; these alone say whether they are routed.
@@ -202,14 +271,14 @@ def _meeting(rules: ReadRules, name: str) -> GroupExchange | None:
 
 
 def _meeting_place() -> Path:
-    """A file that all planners of one application find, and no other's."""
-    folder = _local_folder()
-    if folder is None:
+    """A file that all planners of one application find, and no other's: Spark removes its folder with it."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS")
+    if not folders:
         raise OptionError(
             "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
             "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
         )
-    return folder / "watermark-alignment.sqlite"
+    return Path(folders.split(",")[0]) / "watermark-alignment.sqlite"
 
 
 def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
@@ -222,7 +291,21 @@ def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
     return Recorder(Path(folder) / f"{source.name}-{os.getpid()}.jsonl")
 
 
-def _local_folder() -> Path | None:
-    """The application's own on the driver's host, which Spark removes with it; None where Spark does not say."""
-    folders = os.environ.get("SPARK_LOCAL_DIRS")
-    return Path(folders.split(",")[0]) if folders else None
+def _path(name: str | None) -> Path | None:
+    return None if name is None else Path(name)
+
+
+def _log_lines_of(source: str) -> None:
+    """Let each line say time (UTC), level and source, unless somebody has set up logging in this process already.
+
+    Spark takes the lines from standard error as they are. A planner process plans one source of one query, whose name
+    it does not learn: what tells queries apart is the id of the source, which stands in their offsets.
+    """
+    logger = logging.getLogger("streaming_source")
+    if logger.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    formatter = logging.Formatter(f"%(asctime)s.%(msecs)03dZ %(levelname)s {source}: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logger.addHandler(handler)

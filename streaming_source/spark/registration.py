@@ -100,13 +100,7 @@ def check_session(spark: object, call: str) -> None:
 
 
 def checked_name(name: str) -> str:
-    """Of a source in a query, unless it is none.
-
-    Raises
-    ------
-    OptionError
-        If it is not of letters, digits and underscores.
-    """
+    """The name of a source in a query, if it can be one."""
     if not name.replace("_", "").isalnum():
         raise OptionError(f"name = {name!r}: must be of letters, digits and underscores")
     return name

@@ -21,8 +21,8 @@ from streaming_source.exceptions import LateRecordError, SchemaError
 from streaming_source.spark.options import FrameOptions
 
 if TYPE_CHECKING:
-    from streaming_source.spark.observed_times import ObservedTimes
-    from streaming_source.spark.partitions import AlignedInputPartition
+    from streaming_source.spark.channel import ObservedTimes
+    from streaming_source.spark.planning import AlignedInputPartition
 
 __all__ = ["FrameOutput", "RowShaper"]
 
@@ -36,26 +36,20 @@ _KEEP_OR_LEAVE_OUT = "option invalidTimestamp = null keeps such records without 
 
 
 @dataclass(frozen=True, slots=True)
-class RowShaper:
-    """Makes rows of a frame.
+class _Records:
+    """Records of one split that are to be rows."""
 
-    Attributes
-    ----------
-    schema
-        Arrow schema of the frame, as Spark expects it of every batch.
-    event_time
-        Name of the column with the event time; a frame may be without.
-    assigner, options
-        How event times are found, and what becomes of records.
-    announced
-        The watermark that holds while these rows are processed: what is at or below it is late.
-    late
-        What becomes of that; see `AlignedInputPartition`.
-    time_limit_us
-        Event times from here on are invalid, by `maxFutureSkew`; None without.
-    observed
-        Told the event times of all records; None if nobody wants to know.
-    """
+    split_id: str
+    batch: pa.RecordBatch
+    times: EventTimes
+    source_timestamps: Int64Array | None
+    positions: Int64Array
+    late: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RowShaper:
+    """Makes rows of a frame, whose column `event_time` need not be there; `AlignedInputPartition` says what is late."""
 
     schema: pa.Schema
     event_time: str
@@ -70,22 +64,10 @@ class RowShaper:
         """The same for the records of a task."""
         return replace(self, announced=partition.announced, late=partition.late, time_limit_us=partition.time_limit_us)
 
-    def observed_by(self, observed: ObservedTimes | None) -> RowShaper:
-        """The same, with event times summed up there."""
-        return replace(self, observed=observed)
-
     def shape(
         self, split_id: str, batch: pa.RecordBatch, source_timestamps: Int64Array | None, positions: int | Int64Array
     ) -> pa.RecordBatch:
-        """The rows of `n` records of one split, fewer where the options drop some.
-
-        Raises
-        ------
-        InvalidTimestampError, LateRecordError
-            If the options say so; names split, position and value.
-        SchemaError
-            If a column cannot become what Spark expects.
-        """
+        """The rows of `n` records of one split, fewer where the options drop some."""
         times = self._event_times(batch, source_timestamps)
         positions = positions + np.arange(batch.num_rows) if isinstance(positions, int) else positions
         if self.observed is not None and (first := self.observed.see(split_id, batch, times, positions)):
@@ -96,10 +78,9 @@ class RowShaper:
         late = times.valid & (times.values <= self.announced)
         if self.observed is not None:
             self.observed.count_late(split_id, late)
-        keep = self._kept(split_id, batch, times, positions, late)
-        columns = [
-            self._column(field, split_id, batch, times, source_timestamps, positions, late) for field in self.schema
-        ]
+        records = _Records(split_id, batch, times, source_timestamps, positions, late)
+        keep = self._kept(records)
+        columns = [self._column(field, records) for field in self.schema]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         return rows if keep is None else rows.filter(pa.array(keep))
 
@@ -126,51 +107,32 @@ class RowShaper:
         valid = times.valid & (times.values >= earliest) & (times.values <= latest)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
 
-    def _kept(
-        self,
-        split_id: str,
-        batch: pa.RecordBatch,
-        times: EventTimes,
-        positions: Int64Array,
-        late: npt.NDArray[np.bool_],
-    ) -> npt.NDArray[np.bool_] | None:
+    def _kept(self, records: _Records) -> npt.NDArray[np.bool_] | None:
         """Which records stay; None for all."""
+        times, late = records.times, records.late
         if self.late == "only":
             return late
-        options = self.options
-        if options.invalid_timestamp == "fail" and not times.valid.all():
+        where = f"split {records.split_id!r}, position"
+        if self.options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
-            raise InvalidTimestampError(
-                f"split {split_id!r}, position {positions[first]}: no valid event time in {self._value(batch, first)}"
-            )
+            value = self._value(records.batch, first)
+            raise InvalidTimestampError(f"{where} {records.positions[first]}: no valid event time in {value}")
         if self.late == "fail" and late.any():
             first = int(np.argmax(late))
             raise LateRecordError(
-                f"split {split_id!r}, position {positions[first]}: event time {times.values[first]} us is at or below "
+                f"{where} {records.positions[first]}: event time {times.values[first]} us is at or below "
                 f"the watermark {self.announced} us; option late = keep marks such records, drop leaves them out, "
                 "route leaves them to late_records"
             )
-        drop_invalid = options.invalid_timestamp == "drop" and not times.valid.all()
-        drop_late = self.late == "drop" and late.any()
-        if not (drop_invalid or drop_late):
-            return None
-        keep = np.ones(batch.num_rows, np.bool_)
-        if drop_invalid:
+        keep = np.ones(len(late), np.bool_)
+        if self.options.invalid_timestamp == "drop":
             keep &= times.valid
-        if drop_late:
+        if self.late == "drop":
             keep &= ~late
-        return keep
+        return None if keep.all() else keep
 
-    def _column(
-        self,
-        field: pa.Field,
-        split_id: str,
-        batch: pa.RecordBatch,
-        times: EventTimes,
-        source_timestamps: Int64Array | None,
-        positions: Int64Array,
-        late: npt.NDArray[np.bool_],
-    ) -> pa.Array:
+    def _column(self, field: pa.Field, records: _Records) -> pa.Array:
+        batch, times = records.batch, records.times
         place = batch.schema.get_field_index(field.name)
         if field.name == self.event_time:
             if place >= 0 and times.valid.all() and _are_as_written(batch.column(place), times.values):
@@ -179,15 +141,15 @@ class RowShaper:
         if place >= 0:
             return _as_type(batch.column(place), field, is_event_time=field.name in (self.assigner.columns or ()))
         if field.name == "_split":
-            return pa.repeat(pa.scalar(split_id, field.type), batch.num_rows)
+            return pa.repeat(pa.scalar(records.split_id, field.type), batch.num_rows)
         if field.name == "_position":
-            return pa.array(positions, field.type)
+            return pa.array(records.positions, field.type)
         if field.name == "_late":
-            return pa.array(late, field.type)
+            return pa.array(records.late, field.type)
         if field.name == "_source_timestamp":
-            if source_timestamps is None:
+            if (timestamps := records.source_timestamps) is None:
                 return pa.nulls(batch.num_rows, field.type)
-            return pa.array(source_timestamps, mask=source_timestamps == NO_TIMESTAMP).cast(field.type)
+            return pa.array(timestamps, mask=timestamps == NO_TIMESTAMP).cast(field.type)
         raise SchemaError(
             f"the records have no column {field.name!r}; they have {', '.join(batch.schema.names)}; let "
             "Source.schema say what they have"
@@ -233,24 +195,19 @@ class FrameOutput(ReaderOutput):
         *,
         positions: int | Int64Array,
     ) -> None:
-        """See `SourceOutput`."""
         if batch.num_rows:
             self._rows.append(self._shaper.shape(self._split_id or "", batch, source_timestamps, positions))
 
     def create_output_for_split(self, split_id: str) -> SourceOutput:
-        """See `ReaderOutput`."""
         return FrameOutput(self._shaper, split_id, self._rows)
 
     def emit_watermark(self, watermark: int) -> None:
-        """See `SourceOutput`."""
         self._said("a watermark").emit_watermark(watermark)
 
     def mark_idle(self) -> None:
-        """See `SourceOutput`."""
         self._said("idleness").mark_idle()
 
     def mark_active(self) -> None:
-        """See `SourceOutput`."""
         self._said("activity").mark_active()
 
     def _said(self, what: str) -> WatermarkOutput:

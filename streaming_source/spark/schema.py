@@ -44,16 +44,8 @@ METADATA_COLUMNS: Final = {
 def event_time_column(frame: StructType, source: str | None, named: str | None) -> str:
     """Name of the column that holds the event time in a frame, or would, where the frame has no such column.
 
-    It is the timestamp column from which event times come, if the frame has one, and the user has not named another.
-
-    Parameters
-    ----------
-    frame
-        Its columns.
-    source
-        The column from which event times come; None if they come from none or several.
-    named
-        Option `eventTimeAs`.
+    It is the timestamp column `source` from which event times come, if the frame has it, and option `eventTimeAs`
+    (`named`) is not another.
     """
     own = next((field.name for field in frame if source is not None and _is_time_called(field, source)), None)
     if own is not None and (named is None or _same(named, own)):
@@ -63,13 +55,7 @@ def event_time_column(frame: StructType, source: str | None, named: str | None) 
 
 
 def checked_event_time_column(frame: StructType, data: pa.Schema, source: str | None, named: str | None) -> str:
-    """The same where the columns of the records are known: `source` is as it is written there.
-
-    Raises
-    ------
-    SchemaError
-        If that is the name of another column of theirs.
-    """
+    """The same where the columns of the records are known, among which no other has that name."""
     name = event_time_column(frame, source, named)
     if name in data.names and name != source:
         raise SchemaError(
@@ -80,22 +66,7 @@ def checked_event_time_column(frame: StructType, data: pa.Schema, source: str | 
 
 
 def frame_schema(data: pa.Schema, source: str | None, options: FrameOptions) -> StructType:
-    """The columns of the frame: the data's, the event time, and the metadata if asked for. All are nullable.
-
-    Parameters
-    ----------
-    data
-        Columns of the records.
-    source
-        The one from which event times come, as it is written there; None if they come from none or several.
-    options
-        Which columns are added.
-
-    Raises
-    ------
-    SchemaError
-        If a column of the data clashes with one that is added, or has a type that Spark has not.
-    """
+    """The columns of the frame: the data's, the event time, and the metadata if asked for. All are nullable."""
     frame = StructType([StructField(field.name, _spark_type(field)) for field in data])
     name = checked_event_time_column(frame, data, source, options.event_time_as)
     if name not in data.names:

@@ -3,12 +3,10 @@
 `streaming_source.testing.conformance` has the suite that every connector should pass; it needs pytest.
 """
 
-from streaming_source.testing.clock import FakeClock, InlineWorkers
-from streaming_source.testing.enumerator_context import TestingEnumeratorContext
+from streaming_source.testing.fakes import FakeClock, InlineWorkers, TestingEnumeratorContext
 from streaming_source.testing.harness import SourceHarness
 from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch
-from streaming_source.testing.script import ABORT, EOF, Abort, Gap, Pause
-from streaming_source.testing.source import TestingAbort, TestingSource
+from streaming_source.testing.source import ABORT, EOF, Abort, Gap, Pause, TestingAbort, TestingSource
 
 __all__ = [
     "ABORT",

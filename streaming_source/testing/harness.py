@@ -24,11 +24,9 @@ from streaming_source.api import (
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
 from streaming_source.reader import create_reader
-from streaming_source.testing.checks import check_batch
-from streaming_source.testing.clock import FakeClock, InlineWorkers
-from streaming_source.testing.inline import PATIENCE_S, create_inline_reader
-from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch
-from streaming_source.testing.read_task import ReaderHook, ReadTask, reports_of
+from streaming_source.testing.fakes import FakeClock, InlineWorkers
+from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch, check_batch
+from streaming_source.testing.read_task import PATIENCE_S, ReaderHook, ReadTask, create_inline_reader, reports_of
 
 __all__ = ["SourceHarness"]
 
@@ -37,9 +35,8 @@ class SourceHarness:
     """A query over one source, as Spark runs it, on one thread and in time that stands still.
 
     Each micro-batch is planned (`plan`), read by as many readers as there are (`read`) and committed; `run_batch` does
-    all three, and `restart` can come between any two steps. What a micro-batch contains is checked as it is read: see
-    `streaming_source.testing.checks`. Splits travel to their readers pickled, and through a restart as their serializer
-    writes them.
+    all three, and `restart` can come between any two steps. What a micro-batch contains is checked as it is read
+    (`check_batch`). Splits travel to their readers pickled, and through a restart as their serializer writes them.
 
     Parameters
     ----------
@@ -142,15 +139,7 @@ class SourceHarness:
     def read(self, hook: ReaderHook | None = None) -> ReadBatch:
         """Read the micro-batch that was planned, one reader after another. May be repeated, as Spark repeats tasks.
 
-        Parameters
-        ----------
-        hook
-            Called before each poll of a reader; it may raise, as a task that fails.
-
-        Raises
-        ------
-        AssertionError
-            If what was read is not what was planned, or does not come.
+        The hook is called before each poll of a reader; it may raise, as a task that fails.
         """
         before, after = self._before, self.state
         assert before is not None, "plan() comes first, and must have found something to do"
@@ -253,13 +242,7 @@ class SourceHarness:
         return self.state.table.combined
 
     def records(self) -> dict[str, list[tuple[int, int]]]:
-        """Position and event time of every record of the committed micro-batches by split, in order of positions.
-
-        Raises
-        ------
-        AssertionError
-            If a record came twice.
-        """
+        """Position and event time of every record of the committed micro-batches by split; none came twice."""
         by_split: dict[str, list[tuple[int, int]]] = {}
         for batch in self.batches:
             for record in batch.all_records:

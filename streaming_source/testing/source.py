@@ -1,12 +1,13 @@
-"""A source that does what a test wrote down."""
+"""A source that does what a test wrote down, and how that is written: a list for each split."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +26,105 @@ from streaming_source.api import (
     SplitsAddition,
     SplitsChange,
 )
-from streaming_source.testing.clock import FakeClock
-from streaming_source.testing.script import Element, SplitScript
+from streaming_source.testing.fakes import FakeClock
 
-__all__ = ["TestingAbort", "TestingSource"]
+__all__ = [
+    "ABORT",
+    "EOF",
+    "Abort",
+    "Element",
+    "EndOfSplit",
+    "Gap",
+    "Pause",
+    "ScriptedRecord",
+    "SplitScript",
+    "TestingAbort",
+    "TestingSource",
+]
 
 _UTC_US: Final = pa.timestamp("us", "UTC")
 _SCHEMA: Final = pa.schema([("ts", _UTC_US), ("value", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """A fetch that comes to this point fails once: the first, as a rule the planner's as it reads ahead or a later."""
+
+    encounter: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What follows is there so much later, by the clock of the source, than what stands before it."""
+
+    duration: timedelta | str
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """So many positions without a record, at least 1."""
+
+    positions: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfSplit:
+    """The split ends here. Without it, it does not end, unless the source is bounded."""
+
+
+ABORT: Final = Abort()
+EOF: Final = EndOfSplit()
+
+Element: TypeAlias = "int | Abort | Pause | Gap | EndOfSplit | None"
+"""A record, as its event time in microseconds or None for one without, or a mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedRecord:
+    """One record, its event time if it has one, and the time on the clock from which on it is there."""
+
+    position: int
+    time_us: int | None
+    arrival_us: int
+
+
+class SplitScript:
+    """What happens in one split, which appears at a time by the clock, and `ends` also without an `EOF`."""
+
+    def __init__(self, elements: Iterable[Element], appears_us: int = 0, *, ends: bool = False) -> None:
+        self.records: list[ScriptedRecord] = []
+        # Number of the record before which a mark stands, and the mark.
+        self.aborts: list[tuple[int, Abort]] = []
+        self.end_us: int | None = None
+        self.appears_us = appears_us
+        self._position = 0
+        self._last_us = appears_us
+        self.go_on(elements, appears_us)
+        if ends and self.end_us is None:
+            self.end_us = self._last_us
+
+    def go_on(self, elements: Iterable[Element], now_us: int) -> None:
+        """Append elements that happen from a time on, and not before what stands before them."""
+        self._last_us = max(self._last_us, now_us)
+        for element in elements:
+            if self.end_us is not None:
+                raise ValueError(f"{element!r} follows the end of its split")
+            if isinstance(element, Pause):
+                self._last_us += parse_duration_us(element.duration, name="duration")
+            elif isinstance(element, Gap):
+                self._position += element.positions
+            elif isinstance(element, Abort):
+                self.aborts.append((len(self.records), element))
+            elif isinstance(element, EndOfSplit):
+                self.end_us = self._last_us
+            else:
+                self.records.append(ScriptedRecord(self._position, element, self._last_us))
+                self._position += 1
+
+    def end_position(self, now_us: int) -> int:
+        """Behind the last record that has arrived; 0 if none has."""
+        arrived = bisect_right(self.records, now_us, key=lambda record: record.arrival_us)
+        return self.records[arrived - 1].position + 1 if arrived else 0
 
 
 class TestingAbort(Exception):  # noqa: N818 (not an error of anybody's)
@@ -70,6 +163,9 @@ class TestingSource(DiscoveringSource):
     """
 
     __test__ = False
+    name = "testing"
+    identity = "script"
+    has_source_timestamps = True
 
     def __init__(
         self,
@@ -106,13 +202,7 @@ class TestingSource(DiscoveringSource):
         return [self.scripts[split.split_id].end_position(now_us) for split in splits]
 
     def go_on(self, split_id: str, *elements: Element) -> None:
-        """Let something happen in a split from now on, by the clock; in one that is not there, it appears now.
-
-        Raises
-        ------
-        ValueError
-            If the split has ended.
-        """
+        """Let something happen in a split from now on, by the clock; one that is not there appears now."""
         now_us = self.clock.now_us()
         if split_id in self.scripts:
             self.scripts[split_id].go_on(elements, now_us)
@@ -129,36 +219,17 @@ class TestingSource(DiscoveringSource):
     # ---- Source --------------------------------------------------------------------------------------------------
 
     @property
-    def name(self) -> str:
-        """See `Source`."""
-        return "testing"
-
-    @property
-    def identity(self) -> str:
-        """See `Source`."""
-        return "script"
-
-    @property
     def boundedness(self) -> Boundedness:
-        """See `Source`."""
         return Boundedness.BOUNDED if self._bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
     @property
-    def has_source_timestamps(self) -> bool:
-        """See `Source`."""
-        return True
-
-    @property
     def fetching(self) -> Fetching:
-        """See `Source`."""
         return self._fetching
 
     def schema(self) -> pa.Schema:
-        """`ts` (timestamp) and `value`, the position."""
         return _SCHEMA
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader[RecordSplit]:
-        """See `Source`."""
         kind = _PausableSplitReader if self._pausable else _ScriptedSplitReader
         return kind(self, context.schema)
 
@@ -174,7 +245,6 @@ class _ScriptedSplitReader(SplitReader[RecordSplit]):
         self._paused: set[str] = set()
 
     def handle_splits_changes(self, change: SplitsChange[RecordSplit]) -> None:
-        """See `SplitReader`."""
         for split in change.splits:
             if isinstance(change, SplitsAddition):
                 records = self._source.scripts[split.split_id].records
@@ -184,7 +254,6 @@ class _ScriptedSplitReader(SplitReader[RecordSplit]):
                 self._paused.discard(split.split_id)
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
-        """See `SplitReader`."""
         for split_id in [split_id for split_id in self._next if split_id not in self._paused]:
             first = self._next.pop(split_id)
             stop, has_ended = self._available(split_id, first)
@@ -226,6 +295,5 @@ class _ScriptedSplitReader(SplitReader[RecordSplit]):
 
 class _PausableSplitReader(_ScriptedSplitReader):
     def pause_or_resume_splits(self, to_pause: Sequence[RecordSplit], to_resume: Sequence[RecordSplit]) -> None:
-        """See `SplitReader`."""
         self._paused.update(split.split_id for split in to_pause)
         self._paused.difference_update(split.split_id for split in to_resume)

@@ -13,9 +13,9 @@ from alignment.combine import SplitStatus
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Fetching
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.partitions import AlignedInputPartition
+from streaming_source.spark.planning import AlignedInputPartition
 from streaming_source.testing import Gap, Pause, SourceHarness, TestingSource
-from streaming_source.testing.script import Element
+from streaming_source.testing.source import Element
 from tests.coordinator.support import STRATEGY, coordinator
 
 ACTIVE, PAUSED, IDLE, FINISHED = SplitStatus

@@ -11,7 +11,7 @@ from alignment.combine import SplitStatus
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.testing import Pause, SourceHarness, TestingSource
-from streaming_source.testing.script import Element
+from streaming_source.testing.source import Element
 from tests.coordinator.support import STRATEGY
 
 ACTIVE, IDLE = SplitStatus.ACTIVE, SplitStatus.IDLE

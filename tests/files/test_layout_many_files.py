@@ -18,7 +18,7 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock
-from streaming_source.testing.clock import InlineWorkers
+from streaming_source.testing.fakes import InlineWorkers
 from tests.files.simulated import ROWS, SECOND, ManyFiles, number_of, simulated_source
 
 BOUND_S = 20

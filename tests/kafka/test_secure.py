@@ -71,7 +71,7 @@ def test_a_topic_is_read_over_tls_by_planner_and_tasks(
         tasks = begun.reader.partitions(start, end)
         batches = [batch for task in tasks for batch in on_executor(begun.reader).read(task)]
     assert sum(len(batch) - batch["offset"].null_count for batch in batches) == 6
-    shown = json.dumps(end) + repr(begun.reader._source) + caplog.text
+    shown = json.dumps(end) + repr(begun.reader.source) + caplog.text
     assert PASSWORD not in shown
     assert USER not in shown
 

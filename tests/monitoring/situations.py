@@ -14,7 +14,7 @@ from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.monitoring import ExplainedQuery, WatermarkReport, explain, explain_checkpoint
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, InlineWorkers, SourceHarness, TestingSource
-from streaming_source.testing.script import Element
+from streaming_source.testing.source import Element
 
 SECOND = 1_000_000
 START_US = 1_767_261_600 * SECOND

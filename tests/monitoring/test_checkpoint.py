@@ -20,7 +20,7 @@ from streaming_source.connectors.kafka.split import KafkaSplit, KafkaSplitSerial
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import CheckpointError, OffsetError
 from streaming_source.monitoring import Checkpoint, MicroBatch, WatermarkReport
-from streaming_source.monitoring.offsets import positions_of_offset, report_of_offset
+from streaming_source.monitoring.report import positions_of_offset, report_of_offset
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import TestingSource
 from tests.monitoring.situations import Situation, at, records, silent_split

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from streaming_source.monitoring.checkpoint import MicroBatch
 from streaming_source.monitoring.history import History
+from streaming_source.monitoring.micro_batch import MicroBatch, Statistics
 from streaming_source.monitoring.report import WatermarkReport
-from streaming_source.monitoring.statistics import Statistics
 from tests.monitoring.situations import SECOND, Situation, at, one_split_idle, records
 
 TOLD = ["batch", "source", "split", "status", "watermark", "drift", "position", "behind", "late"]

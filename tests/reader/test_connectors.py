@@ -36,9 +36,9 @@ from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.reader import AdaptiveFetcherManager, SourceReaderBase, create_fetcher_manager, create_reader
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.partitions import AlignedInputPartition
+from streaming_source.spark.planning import AlignedInputPartition
+from streaming_source.spark.readers import read_splits
 from streaming_source.spark.rows import RowShaper
-from streaming_source.spark.task import read_splits
 from tests.reader.numbers import (
     SCHEMA,
     BlockingSplitReader,

@@ -13,7 +13,7 @@ from streaming_source.api import Boundedness
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
 from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
-from streaming_source.testing.script import Element
+from streaming_source.testing.source import Element
 
 SECOND = 1_000_000
 

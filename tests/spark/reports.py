@@ -14,7 +14,7 @@ import streaming_source
 from alignment import WatermarkStrategy
 from alignment.watermarks import MAX_WATERMARK
 from tests.spark import unindexed
-from tests.spark.support import SECOND, T0, Logs, Run, end_offset, eventually, naive_windows, windows
+from tests.spark.support import SECOND, T0, Logs, Run, available_now, end_offset, eventually, naive_windows, windows
 from tests.spark.unindexed import UnindexedLogs
 
 cloudpickle.register_pickle_by_value(unindexed)
@@ -34,6 +34,7 @@ def skewed(seed: int, rows: int, step_us: tuple[int, ...], ahead_s: tuple[int, .
 
 
 STEPS = (4_000, 8_000, 8_000, 16_000, 20_000, 40_000, 40_000, 60_000)
+SMALL = skewed(3, 600, (SECOND, 2 * SECOND, 10 * SECOND), (0, 30, 0))
 LOGS = skewed(7, 30_000, STEPS, (0, 0, 60, 0, 300, 0, 30, 1200))
 
 
@@ -69,6 +70,16 @@ def announced(run: Run) -> int | None:
 
 def most_state(run: Run) -> int:
     return max(op["numRowsTotal"] for progress in run.progress for op in progress["stateOperators"])
+
+
+def check_that_windows_are_those_of_the_batch(spark: SparkSession, folder: Path) -> None:
+    """Of few rows, over several micro-batches with two readers each."""
+    unindexed.write_logs(folder / "logs", SMALL)
+    frame = reported(spark, folder / "logs", "small", strategy(), maxRowsPerTrigger=900, numReaders=2)
+    run = available_now(spark, windows(frame), folder / "cp")
+    assert run.rows == naive_windows(SMALL), run.rows
+    assert len(run.progress) > 1
+    assert announced(run) == MAX_WATERMARK
 
 
 def check_that_windows_are_those_of_the_batch_and_drift_is_bounded(spark: SparkSession, folder: Path) -> None:

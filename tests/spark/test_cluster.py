@@ -82,4 +82,4 @@ def test_a_source_that_is_gone_or_has_nothing_more_to_say_lets_the_other_go_on(
 def test_readers_on_executors_report_to_the_driver_and_windows_are_those_of_the_batch(
     driver: Driver, tmp_path: Path
 ) -> None:
-    driver.call(reports.check_that_windows_are_those_of_the_batch_and_drift_is_bounded, tmp_path)
+    driver.call(reports.check_that_windows_are_those_of_the_batch, tmp_path)

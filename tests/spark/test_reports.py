@@ -18,9 +18,8 @@ from alignment import WatermarkStrategy
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.exceptions import OptionError
 from tests.spark import reports, unindexed
-from tests.spark.reports import BOUND, DRIFT, announced, reported, skewed, strategy
+from tests.spark.reports import BOUND, DRIFT, SMALL, announced, reported, strategy
 from tests.spark.support import (
-    SECOND,
     Run,
     available_now,
     end_offset,
@@ -33,7 +32,6 @@ from tests.spark.unindexed import AskingLogs, EndingLogs, UnindexedLogs, append_
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-SMALL = skewed(3, 600, (SECOND, 2 * SECOND, 10 * SECOND), (0, 30, 0))
 
 
 def test_windows_are_those_of_the_batch_and_drift_is_bounded(spark: SparkSession, tmp_path: Path) -> None:
@@ -123,21 +121,14 @@ _FRESH_WORKERS = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from tests.spark.support import available_now, naive_windows, windows
-from tests.spark.reports import reported, strategy
-from tests.spark.test_reports import SMALL
-from tests.spark.unindexed import write_logs
+from tests.spark.reports import check_that_windows_are_those_of_the_batch
 
 folder = Path(sys.argv[1])
 builder = SparkSession.builder.master("local[2]").config("spark.python.worker.reuse", "false")
 builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
 builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
 spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-write_logs(folder / "logs", SMALL)
-frame = reported(spark, folder / "logs", "fresh", strategy(), maxRowsPerTrigger=900, numReaders=2)
-run = available_now(spark, windows(frame), folder / "cp")
-assert run.rows == naive_windows(SMALL), run.rows
-print("micro-batches:", len(run.progress))
+check_that_windows_are_those_of_the_batch(spark, folder)
 spark.stop()
 """
 
@@ -149,7 +140,6 @@ def test_workers_that_spark_does_not_keep_between_tasks_report_as_well(tmp_path:
     program = [sys.executable, "-c", _FRESH_WORKERS, str(tmp_path)]
     run = subprocess.run(program, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     assert run.returncode == 0, run.stderr[-4000:]
-    assert int(run.stdout.rpartition(":")[2]) > 1
     assert "the gateway" not in run.stderr, "no report was refused or lost"
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.stream_reader import AlignedStreamReader
+from streaming_source.spark.readers import AlignedStreamReader
 from streaming_source.spark.watermark_rows import EMITTED
 
 T0 = 1_700_000_040_000_000
@@ -72,8 +72,8 @@ class Reading:
 
     def between(self, start: dict[str, Any], end: dict[str, Any]) -> pa.Table:
         batches = [b for part in self.reader.partitions(start, end) for b in self.reader.read(part)]
-        assert all(b.schema == self.reader._shaper.schema for b in batches)
-        return pa.Table.from_batches(batches, self.reader._shaper.schema)
+        assert all(b.schema == self.reader.shaper.schema for b in batches)
+        return pa.Table.from_batches(batches, self.reader.shaper.schema)
 
 
 def read_all(path: Path | str, schema: StructType | None = None, **options: Any) -> pa.Table:
@@ -94,7 +94,7 @@ def read_batch(path: Path | str, schema: StructType | None = None, **options: An
     reader = source.batch_reader(schema or source.schema())
     return pa.Table.from_batches(
         [b for part in reader.partitions() for b in reader.read(part)],  # type: ignore[arg-type]
-        reader._shaper.schema,
+        reader.shaper.schema,
     )
 
 

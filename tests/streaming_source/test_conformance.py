@@ -18,7 +18,7 @@ from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.testing import Gap, TestingSource
 from streaming_source.testing.conformance import Expected, SourceConformance
-from streaming_source.testing.script import Element
+from streaming_source.testing.source import Element
 
 OUT_OF_ORDERNESS = "3 seconds"
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from alignment.exceptions import InvalidTimestampError
-from streaming_source.spark import batch_reader, planning
+from streaming_source.spark import planning, readers
 from tests.streaming_source.reading import SECOND, T0, Reading, put, read_batch, stamps, stream_reader
 
 DAY = 86_400
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (planning, batch_reader):
+    for module in (planning, readers):
         monkeypatch.setattr(module, "wall_clock_us", clock)
     return clock
 

@@ -12,7 +12,7 @@ import pytest
 
 import streaming_source
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.from_source import FrameKeywords, _as_options
+from streaming_source.spark.frames import FrameKeywords, _as_options
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from streaming_source.spark.channel import ReaderChannel
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import Offset
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.stream_reader import AlignedStreamReader
+from streaming_source.spark.readers import AlignedStreamReader
 from streaming_source.testing import Pause, TestingSource
 
 

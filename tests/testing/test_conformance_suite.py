@@ -24,8 +24,8 @@ from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.reader import create_base_reader
 from streaming_source.testing import TestingSource
 from streaming_source.testing.conformance import Expected, SourceConformance
-from streaming_source.testing.conformance.serializing import _splits_of
-from streaming_source.testing.script import Element
+from streaming_source.testing.conformance.recovery import _splits_of
+from streaming_source.testing.source import Element
 
 
 class Connector(SourceConformance):

@@ -15,20 +15,18 @@ import pytest
 
 # Before they are imported: a test that fails shows what was compared.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{suite}" for suite in ("enumerating", "growing", "pausing", "reading", "recovery", "serializing")),
+    *(f"{__name__}.{suite}" for suite in ("enumerating", "growing", "reading", "recovery")),
     f"{__name__}.connector",
 )
 
 from streaming_source.testing.conformance.connector import ConnectorUnderTest, Expected  # noqa: E402
 from streaming_source.testing.conformance.enumerating import EnumeratingSuite  # noqa: E402
 from streaming_source.testing.conformance.growing import GrowingSuite  # noqa: E402
-from streaming_source.testing.conformance.pausing import PausingSuite  # noqa: E402
 from streaming_source.testing.conformance.reading import ReadingSuite  # noqa: E402
-from streaming_source.testing.conformance.recovery import RecoverySuite  # noqa: E402
-from streaming_source.testing.conformance.serializing import SerializingSuite  # noqa: E402
+from streaming_source.testing.conformance.recovery import RecoverySuite, SerializingSuite  # noqa: E402
 
 __all__ = ["ConnectorUnderTest", "Expected", "SourceConformance"]
 
 
-class SourceConformance(ReadingSuite, RecoverySuite, PausingSuite, GrowingSuite, EnumeratingSuite, SerializingSuite):
+class SourceConformance(ReadingSuite, RecoverySuite, GrowingSuite, EnumeratingSuite, SerializingSuite):
     """All of it; see `ConnectorUnderTest` for what a subclass has to say."""

@@ -11,7 +11,7 @@ import pytest
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source, SourceSplit, SplitEnumerator, SupportsEventTimeIndex
 from streaming_source.testing.conformance.connector import ConnectorUnderTest
-from streaming_source.testing.enumerator_context import TestingEnumeratorContext
+from streaming_source.testing.fakes import TestingEnumeratorContext
 
 __all__ = ["EnumeratingSuite"]
 

@@ -1,4 +1,4 @@
-"""Records and splits that come while the source is read; splits that have none for a while."""
+"""Records and splits that come while the source is read; splits that have none for a while, or are far ahead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["GrowingSuite"]
 
 
 class GrowingSuite(ConnectorUnderTest):
-    """A source that does not end."""
+    """A source that does not end; where the planner reads ahead of the readers it pauses splits that are far ahead."""
 
     @pytest.mark.parametrize("restarts", [False, True], ids=["in one run", "over restarts"])
     def test_records_that_come_later_are_read(self, restarts: bool) -> None:
@@ -124,6 +124,21 @@ class GrowingSuite(ConnectorUnderTest):
         self.put(0, times_of(0, 2, 100))
         self.run_until_read(harness, self.expected())
         assert _idle(harness) == {self.split_id(1)}
+
+    @pytest.mark.parametrize("ahead", [(0,), (2,), (0, 2), (1, 2)])
+    def test_splits_that_are_far_ahead_lose_nothing_and_starve_nobody(self, ahead: tuple[int, ...]) -> None:
+        self.needs_appending()
+        self._put(ahead, 0)
+        harness = self.harness(self.growing_source(), read_ahead_rows=6)
+        self.run_until_read(harness, self.expected())
+        self._put(ahead, 1)
+        self.run_until_read(harness, self.expected())
+
+    def _put(self, ahead: tuple[int, ...], step: int) -> None:
+        for split in range(3):
+            # A minute a record, or a second: the fast ones are soon further than the planner reads ahead.
+            pace = 60 if split in ahead else 1
+            self.put(split, [START_US + (8 * step + i) * pace * SECOND_US for i in range(8)])
 
 
 def _watermarks(harness: SourceHarness) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Spark's own statistics of a micro-batch, without the rows that only carry a watermark.
+"""One micro-batch: what its sources say of themselves, and Spark's statistics without rows that carry a watermark.
 
 A frame with the exact watermark has one more row in each micro-batch that its source has a part in, at `watermark +
 4000 years`. Spark counts it: in `numInputRows`, and in `max` and `avg` of `eventTime`.
@@ -6,16 +6,13 @@ A frame with the exact watermark has one more row in each micro-batch that its s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Self
 
-__all__ = ["Statistics", "epoch_us"]
+from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
+__all__ = ["MicroBatch", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ class Statistics:
         sources, operators = progress["sources"], progress["stateOperators"]
         carries = [_carries_watermark(source) for source in sources]
         rows = tuple(source["numInputRows"] - one for source, one in zip(sources, carries, strict=True))
-        times = {name: epoch_us(text) for name, text in progress["eventTime"].items()}
+        times = {name: micros_of(text) for name, text in progress["eventTime"].items()}
         earliest_us, latest_us, mean_us = (times.get(name) for name in ("min", "max", "avg"))
         observed = [_by_name(metrics) for metrics in progress["observedMetrics"].values()]
         ours = [metrics for metrics in observed if {"rows", "invalid", "latest"} <= metrics.keys()]
@@ -83,27 +80,52 @@ class Statistics:
         )
 
 
-def epoch_us(text: str) -> int:
-    """Microseconds since the epoch of an ISO-8601 time with a zone.
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One micro-batch of a query.
 
-    Examples
-    --------
-    >>> epoch_us("1970-01-01T00:00:01.500Z")
-    1500000
+    Attributes
+    ----------
+    number
+        As Spark counts them.
+    planned_at_us
+        Processing time, in microseconds since the epoch.
+    watermark_us
+        Spark's own watermark in it: that of the micro-batch before, of all sources, to the millisecond.
+    is_committed
+        Whether it was read and written to its end.
+    sources
+        Of each source of the query what its offset says; None of one that is not of this library.
+    statistics
+        What Spark counted in it; None of a checkpoint, which does not say.
     """
-    return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
+
+    number: int
+    planned_at_us: int
+    watermark_us: int
+    is_committed: bool
+    sources: tuple[WatermarkReport | None, ...]
+    statistics: Statistics | None = None
+
+    @classmethod
+    def of_progress(cls, progress: Mapping[str, Any]) -> Self:
+        """The same from the progress of a query, as its listeners get it: a micro-batch that is done."""
+        return cls(
+            progress["batchId"],
+            micros_of(progress["timestamp"]),
+            micros_of(progress["eventTime"].get("watermark", "1970-01-01T00:00:00Z")),
+            True,
+            tuple(WatermarkReport.of_progress(progress)),
+            Statistics.of_progress(progress),
+        )
 
 
 def _carries_watermark(source: Mapping[str, Any]) -> bool:
     """Whether a source has a watermark row in this micro-batch."""
-    start, end, latest = (_parsed(source[name]) for name in ("startOffset", "endOffset", "latestOffset"))
+    start, end, latest = (parsed(source[name]) for name in ("startOffset", "endOffset", "latestOffset"))
     if not isinstance(latest, Mapping) or not latest.get("watermarkRows") or start == end:
         return False
     return end["watermark"] is not None and end["watermark"] >= 0
-
-
-def _parsed(offset: Any) -> Any:
-    return json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
 
 
 def _by_name(metrics: Any) -> dict[str, Any]:

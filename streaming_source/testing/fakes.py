@@ -1,44 +1,113 @@
-"""A context for tests of an enumerator alone: it notes every call."""
+"""What a test puts in the place of time, of workers, and of the context of an enumerator."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from datetime import timedelta
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.durations import parse_duration_us
 from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
-from streaming_source.api import (
-    ReaderInfo,
-    SourceEvent,
-    SourceSplit,
-    SplitEnumeratorContext,
-    SplitsAssignment,
-)
+from streaming_source.api import ReaderInfo, SourceEvent, SourceSplit, SplitEnumeratorContext, SplitsAssignment
+from streaming_source.coordinator import Workers
 from streaming_source.exceptions import SourceError
 
-__all__ = ["TestingEnumeratorContext"]
+__all__ = ["FakeClock", "InlineWorkers", "TestingEnumeratorContext"]
 
 T = TypeVar("T")
 U = TypeVar("U")
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
+_ENOUGH_STEPS: Final = 100_000
+
+
+class FakeClock:
+    """Microseconds since it was made.
+
+    Examples
+    --------
+    >>> clock = FakeClock()
+    >>> clock.advance("2 seconds")
+    >>> clock.now_us()
+    2000000
+    """
+
+    def __init__(self) -> None:
+        self._now_us = 0
+
+    def now_us(self) -> int:
+        """What it shows."""
+        return self._now_us
+
+    def advance(self, duration: timedelta | str) -> None:
+        """Move it on."""
+        self.advance_to(self._now_us + parse_duration_us(duration, name="duration"))
+
+    def advance_to(self, now_us: int) -> None:
+        """Move it on to a time; not back."""
+        self._now_us = max(now_us, self._now_us)
+
+
+class InlineWorkers(Workers):
+    """Does work on the caller's thread, in the order in which it is due by a fake clock.
+
+    Work that is due is done when the coordinator looks; where it waits, the clock jumps to what is due next.
+
+    Parameters
+    ----------
+    clock
+        By which work is due.
+    """
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._work: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._steps_ahead = 0
+        self._closed = False
+
+    def submit(self, work: Callable[[], None], delay_s: float = 0.0) -> None:
+        if not self._closed:
+            due_us = self._clock.now_us() + round(delay_s * 1e6)
+            heapq.heappush(self._work, (due_us, next(self._order), work))
+
+    def map(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        """See `Workers`. One after another."""
+        return [function(item) for item in items]
+
+    def do_one(self, *, due: bool) -> bool:
+        """See `Workers`.
+
+        Raises
+        ------
+        SourceError
+            If it is waited for what will never come.
+        """
+        if due and not (self._work and self._work[0][0] <= self._clock.now_us()):
+            return False
+        if not self._work or self._steps_ahead > _ENOUGH_STEPS:
+            raise SourceError("the planner waits for something that will not happen, however far the clock is advanced")
+        due_us, _, work = heapq.heappop(self._work)
+        self._steps_ahead = 0 if due else self._steps_ahead + 1
+        self._clock.advance_to(due_us)
+        work()
+        return True
+
+    def close(self) -> None:
+        self._closed = True
+        self._work.clear()
+
 
 class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     """Everything happens on one thread, and asynchronous calls when the test says so.
 
-    Parameters
-    ----------
-    parallelism
-        Readers there are to be; none is registered.
-    schema
-        Columns that the query reads.
-    assigner
-        Where event times come from.
-    out_of_orderness_us
-        Bound of the watermark generator; None if it has none.
+    Of the readers that there are to be none is registered.
 
     Attributes
     ----------
@@ -119,26 +188,21 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     # ---- SplitEnumeratorContext ----------------------------------------------------------------------------------
 
     def current_parallelism(self) -> int:
-        """See `SplitEnumeratorContext`."""
         return self._parallelism
 
     def registered_readers(self) -> Mapping[int, ReaderInfo]:
-        """See `SplitEnumeratorContext`."""
         return dict(self.readers)
 
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
-        """See `SplitEnumeratorContext`."""
         for subtask_id in assignment.assignment:
             self._check_registered(subtask_id)
         for subtask_id, splits in assignment.assignment.items():
             self.assigned.setdefault(subtask_id, []).extend(splits)
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
-        """See `SplitEnumeratorContext`."""
         self.without_more.add(subtask_id)
 
     def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
-        """See `SplitEnumeratorContext`."""
         self._check_registered(subtask_id)
         self.events.append((subtask_id, event))
 
@@ -156,36 +220,28 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
         self.periods.append(period_seconds)
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """See `SplitEnumeratorContext`."""
         action()
 
     def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        """See `SplitEnumeratorContext`."""
         return [function(item) for item in items]
 
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
-        """See `SplitEnumeratorContext`."""
         columns = [np.atleast_1d(np.asarray(column, np.int64)).tolist() for column in (rows, min_us, max_us)]
         self.blocks.setdefault(split_id, []).extend(zip(*columns, strict=True))
 
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
-        """See `SplitEnumeratorContext`."""
         self.opaque_blocks.setdefault(split_id, []).append((rows, max_us))
 
     def expect_records(self, ends: Mapping[str, int]) -> None:
-        """See `SplitEnumeratorContext`."""
         self.expected.update(ends)
 
     def complete_split(self, split_id: str) -> None:
-        """See `SplitEnumeratorContext`."""
         self.complete.append(split_id)
 
     def abandon_split(self, split_id: str) -> None:
-        """See `SplitEnumeratorContext`."""
         self.abandoned.append(split_id)
 
     def set_horizon(self, event_time_us: int | None) -> None:
-        """See `SplitEnumeratorContext`."""
         self.horizon_us = event_time_us
 
     def _check_registered(self, subtask_id: int) -> None:

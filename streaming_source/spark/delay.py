@@ -16,16 +16,17 @@ from alignment.arrow_times import format_timestamp
 from alignment.disorder import DelayCount, DisorderHistogram, SplitDisorder, paces_of
 from alignment.durations import format_duration
 from streaming_source.exceptions import OptionError
+from streaming_source.monitoring.explained import aligned
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
-from streaming_source.spark.from_source import SOURCES
-from streaming_source.spark.loaded import SOURCE_FORMAT, Loaded, sources_of
-from streaming_source.spark.partitions import AlignedInputPartition
+from streaming_source.spark.exact_watermark import SOURCE_FORMAT, Loaded, sources_of
+from streaming_source.spark.frames import SOURCES
+from streaming_source.spark.planning import AlignedInputPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from streaming_source.spark.batch_reader import AlignedBatchReader
+    from streaming_source.spark.readers import AlignedBatchReader
 
 __all__ = ["Advice", "DelayAdvice", "SplitAdvice", "advise", "advise_on"]
 
@@ -38,14 +39,12 @@ _NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class DelayAdvice:
-    """What a delay covers.
+    """What the delay `delay_us` covers.
 
     Attributes
     ----------
     covers
         Share of the records that are on time with it as `maxOutOfOrderness`, at least.
-    delay_us
-        The delay.
     late
         Records that are late with it in their own split.
     behind
@@ -247,7 +246,7 @@ def _lines(advice: Advice) -> Iterator[str]:
         )
         for delay in advice.delays
     ]
-    yield from _aligned(table)
+    yield from aligned(table)
     yield ""
     yield "Spark's own watermark: of one withWatermark over all splits, with the same delay, read at one pace."
     yield ""
@@ -263,16 +262,10 @@ def _lines(advice: Advice) -> Iterator[str]:
         )
         for split in worst
     ]
-    yield from _aligned(rows)
+    yield from aligned(rows)
     if len(worst) < len(known):
         yield f"and {len(known) - len(worst):,} splits with less disorder"
 
 
 def _share(count: int, total: int) -> str:
     return f"{count:,} ({count / total:.2%})" if count else "0"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,275 @@
+"""The demo: a year of flights, counted by batch, by Spark's own stream, and by an aligned stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.dates import DateFormatter, MonthLocator, date2num
+from matplotlib.figure import Figure
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from streaming_source import explain, read_stream
+from streaming_source.cli.flights import load_flights, out_of_orderness_us, write_logs
+from streaming_source.monitoring import History, html_report
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["run_demo"]
+
+Counts: TypeAlias = dict[tuple[str, int], int]
+"""`(carrier, start of the hour in epoch seconds) -> flights`."""
+
+Progress: TypeAlias = Sequence[Mapping[str, Any]]
+
+_HOUR_US: Final = 3_600_000_000
+_SCHEMA: Final = "carrier STRING, flight BIGINT, origin STRING, dest STRING, scheduled TIMESTAMP, departure TIMESTAMP"
+_ROWS_PER_FILE: Final = 4000
+_FILES_PER_TRIGGER: Final = 4
+_ROWS_PER_TRIGGER: Final = 50_000
+_MAX_DRIFT: Final = "28 days"
+
+# Okabe and Ito's palette: told apart under every common colour blindness.
+_BLUE: Final = "#0072B2"
+_ORANGE: Final = "#E69F00"
+_VERMILION: Final = "#D55E00"
+
+
+def run_demo(output: Path, months: int) -> bool:
+    """Run all three, print what they found, and save picture, report and Spark's log in `output`.
+
+    Returns
+    -------
+    bool
+        Whether the aligned stream gave every window as batch does.
+    """
+    # Progress goes to standard error: standard output is the result, and its last line JSON.
+    progress = Console(stderr=True)
+    output.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="streaming-source-demo-") as directory:
+        scratch = Path(directory)
+        progress.print("Flights from New York in 2013, one log of Parquet files per carrier ...")
+        flights = load_flights(months)
+        bound = f"{-(-out_of_orderness_us(flights) // _HOUR_US)} hours"
+        write_logs(flights, scratch / "logs", _ROWS_PER_FILE)
+        with _spark(scratch, output / "spark.log") as spark:
+            progress.print("batch ...")
+            batch = _counts(_hourly(spark.read.schema(_SCHEMA).parquet(f"{scratch}/logs/*")))
+            progress.print("Spark's Parquet stream, with watermark ...")
+            counted, spark_progress = _count_with_spark(spark, scratch, bound)
+            progress.print("aligned stream, as the files arrive ...")
+            aligned, aligned_progress, why = _count_aligned(spark, scratch, bound, output / "watermarks.html")
+    numbers = {
+        "batch_rows": sum(batch.values()),
+        "spark_rows": sum(counted.values()),
+        "aligned_rows": sum(aligned.values()),
+        "lost": sum(batch.values()) - sum(aligned.values()),
+        "windows": len(aligned),
+        "windows_expected": len(batch),
+    }
+    _save_picture(output / "watermarks.png", spark_progress, History.of_progress(aligned_progress), numbers)
+    Console().print(_table(batch, counted, aligned))
+    lost = numbers["batch_rows"] - numbers["spark_rows"]
+    for line in (
+        f"Spark's stream dropped {lost:,} rows ({lost / numbers['batch_rows']:.1%}) as too late; its windows that are "
+        "still open are counted as found. The aligned stream is counted by the windows that it has closed.",
+        f"Both saw the files in the order in which they were written, with {bound} as bound on out-of-orderness. "
+        "Spark's ran with AvailableNow; the aligned one while they arrived, so that it knew nothing of later files.",
+        "The data is a backfill: all carriers exported in parallel, each at one pace, after the year was over. That is "
+        "why so much is lost: a live stream loses as much as its splits drift apart.",
+        f"When the last file had come, explain(query) said: {why}",
+        f"Picture: {output / 'watermarks.png'}, and with all its splits {output / 'watermarks.html'}",
+    ):
+        print(line)
+    print(json.dumps(numbers), flush=True)
+    return aligned == batch
+
+
+def _count_with_spark(spark: SparkSession, scratch: Path, bound: str) -> tuple[Counts, Progress]:
+    """Spark's Parquet stream, files in the order of their modification times, with the bound as watermark delay.
+
+    In update mode every window that a row was counted in is given out, closed or still open: what is missing was
+    dropped. The trigger is AvailableNow: which files are there already makes no difference to this source.
+    """
+    reader = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", _FILES_PER_TRIGGER)
+    frame = reader.parquet(f"{scratch}/logs/*").withWatermark("departure", bound)
+    found: Counts = {}
+    writer = _hourly(frame).writeStream.outputMode("update").option("checkpointLocation", f"{scratch}/spark")
+    query = writer.foreachBatch(lambda windows, _: found.update(_counts(windows))).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return found, query.recentProgress
+
+
+def _count_aligned(spark: SparkSession, scratch: Path, bound: str, report: Path) -> tuple[Counts, Progress, str]:
+    """The aligned stream, in append mode: only windows that the exact watermark has closed are given out.
+
+    First it runs while the files arrive, in the order in which they were written: carriers that are ahead stay at the
+    limit. When the last file is there it is stopped, and says why its watermark stands; it goes on from its checkpoint
+    with `bounded`, reads what was held back, and closes the last windows.
+    """
+    logs, arriving = scratch / "logs", scratch / "arriving"
+    # By micro-batch: one that is run twice replaces itself.
+    found: dict[int, Counts] = {}
+
+    def start(*, ends: bool) -> StreamingQuery:
+        reader = read_stream(spark).format("aligned_files").option("eventTimeColumn", "departure")
+        reader = reader.option("maxOutOfOrderness", bound).option("maxDrift", _MAX_DRIFT)
+        reader = reader.option("idleTimeout", "none").option("maxRowsPerTrigger", _ROWS_PER_TRIGGER)
+        frame = reader.option("bounded", ends).load(str(arriving))
+        writer = _hourly(frame).writeStream.outputMode("append").option("checkpointLocation", f"{scratch}/aligned")
+        writer = writer.foreachBatch(lambda windows, batch: found.update({batch: _counts(windows)}))
+        return writer.trigger(**({"availableNow": True} if ends else {"processingTime": "0 seconds"})).start()
+
+    query = None
+    # A carrier's next full file and the last files that are closed meanwhile have one name.
+    for name in sorted({file.name for file in logs.glob("*/*.parquet")}):
+        for file in logs.glob(f"*/{name}"):
+            (arriving / file.parent.name).mkdir(parents=True, exist_ok=True)
+            os.link(file, arriving / file.parent.name / name)
+        query = query or start(ends=False)
+        query.processAllAvailable()
+    assert query is not None, "there are flights"
+    why = explain(query).sources[0].report.sentence
+    query.stop()
+    last = start(ends=True)
+    last.awaitTermination()
+    progress = [*query.recentProgress, *last.recentProgress]
+    page = html_report(History.of_progress(progress), explain(last), "Flights from New York in 2013")
+    report.write_text(page, encoding="utf-8")
+    closed = Counter[tuple[str, int]]()
+    for windows in found.values():
+        # Each window comes once, and if one came twice it counts twice.
+        closed.update(windows)
+    return dict(closed), progress, why
+
+
+def _hourly(frame: DataFrame) -> DataFrame:
+    hour = F.window("departure", "1 hour").alias("hour")
+    counted = frame.groupBy("carrier", hour).agg(F.count(F.lit(1)).alias("flights"))
+    return counted.select("carrier", F.unix_seconds("hour.start").alias("hour"), "flights")
+
+
+def _counts(windows: DataFrame) -> Counts:
+    columns = windows.toArrow().to_pydict()
+    return dict(zip(zip(columns["carrier"], columns["hour"], strict=True), columns["flights"], strict=True))
+
+
+def _table(*results: Counts) -> Table:
+    """Rows and windows by carrier, the largest first."""
+    table = Table(title="Flights counted per hour and carrier", box=SIMPLE_HEAD, show_footer=True)
+    table.pad_edge, table.collapse_padding = False, True
+    rows, windows = [Counter[str]() for _ in results], [Counter[str]() for _ in results]
+    for result, of_rows, of_windows in zip(results, rows, windows, strict=True):
+        for (carrier, _), flights in result.items():
+            of_rows[carrier] += flights
+            of_windows[carrier] += 1
+    lost = [rows[0] - rows[1], rows[0] - rows[2]]
+    table.add_column("carrier", "all")
+    for what, columns, names in (
+        ("rows", rows, ("batch", "Spark", "aligned")),
+        ("lost", lost, ("Spark", "aligned")),
+        ("windows", windows, ("batch", "Spark", "aligned")),
+    ):
+        for name, column in zip(names, columns, strict=True):
+            table.add_column(f"{what}\n{name}", f"{column.total():,}", justify="right")
+    for carrier, _ in rows[0].most_common():
+        table.add_row(carrier, *(f"{column[carrier]:,}" for column in (*rows, *lost, *windows)))
+    return table
+
+
+def _save_picture(path: Path, spark: Progress, aligned: History, numbers: Mapping[str, int]) -> None:
+    """Watermarks over micro-batches: of Spark's own stream with what it was given, and of each carrier."""
+    figure = Figure(figsize=(10, 5.5), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    lost = numbers["batch_rows"] - numbers["spark_rows"]
+    left.set_title(f"Spark's own stream drops {lost / numbers['batch_rows']:.1%} of {numbers['batch_rows']:,} rows")
+    left.set_xlabel(f"micro-batch ({_FILES_PER_TRIGGER} files each)")
+    _draw_spark(left, spark)
+    right.set_title(f"The aligned stream loses {numbers['lost']:,} rows")
+    right.set_xlabel("micro-batch")
+    _draw_aligned(right, aligned)
+    left.yaxis.set_major_locator(MonthLocator())  # type: ignore[no-untyped-call]
+    left.yaxis.set_major_formatter(DateFormatter("%b"))  # type: ignore[no-untyped-call]
+    for axes in (left, right):
+        axes.grid(axis="y", color="#E4E4E4")
+        axes.set_axisbelow(True)
+        axes.legend(loc="lower right")
+    figure.savefig(path, dpi=166)
+
+
+def _draw_spark(axes: Axes, progress: Progress) -> None:
+    """Of each batch with data the span of event times, and the watermark that it was compared with."""
+    times = [batch["eventTime"] for batch in progress]
+    # Spark drops by the watermark of the micro-batch before: the first two lose nothing.
+    before = [times[0]["watermark"], *(known["watermark"] for known in times)]
+    shown = [(known["min"], known["max"], late) for known, late in zip(times, before, strict=False) if "max" in known]
+    low, high, watermark = (_days([*map(datetime.fromisoformat, texts)]) for texts in zip(*shown, strict=True))
+    number, late = np.arange(len(low)), np.clip(watermark, low, high)
+    axes.bar(number, high - late, bottom=late, width=0.66, color=_BLUE, label="counted")
+    axes.bar(number, late - low, bottom=low, width=0.66, color=_VERMILION, label="too late, dropped")
+    begun = watermark > 0
+    axes.step(number[begun], watermark[begun], where="mid", color="black", linewidth=3, label="watermark")
+
+
+def _draw_aligned(axes: Axes, history: History) -> None:
+    """Every carrier's watermark after each batch, and the exact one."""
+    splits, sources = history.splits().to_pandas(), history.sources().to_pandas()
+    for table in (splits, sources):
+        table["watermark"] = _days(table["watermark"].dt.tz_localize(None))
+    lines = splits.pivot(index="batch", columns="split", values="watermark")
+    axes.plot(lines.index, lines, color="#8A8A8A", linewidth=0.9)
+    is_paused = splits["status"] == "paused"
+    for colour, label, dots in ((_BLUE, "a carrier", ~is_paused), (_ORANGE, "at the limit", is_paused)):
+        axes.plot(splits["batch"][dots], splits["watermark"][dots], "o", color=colour, label=label)
+    axes.step(sources["batch"], sources["watermark"], where="mid", color="black", linewidth=3, label="exact watermark")
+
+
+def _days(times: Any) -> npt.NDArray[np.float64]:
+    days: npt.NDArray[np.float64] = date2num(times)  # type: ignore[no-untyped-call]
+    return days
+
+
+@contextmanager
+def _spark(scratch: Path, log: Path) -> Iterator[SparkSession]:
+    """A session in UTC whose log is in a file: the JVM takes over standard error as it is when it starts."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    terminal = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        session = (
+            SparkSession.builder.master("local[*]")
+            .appName("spark-watermark-alignment demo")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config("spark.local.dir", str(scratch / "local"))
+            .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
+            .getOrCreate()
+        )
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+    try:
+        yield session
+    finally:
+        session.stop()

@@ -1,0 +1,291 @@
+"""The ways to a frame with the exact watermark, and to the frame of its late records."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
+
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from alignment.durations import format_duration
+from alignment.strategy import WatermarkStrategy
+from streaming_source.api import Boundedness, Source
+from streaming_source.exceptions import OptionError
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource, in_zone, pickled, source_class
+from streaming_source.spark.exact_watermark import SOURCE_FORMAT, exact_frame, loaded_from, with_exact_watermark
+from streaming_source.spark.format_class import format_class
+from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
+from streaming_source.spark.plain_errors import as_our_own
+from streaming_source.spark.registration import check_session, checked_name, driver_host, make_known, session_zone
+from streaming_source.spark.watermark_rows import EMITTED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SOURCES", "ExactStreamReader", "FrameKeywords", "from_source", "late_records", "read_stream"]
+
+SOURCES: Final[dict[str, AlignedDataSource]] = {}
+"""What was given to `from_source`, by the name of the format that it made of it: the latest of each name."""
+
+
+def read_stream(spark: SparkSession) -> ExactStreamReader:
+    """A reader like `spark.readStream`, of our formats and registered ones, whose frames have the exact watermark.
+
+    Parameters
+    ----------
+    spark
+        The session.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+
+    Examples
+    --------
+    >>> events = (
+    ...     read_stream(spark)
+    ...     .format("aligned_files")
+    ...     .option("eventTimeColumn", "ts")
+    ...     .option("maxOutOfOrderness", "5 seconds")
+    ...     .load("/data/logs")
+    ... )  # doctest: +SKIP
+    """
+    check_session(spark, "read_stream(spark)")
+    return ExactStreamReader(spark)
+
+
+class ExactStreamReader:
+    """Collects what to read, as `DataStreamReader` does; made by `read_stream`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._format: str | None = None
+        self._options: dict[str, str] = {}
+        self._name: str | None = None
+
+    def format(self, source: str) -> ExactStreamReader:
+        """What to read: `aligned_files`, `aligned_kafka`, `aligned_datagen`, or a format of your own (`register`)."""
+        if source.lower() not in FORMATS:
+            raise OptionError(
+                f"format {source!r}: read_stream reads {', '.join(sorted(FORMATS))}; other formats are read by "
+                "spark.readStream; a Source of your own needs register(spark, MySource) first, or from_source"
+            )
+        self._format = source.lower()
+        return self
+
+    def option(self, key: str, value: Any) -> ExactStreamReader:
+        """One option, as in `docs/options.md`; None takes nothing."""
+        if key.lower() == "watermarkrows":
+            raise OptionError("option watermarkRows: read_stream gives the exact watermark without it; leave it out")
+        if value is not None:
+            # As in Spark the last one counts, whatever its case.
+            self._options = {name: given for name, given in self._options.items() if name.lower() != key.lower()}
+            self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: Any) -> ExactStreamReader:
+        """Several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def schema(self, schema: StructType | str) -> ExactStreamReader:
+        """Columns of the data, as a type or as text: option `dataSchema`, for formats that have it."""
+        if not isinstance(schema, StructType | str):
+            raise OptionError(f"schema = {schema!r}: must be a StructType or text such as 't timestamp, n bigint'")
+        return self.option("dataSchema", schema if isinstance(schema, str) else _columns(schema))
+
+    def name(self, source_name: str) -> ExactStreamReader:
+        """Of this source, of letters, digits and underscores: the observed metrics carry it."""
+        self._name = checked_name(source_name)
+        return self
+
+    def load(self, path: str | None = None) -> DataFrame:
+        """The frame, with its watermark on it; `path` is the option of that name."""
+        if self._format is None:
+            raise OptionError(f"read_stream needs a format: one of {', '.join(sorted(FORMATS))}")
+        known = {option.name for option in source_class(self._format).options()}
+        if "dataSchema" not in known and any(name.lower() == "dataschema" for name in self._options):
+            raise OptionError(
+                f"schema: the columns of {self._format} are known, so it has no option dataSchema; leave the schema "
+                "out, and select columns afterwards"
+            )
+        # Here already: what is wrong with an option is raised by the user's own call.
+        # The zone is that of the session now, which the data source cannot know.
+        zone = {} if "timezone" in map(str.lower, self._options) else {"timeZone": session_zone(self._spark)}
+        options = {**zone, **self._options}
+        AlignedDataSource.of_format(self._format, options if path is None else {**options, "path": path})
+        make_known(self._spark, self._format)
+        with as_our_own():
+            frame = self._spark.readStream.format(self._format).options(**options).load(path)
+        return with_exact_watermark(frame, name=self._name)
+
+
+class FrameKeywords(TypedDict, total=False):
+    """The options of the frame as keywords, for editors and type checkers; `docs/options.md` says what they mean."""
+
+    event_time_as: str
+    lateness: Literal["bounded", "none"]
+    late: Literal["keep", "drop", "fail", "route"]
+    invalid_timestamp: Literal["fail", "null", "drop"]
+    include_metadata: bool
+    max_rows_per_trigger: int
+    min_rows_per_trigger: int
+    max_trigger_delay: timedelta | str
+    num_readers: int
+    warn_after: timedelta | str
+    max_future_skew: timedelta | str
+    allow_unaligned_source_splits: bool
+    gateway_host: str
+    gateway_port: int
+    gateway_certificate: str
+    gateway_key: str
+    event_log: str
+    indexing: Literal["auto", "off"]
+
+
+def from_source(
+    spark: SparkSession,
+    source: Source[Any, Any],
+    watermark_strategy: WatermarkStrategy,
+    name: str,
+    *,
+    batch: bool = False,
+    **options: Unpack[FrameKeywords],
+) -> DataFrame:
+    """A streaming frame over a source, with the exact watermark; or a batch frame of all there is now.
+
+    Parameters
+    ----------
+    source
+        What to read.
+    watermark_strategy
+        Event times, watermarks, idleness, alignment.
+    name
+        Of this source in the query; the observed metrics carry it.
+    batch
+        Read once what there is, as `spark.read` does: without watermarks, whatever the strategy says of them.
+    **options
+        The options of the frame in `docs/options.md`, as keywords: `max_rows_per_trigger` for `maxRowsPerTrigger`.
+
+    Returns
+    -------
+    DataFrame
+        The data and the event time, which carries the watermark already: window on it, join on it, but do not call
+        `withWatermark`.
+
+    Raises
+    ------
+    TypeError
+        If arguments are swapped.
+    OptionError
+        If an option is unknown, wrong, or one that the strategy stands for.
+
+    Examples
+    --------
+    >>> strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
+    >>> logs = from_source(spark, FileSource("/data/logs"), strategy, "logs")  # doctest: +SKIP
+    """
+    call = "from_source(spark, source, watermark_strategy, name)"
+    check_session(spark, call)
+    for argument, given, kind in (
+        ("source", source, Source),
+        ("watermark_strategy", watermark_strategy, WatermarkStrategy),
+        ("name", name, str),
+    ):
+        if not isinstance(given, kind):
+            raise TypeError(f"{argument} must be a {kind.__name__}, and is a {type(given).__name__}: as in {call}")
+    checked_name(name)
+    parsed = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse({**_as_options(options), "watermarkRows": EMITTED}))
+    parsed = parsed.with_gateway_host(driver_host(spark))
+    source, watermark_strategy = in_zone(source, watermark_strategy, session_zone(spark))
+    # Checked here, in the user's own call, before it is checked again where Spark runs it.
+    described = AlignedDataSource(source, watermark_strategy, parsed)
+    read_rules(watermark_strategy, parsed, bounded=source.boundedness is Boundedness.BOUNDED)
+    content = pickled(partial(AlignedDataSource.of_source, source, watermark_strategy, parsed))
+    format_name = f"{SOURCE_FORMAT}{name}"
+    spark.dataSource.register(format_class(format_name, content, sys.executable))
+    SOURCES[format_name] = described
+    if batch:
+        with as_our_own():
+            return spark.read.format(format_name).load()
+    with as_our_own():
+        frame = spark.readStream.format(format_name).option("watermarkRows", EMITTED).load()
+    return exact_frame(frame, described, name)
+
+
+def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = None) -> DataFrame:
+    """The late records of a query with option `late=route`, as a streaming frame for a second query.
+
+    The one query keeps the others, and together they have every record once, whatever restarts, in whichever order.
+    This frame follows the offsets that the query has committed; what can no longer be read as it was is an error.
+
+    Parameters
+    ----------
+    df
+        The frame that the query was made of, as `read_stream`, `from_source`, `with_exact_watermark` or `load()` gave
+        it.
+    checkpoint
+        The `checkpointLocation` of the query: a local path, or a URI that pyarrow opens.
+    from_batch
+        Number of the first micro-batch of the query to read of; by default all.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `df`, without a watermark.
+
+    Raises
+    ------
+    OptionError
+        If the frame has operations on it, or not option `late=route`.
+
+    Examples
+    --------
+    >>> late = late_records(events, "/checkpoints/windows")  # doctest: +SKIP
+    >>> late.writeStream.option("checkpointLocation", "/checkpoints/late").start("/data/late")  # doctest: +SKIP
+    """
+    loaded = loaded_from(df, "late_records", may_be_exact=True)
+    options = {**loaded.options, "lateRecordsOf": checkpoint}
+    if loaded.is_exact:
+        options["watermarkRows"] = EMITTED
+    if from_batch is not None:
+        options["lateRecordsFrom"] = str(from_batch)
+    if loaded.format_name in FORMATS:
+        # Checked here, in the user's own call; a source of the user's own is known to Spark alone.
+        AlignedDataSource.of_format(loaded.format_name, options)
+    return df.sparkSession.readStream.format(loaded.format_name).schema(df.schema).options(**options).load()
+
+
+def _as_options(keywords: Mapping[str, Any]) -> dict[str, str]:
+    """Keywords as a user would write them to `readStream`."""
+    of_strategy = {option.name.lower() for option in STRATEGY_OPTIONS}
+    known = {keyword.replace("_", ""): keyword for keyword in FrameKeywords.__annotations__}
+    options = {}
+    for keyword, value in keywords.items():
+        name = keyword.replace("_", "").lower()
+        if name in of_strategy:
+            raise OptionError(f"option {keyword} is part of the watermark_strategy here; set it there")
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {known[nearest[0]]}?" if nearest else f"it has {', '.join(known.values())}"
+            raise OptionError(f"from_source has no keyword {keyword!r}; {hint}")
+        if isinstance(value, timedelta):
+            value = format_duration(value // timedelta(microseconds=1))
+        options[name] = str(value)
+    return options
+
+
+def _columns(schema: StructType) -> str:
+    return ", ".join(f"`{field.name.replace('`', '``')}` {_type(field.dataType)}" for field in schema)
+
+
+def _type(kind: DataType) -> str:
+    if isinstance(kind, StructType):
+        return f"struct<{_columns(kind)}>"
+    return f"array<{_type(kind.elementType)}>" if isinstance(kind, ArrayType) else kind.simpleString()

@@ -1,0 +1,253 @@
+"""What Spark calls: in its planner offsets in, offsets out, partitions between two of them; on an executor a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from alignment.exceptions import AlignmentError
+from alignment.strategy import WatermarkStrategy
+from streaming_source.api import InputStatus, Source, SourceEvent, SourceReaderContext, SourceSplit
+from streaming_source.coordinator import (
+    ReadRules,
+    SourceCoordinator,
+    SourceState,
+    assign_ranges,
+    monotonic_us,
+    wall_clock_us,
+)
+from streaming_source.exceptions import OptionError, UnsupportedOperationError
+from streaming_source.spark.offsets import Offset, OffsetCodec
+from streaming_source.spark.plain_errors import bare, plainly
+from streaming_source.spark.planning import AlignedInputPartition, StreamPlanning
+from streaming_source.spark.rows import FrameOutput, RowShaper
+
+if TYPE_CHECKING:
+    from streaming_source.gateway import GatewayAddress
+    from streaming_source.spark.channel import ReaderChannel
+
+__all__ = ["AlignedBatchReader", "AlignedStreamReader", "read_splits"]
+
+
+@dataclass(eq=False)
+class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in Spark's planner process, reads on its executors.
+
+    Spark builds it in several processes and pickles it between them: what plans is made on first use, and stays where
+    it is. `schema` has the columns to read, in the source's types; `readers` is the number of tasks.
+    """
+
+    source: Source[Any, Any]
+    rules: ReadRules
+    schema: pa.Schema
+    shaper: RowShaper
+    readers: int
+    _made: StreamPlanning | None = field(default=None, init=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    # ---- in the planner ------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        return OffsetCodec(self.source).encode(SourceState.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        max_rows = self.shaper.options.max_rows
+        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
+
+    @plainly
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._planning.drain()
+
+    @plainly
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        return self._planning.latest_offset(start, _rows_of(limit))
+
+    @plainly
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return self._planning.partitions(start, end)
+
+    @plainly
+    def commit(self, end: Offset) -> None:
+        if self._made is not None:
+            self._made.committed(end)
+
+    def reportLatestOffset(self) -> Offset | None:
+        return None if self._made is None else self._made.report()
+
+    def stop(self) -> None:
+        """End discovery; Spark does not always call it."""
+        if self._made is not None:
+            self._made.close()
+
+    @property
+    def _planning(self) -> StreamPlanning:
+        if self._made is None:
+            options = self.shaper.options
+            self._made = StreamPlanning(self.source, self.rules, self.schema, options, self.readers)
+        return self._made
+
+    # ---- on an executor ------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, AlignedInputPartition)
+        shaper = self.shaper.at(partition)
+        if partition.watermark_row_us is not None:
+            yield shaper.watermark_row(partition.watermark_row_us)
+        try:
+            strategy = self.rules.strategy if self.rules.reports else None
+            yield from read_splits(self.source, self.schema, shaper, partition, strategy)
+        except AlignmentError as error:
+            raise bare(error) from None
+
+
+@dataclass(eq=False)
+class AlignedBatchReader(DataSourceReader):
+    """Reads everything that a source has, in one go, without watermarks; the rules neither align nor limit."""
+
+    source: Source[Any, Any]
+    rules: ReadRules
+    schema: pa.Schema
+    shaper: RowShaper
+    readers: int
+
+    @plainly
+    def partitions(self) -> Sequence[AlignedInputPartition]:
+        coordinator = SourceCoordinator(self.source, self.rules, self.schema, monotonic_us, readers=self.readers)
+        before = coordinator.state
+        try:
+            coordinator.restore(before)
+            ranges = coordinator.everything(self.shaper.options.min_rows_per_reader)
+        finally:
+            coordinator.close()
+        limit_us = self.rules.time_limit_at(wall_clock_us())
+        shares = assign_ranges(ranges, self.readers, self.shaper.options.max_rows_per_reader)
+        # At least one: Spark takes an empty list for one partition of its own.
+        return [
+            AlignedInputPartition(tuple(splits), before.table.combined, time_limit_us=limit_us)
+            for splits in shares or [[]]
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, AlignedInputPartition)
+        try:
+            yield from read_splits(self.source, self.schema, self.shaper.at(partition), partition)
+        except AlignmentError as error:
+            raise bare(error) from None
+
+
+def _rows_of(limit: ReadLimit) -> int | None:
+    if isinstance(limit, ReadAllAvailable):
+        return None
+    if isinstance(limit, ReadMaxRows):
+        return limit.max_rows
+    raise OptionError(f"read limit {limit!r}: only a number of rows limits this source; use maxRowsPerTrigger")
+
+
+def read_splits(
+    source: Source[Any, Any],
+    schema: pa.Schema,
+    shaper: RowShaper,
+    partition: AlignedInputPartition,
+    strategy: WatermarkStrategy | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Rows of the ranges of a partition, through the source's reader. Where there is nothing yet it waits for that.
+
+    With a strategy the planner is told the event times of the records.
+    """
+    channel = None
+    context = SourceReaderContext(
+        schema,
+        partition.subtask_id,
+        # After "no more splits" a request is without effect, as with any coordinator.
+        send_split_request=lambda: None,
+        send_source_event_to_coordinator=_no_serializer,
+    )
+    if partition.gateway is not None:
+        channel = _channel(source, partition, partition.gateway, strategy)
+        context = replace(context, send_source_event_to_coordinator=channel.send_event)
+        shaper = replace(shaper, observed=channel.observed)
+    remaining, events = list(partition.splits), partition.events
+    while remaining:
+        # A reader knows a split by its id; further ranges of the same split are read by a further reader.
+        now: dict[str, SourceSplit] = {}
+        later: list[SourceSplit] = []
+        for split in remaining:
+            if split.split_id in now:
+                later.append(split)
+            else:
+                now[split.split_id] = split
+        yield from _read(source, context, shaper, list(now.values()), events, channel)
+        if channel is not None:
+            channel.report(list(now.values()))
+        remaining, events = later, ()
+
+
+def _read(
+    source: Source[Any, Any],
+    context: SourceReaderContext,
+    shaper: RowShaper,
+    splits: Sequence[SourceSplit],
+    events: Sequence[SourceEvent],
+    channel: ReaderChannel | None,
+) -> Iterator[pa.RecordBatch]:
+    # Here and not above: a planner imports this module too, and reads nothing with it.
+    from streaming_source.reader import create_reader
+
+    reader = create_reader(source, context)
+    try:
+        reader.add_splits(splits)
+        reader.notify_no_more_splits()
+        reader.start()
+        for event in events:
+            reader.handle_source_events(event)
+        output = FrameOutput(shaper)
+        while (status := reader.poll_next(output)) is not InputStatus.END_OF_INPUT:
+            yield from output.take()
+            answers_s = None
+            if channel is not None and channel.awaits_events:
+                answers_s = channel.ANSWERS_S
+                for event in channel.take_events():
+                    reader.handle_source_events(event)
+            if status is InputStatus.NOTHING_AVAILABLE:
+                wait([reader.is_available()], answers_s)
+        yield from output.take()
+    finally:
+        reader.close()
+
+
+def _channel(
+    source: Source[Any, Any],
+    partition: AlignedInputPartition,
+    gateway: GatewayAddress,
+    strategy: WatermarkStrategy | None,
+) -> ReaderChannel:
+    # Few queries have one: a worker process need not load sockets and TLS.
+    from streaming_source.gateway import GatewayClient
+    from streaming_source.spark.channel import ObservedTimes, ReaderChannel
+
+    task = TaskContext.get()
+    attempt = 0 if task is None else task.taskAttemptId()
+    serializer = source.source_event_serializer
+    messages = GatewayClient.of(gateway).for_task(partition.batch, partition.subtask_id, attempt, serializer)
+    return ReaderChannel(messages, None if strategy is None else ObservedTimes(strategy, partition.generators))
+
+
+def _no_serializer(event: SourceEvent) -> None:
+    raise UnsupportedOperationError(
+        f"{type(event).__name__} cannot be sent to the enumerator: the source has no serializer for events; override "
+        "Source.source_event_serializer"
+    )
