@@ -124,7 +124,7 @@ def test_rows_numbers_and_event_times_are_those_of_plain_python(
     assert blocks.rows.sum() == len(naive)
     assert blocks.min_us.tolist() == [part.min() for part in parts]
     assert blocks.max_us.tolist() == [part.max() for part in parts]
-    assert blocks.one_range == (not sample.ranges)
+    assert (blocks.places is None) == (not sample.ranges)
 
     start, stop = (min(c, len(naive)) for c in sorted(cut))
     chosen = list(enumerate(naive))[start:stop]

@@ -17,8 +17,8 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.formats import FileRows, StoredFile
+from streaming_source.connectors.files.formats.columns import partition_schema, values_in
 from streaming_source.connectors.files.places import listing
-from streaming_source.connectors.files.places.hive import partition_schema, values_in
 from streaming_source.connectors.files.places.listing import ListedFile, Lister, list_files
 from streaming_source.connectors.files.places.selection import Selection, split_paths
 from streaming_source.exceptions import (
@@ -308,7 +308,7 @@ def test_directories_of_different_columns_and_values_of_another_type_are_refused
     schema = source.schema()
     assert schema.field("k").type == pa.int32()
     put(tmp_path / "k=x" / "f.parquet", {"t": stamps(0)})
-    file = StoredFile(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"))
+    file = StoredFile(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"), source.place_columns)
     with pytest.raises(SchemaError, match=r"the directory k=x cannot be read as int32.*dataSchema"):
         list(source.reading.read_rows(FileRows(file, 0, 1), schema))
     put(tmp_path / "f.parquet", {"t": stamps(0)})

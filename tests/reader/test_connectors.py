@@ -76,7 +76,7 @@ def splits(tmp_path: Path) -> list[FileSplit]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming_source.connectors.files.formats.parquet.BATCH_ROWS", 50)
+    monkeypatch.setattr("streaming_source.connectors.files.formats.columnar.BATCH_ROWS", 50)
 
 
 def file_reader() -> FileSplitReader:

@@ -23,9 +23,9 @@ from streaming_source.api.options import (
     option_names,
     text,
 )
-from streaming_source.connectors.files.foreign_options import FOREIGN_OPTIONS
 from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, Tolerance, format_of
-from streaming_source.connectors.files.places.hive import PartitionedFormat
+from streaming_source.connectors.files.formats.columns import PlaceColumns
+from streaming_source.connectors.files.options import FOREIGN_OPTIONS, any_text, option_field
 from streaming_source.connectors.files.places.selection import Selection, modified_ms, split_paths
 from streaming_source.connectors.files.places.storage import (
     NO_STORAGE_OPTIONS,
@@ -63,10 +63,6 @@ def _not_latest_first(name: str, value: str) -> bool:
             "files, give a narrower path or pathGlobFilter"
         )
     return False
-
-
-def _any_text(name: str, value: str) -> str:
-    return value
 
 
 def _time(name: str, value: str) -> str:
@@ -118,19 +114,15 @@ class FilesConfig:
             "required",
         )
     )
-    split_by: SplitBy = field(
-        default="auto",
-        metadata=option(
-            "splitBy",
-            choice(*get_args(SplitBy)),
-            "`directory`: each is an append-only log, its files in order of their names; `file`: each is finite. "
-            "`auto`: `file` where an option needs it, where nothing is there yet, or where names are random, as those "
-            "of Spark's own writer are; else `directory`. The first start decides.",
-        ),
+    split_by: SplitBy = option_field(
+        "auto",
+        "splitBy",
+        choice(*get_args(SplitBy)),
+        "`directory`: each is an append-only log, its files in order of their names; `file`: each is finite. `auto`: "
+        "`file` where an option needs it, where nothing is there yet, or where names are random, as those of Spark's "
+        "own writer are; else `directory`. The first start decides.",
     )
-    bounded: bool = field(
-        default=False, metadata=option("bounded", boolean, "End after the files that are present at the start.")
-    )
+    bounded: bool = option_field(False, "bounded", boolean, "End after the files that are present at the start.")
     discovery_interval: timedelta | str = field(
         default="1 second",
         metadata=duration_option(
@@ -140,14 +132,12 @@ class FilesConfig:
             "20 ms.",
         ),
     )
-    indexing: Indexing = field(
-        default="auto",
-        metadata=option(
-            "indexing",
-            choice(*get_args(Indexing), "off"),
-            "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or "
-            "whichever goes (`auto`). `off` is refused: what is read next is chosen by event time.",
-        ),
+    indexing: Indexing = option_field(
+        "auto",
+        "indexing",
+        choice(*get_args(Indexing), "off"),
+        "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or whichever "
+        "goes (`auto`). `off` is refused: what is read next is chosen by event time.",
     )
     max_file_age: timedelta | str = field(
         default="7 days",
@@ -160,134 +150,100 @@ class FilesConfig:
     )
     format: FileFormat = field(default_factory=ParquetFormat)
     data_schema: pa.Schema | None = None
-    columns: tuple[str, ...] | None = field(
-        default=None,
-        metadata=option(
-            "columns",
-            _names,
-            "Columns to read from disk, separated by commas; the others are not there for the query.",
-            "all",
-        ),
+    columns: tuple[str, ...] | None = option_field(
+        None,
+        "columns",
+        _names,
+        "Columns to read from disk, separated by commas; the others are not there for the query.",
+        "all",
     )
-    file_order: FileOrder = field(
-        default="eventTime",
-        metadata=option(
-            "fileOrder",
-            choice(*get_args(FileOrder)),
-            "With splitBy=file, in which order files are begun. `eventTime`: by the earliest record in each; all files "
-            "are looked into first. `name`, `modificationTime`: so you say that later files bring later records, "
-            "within `maxOutOfOrderness`; files are looked into when it is their turn.",
-        ),
+    file_order: FileOrder = option_field(
+        "eventTime",
+        "fileOrder",
+        choice(*get_args(FileOrder)),
+        "With splitBy=file, in which order files are begun. `eventTime`: by the earliest record in each; all files are "
+        "looked into first. `name`, `modificationTime`: so you say that later files bring later records, within "
+        "`maxOutOfOrderness`; files are looked into when it is their turn.",
     )
-    max_files_per_trigger: int | None = field(
-        default=None,
-        metadata=option(
-            "maxFilesPerTrigger",
-            integer(1),
-            "With splitBy=file: so many new files begin in one micro-batch at most.",
-        ),
+    max_files_per_trigger: int | None = option_field(
+        None,
+        "maxFilesPerTrigger",
+        integer(1),
+        "With splitBy=file: so many new files begin in one micro-batch at most.",
     )
-    max_bytes_per_trigger: int | None = field(
-        default=None,
-        metadata=option(
-            "maxBytesPerTrigger",
-            integer(1),
-            "With splitBy=file: no further file begins in a micro-batch when those that did have so many bytes.",
-        ),
+    max_bytes_per_trigger: int | None = option_field(
+        None,
+        "maxBytesPerTrigger",
+        integer(1),
+        "With splitBy=file: no further file begins in a micro-batch when those that did have so many bytes.",
     )
-    state_location: str | None = field(
-        default=None,
-        metadata=option(
-            "stateLocation",
-            text,
-            "With splitBy=file: a directory in which finished files are written down, so that all are remembered and "
-            "the offset stays small.",
-        ),
+    state_location: str | None = option_field(
+        None,
+        "stateLocation",
+        text,
+        "With splitBy=file: a directory in which finished files are written down, so that all are remembered and the "
+        "offset stays small.",
     )
-    allow_overwrites: bool = field(
-        default=False,
-        metadata=option(
-            "allowOverwrites",
-            boolean,
-            "With splitBy=file: read a file again as a whole that was rewritten after it was read, instead of failing.",
-        ),
+    allow_overwrites: bool = option_field(
+        False,
+        "allowOverwrites",
+        boolean,
+        "With splitBy=file: read a file again as a whole that was rewritten after it was read, instead of failing.",
     )
-    path_glob_filter: str | None = field(
-        default=None,
-        metadata=option(
-            "pathGlobFilter",
-            text,
-            "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
-        ),
+    path_glob_filter: str | None = option_field(
+        None,
+        "pathGlobFilter",
+        text,
+        "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
     )
-    modified_after: str | None = field(
-        default=None,
-        metadata=option(
-            "modifiedAfter", _time, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
-        ),
+    modified_after: str | None = option_field(
+        None, "modifiedAfter", _time, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
     )
-    modified_before: str | None = field(
-        default=None,
-        metadata=option("modifiedBefore", _time, "Only files modified earlier than this are there."),
+    modified_before: str | None = option_field(
+        None, "modifiedBefore", _time, "Only files modified earlier than this are there."
     )
-    file_name_only: bool = field(
-        default=False,
-        metadata=option(
-            "fileNameOnly",
-            boolean,
-            "With splitBy=file: a file whose name was found before, in whatever directory, is not read again.",
-        ),
+    file_name_only: bool = option_field(
+        False,
+        "fileNameOnly",
+        boolean,
+        "With splitBy=file: a file whose name was found before, in whatever directory, is not read again.",
     )
-    recursive_file_lookup: bool = field(
-        default=False,
-        metadata=option(
-            "recursiveFileLookup",
-            boolean,
-            "Names of directories such as `day=2024-01-31` give no columns. All below the path is read in any case.",
-        ),
+    recursive_file_lookup: bool = option_field(
+        False,
+        "recursiveFileLookup",
+        boolean,
+        "Names of directories such as `day=2024-01-31` give no columns. All below the path is read in any case.",
     )
-    ignore_missing_files: bool = field(
-        default=False,
-        metadata=option("ignoreMissingFiles", boolean, "Go on without files that were deleted before they were read."),
+    ignore_missing_files: bool = option_field(
+        False, "ignoreMissingFiles", boolean, "Go on without files that were deleted before they were read."
     )
-    ignore_corrupt_files: bool = field(
-        default=False,
-        metadata=option(
-            "ignoreCorruptFiles",
-            boolean,
-            "Go on without files that cannot be read, and without the rest of one that breaks in its middle.",
-        ),
+    ignore_corrupt_files: bool = option_field(
+        False,
+        "ignoreCorruptFiles",
+        boolean,
+        "Go on without files that cannot be read, and without the rest of one that breaks in its middle.",
     )
-    clean_source: CleanSource = field(
-        default="off",
-        metadata=option(
-            "cleanSource",
-            choice(*get_args(CleanSource)),
-            "What becomes of a file when the micro-batch that read the last of it is committed.",
-        ),
+    clean_source: CleanSource = option_field(
+        "off",
+        "cleanSource",
+        choice(*get_args(CleanSource)),
+        "What becomes of a file when the micro-batch that read the last of it is committed.",
     )
-    source_archive_dir: str | None = field(
-        default=None,
-        metadata=option(
-            "sourceArchiveDir", text, "With cleanSource=archive: where files are moved, under their paths."
-        ),
+    source_archive_dir: str | None = option_field(
+        None, "sourceArchiveDir", text, "With cleanSource=archive: where files are moved, under their paths."
     )
-    schema_evolution: SchemaEvolution = field(
-        default="ignore",
-        metadata=option(
-            "schemaEvolution",
-            choice(*get_args(SchemaEvolution)),
-            "Of columns that a file has and the query has not. `ignore`: they are named in the log; `addAtRestart`: as "
-            "well, and `load` takes the columns of all files; `fail`: the query ends. What a file lacks is null.",
-        ),
+    schema_evolution: SchemaEvolution = option_field(
+        "ignore",
+        "schemaEvolution",
+        choice(*get_args(SchemaEvolution)),
+        "Of columns that a file has and the query has not. `ignore`: they are named in the log; `addAtRestart`: as "
+        "well, and `load` takes the columns of all files; `fail`: the query ends. What a file lacks is null.",
     )
-    file_metadata: bool = field(
-        default=False,
-        metadata=option(
-            "fileMetadata",
-            boolean,
-            "Add Spark's column `_metadata`, with `file_path`, `file_name`, `file_size`, `file_modification_time`.",
-        ),
+    file_metadata: bool = option_field(
+        False,
+        "fileMetadata",
+        boolean,
+        "Add Spark's column `_metadata`, with `file_path`, `file_name`, `file_size`, `file_modification_time`.",
     )
     storage: StorageOptions = NO_STORAGE_OPTIONS
     time_zone: str | None = None
@@ -384,12 +340,14 @@ class FilesConfig:
 
     @property
     def reading(self) -> FileFormat:
-        """How files are read: their format, and the columns that their places give."""
-        file_format = self.format.in_zone(self.time_zone or UTC)
-        if self.recursive_file_lookup and not self.file_metadata:
-            return file_format
-        scheme = self.root.paths[0].partition("://")[0] if self.file_metadata else None
-        return PartitionedFormat(file_format, self.root.open()[1], not self.recursive_file_lookup, scheme)
+        """How files are read, in the time zone of the session."""
+        return self.format.in_zone(self.time_zone or UTC)
+
+    @property
+    def place_columns(self) -> PlaceColumns:
+        """The columns that the places of files give."""
+        root = None if self.recursive_file_lookup else self.root.open()[1]
+        return PlaceColumns(root, self.root.paths[0].partition("://")[0] if self.file_metadata else None)
 
     @property
     def tolerance(self) -> Tolerance:
@@ -410,7 +368,7 @@ FILES_OPTIONS: Final = (
             ),
             Option(
                 "storage.*",
-                _any_text,
+                any_text,
                 "Arguments of the file system, as its class in `pyarrow.fs` takes them: `storage.access_key`, "
                 "`storage.endpoint_override`. They stand in no offset, log or error.",
                 {},

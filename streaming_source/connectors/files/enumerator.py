@@ -42,6 +42,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._context = context
         self._filesystem, self._root = config.root.open()
         self._reading = config.reading
+        self._place_columns = config.place_columns
         self._cleaner: Cleaner | None = None
         if config.clean_source != "off":
             from streaming_source.connectors.files.places.cleaning import Cleaner
@@ -74,8 +75,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         assert file is not None, "only records of indexed blocks are queried"
         first = start - file.position
         with self._config.tolerance.tolerated():
-            stored = StoredFile(self._filesystem, file.path)
-            rows = FileRows(stored, first, first + stop - start, file.place_of(first))
+            rows = FileRows(self._stored(file.path), first, first + stop - start, file.place_of(first))
             return self._reading.event_times(rows, self._context.schema, self._context.timestamp_assigner)
         # Of a file that breaks here, or has gone, nothing will be read; the bounds of its block must stay true.
         return np.full(stop - start, self._latest_in[split_id][start])
@@ -139,9 +139,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
     def _describe(self, path: str) -> FileBlocks | None:
         """What is in a file; None of one that the source goes on without."""
         with self._config.tolerance.tolerated():
-            file = StoredFile(self._filesystem, path)
             blocks = self._reading.describe(
-                file, self._context.schema, self._context.timestamp_assigner, self._config.indexing
+                self._stored(path), self._context.schema, self._context.timestamp_assigner, self._config.indexing
             )
             if self._config.columns is None:
                 self._look_at_columns(path, blocks.columns)
@@ -168,6 +167,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         """What is in a file; nothing in one that the source goes on without."""
         blocks = self._describe(path)
         return NO_BLOCKS if blocks is None else blocks
+
+    def _stored(self, path: str) -> StoredFile:
+        return StoredFile(self._filesystem, path, self._place_columns)
 
     def _path(self, *parts: str) -> str:
         """Of something below the root."""

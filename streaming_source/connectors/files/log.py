@@ -31,7 +31,7 @@ class LoggedFile:
         return self.position + int(self.blocks.rows.sum())
 
     def place_of(self, row: int) -> Place | None:
-        """Where to begin to read a row; None where its number is enough. O(blocks)."""
+        """Where to begin to read a row; None where it can be read from its beginning only. O(blocks)."""
         if self.blocks.places is None:
             return None
         ends = np.cumsum(self.blocks.rows)
@@ -92,7 +92,7 @@ def cut_ranges(
             upto = min(end_of_block, last)
             if upto <= begun or not (upto == last or rows + upto - begun >= rows_per_range):
                 continue
-            if upto < last and file.blocks.one_range:
+            if upto < last and file.blocks.places is None:
                 continue
             current.append(FileRange(file.path, begun, upto, file.position + begun, file.place_of(begun)))
             rows += upto - begun

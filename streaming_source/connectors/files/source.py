@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
-from alignment.zones import UTC
 from streaming_source.api import (
     Boundedness,
     OptionSet,
@@ -24,8 +23,7 @@ from streaming_source.api import (
 )
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
-from streaming_source.connectors.files.formats.columns import merged
-from streaming_source.connectors.files.places.hive import METADATA, partition_schema
+from streaming_source.connectors.files.formats.columns import METADATA, merged, partition_schema
 from streaming_source.connectors.files.places.listing import ListedFile, Lister, list_files
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
@@ -71,8 +69,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     @property
     def identity(self) -> str:
         place = ",".join(self.root.patterns())
-        file_format = self.format.in_zone(self.time_zone or UTC)
-        return place if file_format == ParquetFormat() else f"{place}:{file_format.identity}"
+        return place if self.format == ParquetFormat() else f"{place}:{self.reading.identity}"
 
     @property
     def boundedness(self) -> Boundedness:
@@ -167,7 +164,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return "file" if by_file else "directory"
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
-        return FileSplitReader(self.root.open()[0], self.reading, context.schema, self.tolerance)
+        return FileSplitReader(self.root.open()[0], self.reading, context.schema, self.tolerance, self.place_columns)
 
     @property
     def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:

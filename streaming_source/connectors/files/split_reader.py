@@ -9,6 +9,7 @@ from pyarrow import fs
 
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
 from streaming_source.connectors.files.formats import FileFormat, FileRows, StoredFile, Tolerance
+from streaming_source.connectors.files.formats.columns import PlaceColumns
 from streaming_source.connectors.files.split import FileSplit
 
 __all__ = ["FileSplitReader"]
@@ -22,12 +23,14 @@ class FileSplitReader(SplitReader[FileSplit]):
         filesystem: fs.FileSystem,
         file_format: FileFormat,
         schema: pa.Schema,
-        tolerance: Tolerance = Tolerance(),  # noqa: B008 (immutable)
+        tolerance: Tolerance = Tolerance(),
+        place_columns: PlaceColumns = PlaceColumns(),
     ) -> None:
         self._filesystem = filesystem
         self._format = file_format
         self._schema = schema
         self._tolerance = tolerance
+        self._place_columns = place_columns
         # In order of their addition; a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
 
@@ -65,8 +68,8 @@ class FileSplitReader(SplitReader[FileSplit]):
                 continue
             position_of_row_0 = part.position - part.start
             start = part.start + read
-            unread = FileRows(StoredFile(self._filesystem, part.path), start, part.stop, part.place)
-            rows = self._format.read_rows(unread, self._schema)
+            file = StoredFile(self._filesystem, part.path, self._place_columns)
+            rows = self._format.read_rows(FileRows(file, start, part.stop, part.place), self._schema)
             with self._tolerance.tolerated():
                 for block in rows:
                     yield RecordBlock(block.batch, block.positions + position_of_row_0)

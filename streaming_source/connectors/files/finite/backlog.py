@@ -28,7 +28,7 @@ _LARGE_BYTES: Final = 56 * 1024
 
 _KEY: Final = struct.Struct(">Q")
 _REST: Final = struct.Struct("<qqi")
-_HEAD: Final = struct.Struct("<qB?")
+_HEAD: Final = struct.Struct("<qB")
 _TO_UNSIGNED: Final = 2**63
 
 
@@ -220,12 +220,12 @@ def _pack_blocks(blocks: FileBlocks) -> bytes:
     columns = [blocks.rows, blocks.min_us, blocks.max_us]
     if blocks.places is not None:
         columns.append(np.array(blocks.places, np.int64))
-    head = _HEAD.pack(blocks.earliest_us, len(columns), blocks.one_range)
+    head = _HEAD.pack(blocks.earliest_us, len(columns))
     return head + np.stack(columns).astype("<i8").tobytes()
 
 
 def _unpack_blocks(data: bytes) -> FileBlocks:
-    earliest_us, n_columns, one_range = _HEAD.unpack_from(data)
+    earliest_us, n_columns = _HEAD.unpack_from(data)
     columns = np.frombuffer(data, "<i8", offset=_HEAD.size).reshape(n_columns, -1).astype(np.int64)
     places = tuple(columns[3].tolist()) if n_columns > 3 else None
-    return FileBlocks(columns[0], columns[1], columns[2], places, one_range, earliest_us)
+    return FileBlocks(columns[0], columns[1], columns[2], places, earliest_us)

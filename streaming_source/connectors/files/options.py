@@ -1,10 +1,24 @@
-"""Options of Spark's own file sources and of Databricks' Auto Loader that mean nothing here, or have another name."""
+"""How fields declare the options of files, and the options of other systems that mean nothing here."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import field
+from typing import Any, Final
 
-__all__ = ["FOREIGN_OPTIONS"]
+from streaming_source.api.options import Parser, option
+
+__all__ = ["FOREIGN_OPTIONS", "any_text", "option_field"]
+
+
+def option_field(default: object, name: str, parse: Parser, doc: str, default_text: str = "") -> Any:
+    """A field of a dataclass with a default, and the option that sets it; see `streaming_source.api.options`."""
+    return field(default=default, metadata=option(name, parse, doc, default_text))
+
+
+def any_text(name: str, value: str) -> str:
+    """Text as it stands, also empty."""
+    return value
+
 
 _OLD_FILES: Final = "to skip files, give modifiedAfter, a narrower path or pathGlobFilter"
 _DELTA: Final = "it is one of Delta tables, which are not read here; use spark.readStream.format('delta')"
