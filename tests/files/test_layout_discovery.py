@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from pyarrow import fs
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from streaming_source.connectors.files import FileSource
+from streaming_source.connectors.files import FileSource, listing
 from streaming_source.connectors.files.formats import FileRows, StoredFile
 from streaming_source.connectors.files.formats.columns import partition_schema, values_in
-from streaming_source.connectors.files.places import listing
-from streaming_source.connectors.files.places.listing import ListedFile, Lister, list_files
-from streaming_source.connectors.files.places.selection import Selection, split_paths
+from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
+from streaming_source.connectors.files.selection import Selection, split_paths
 from streaming_source.exceptions import (
     DataLossError,
     FileGoneError,

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streaming_source.connectors.files.enumerator import LoggedFile, cut_ranges
 from streaming_source.connectors.files.formats import FileBlocks, Place
-from streaming_source.connectors.files.log import LoggedFile, cut_ranges
 
 blocks_of_a_file = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 

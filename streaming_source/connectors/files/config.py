@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -23,17 +25,17 @@ from streaming_source.api.options import (
     option_names,
     text,
 )
-from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, Tolerance, format_of
+from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
 from streaming_source.connectors.files.formats.columns import PlaceColumns
 from streaming_source.connectors.files.options import FOREIGN_OPTIONS, any_text, option_field
-from streaming_source.connectors.files.places.selection import Selection, modified_ms, split_paths
-from streaming_source.connectors.files.places.storage import (
+from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
+from streaming_source.connectors.files.storage import (
     NO_STORAGE_OPTIONS,
     Root,
     StorageOptions,
     repr_without_secrets,
 )
-from streaming_source.exceptions import OptionError
+from streaming_source.exceptions import FileGoneError, MalformedDataError, OptionError
 
 __all__ = ["FILES_OPTIONS", "CleanSource", "FileOrder", "FilesConfig", "files_arguments"]
 
@@ -42,6 +44,8 @@ SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
 Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
 FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
 CleanSource: TypeAlias = Literal["off", "archive", "delete"]
+
+_log = logging.getLogger(__name__)
 
 _SHORTEST_US: Final = 1000
 
@@ -278,14 +282,14 @@ class FilesConfig:
         self._check_layout()
 
     @property
-    def needs_files(self) -> bool:
-        """Whether an option has a meaning only where each file is a split."""
-        return any(getattr(self, name) != default for name, (default, _) in _ONLY_FOR_FILES.items())
+    def needs_files(self) -> list[str]:
+        """What has a meaning only where each file is a split, and is set."""
+        return [name for name, (default, _) in _ONLY_FOR_FILES.items() if getattr(self, name) != default]
 
     def _check_layout(self) -> None:
         options = option_names(type(self))
         if self.split_by == "directory" and self.needs_files:
-            name = next(name for name, (default, _) in _ONLY_FOR_FILES.items() if getattr(self, name) != default)
+            name = self.needs_files[0]
             raise OptionError(
                 f"{options[name]} = {getattr(self, name)!r} needs splitBy = file, and splitBy is directory: "
                 f"{_ONLY_FOR_FILES[name][1]}"
@@ -305,12 +309,10 @@ class FilesConfig:
 
     @property
     def discovery_interval_us(self) -> int:
-        """`discovery_interval` in microseconds."""
         return parse_duration_us(self.discovery_interval, name="discovery_interval")
 
     @property
     def max_file_age_us(self) -> int:
-        """`max_file_age` in microseconds."""
         return parse_duration_us(self.max_file_age, name="max_file_age")
 
     @property
@@ -321,22 +323,9 @@ class FilesConfig:
         before = modified_ms("modifiedBefore", self.modified_before, zone)
         return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter, after, before)
 
-    @property
-    def state_root(self) -> Root | None:
-        """Where finished files are written down, or None."""
-        return (
-            None if self.state_location is None else Root(self.state_location, self._storage_for(self.state_location))
-        )
-
-    @property
-    def archive_root(self) -> Root | None:
-        """Where files are moved that were read, or None."""
-        place = self.source_archive_dir
-        return None if place is None else Root(place, self._storage_for(place))
-
-    def _storage_for(self, place: str) -> StorageOptions:
-        """The storage options, for a place that is not on the local file system."""
-        return NO_STORAGE_OPTIONS if Root(place).is_local else self.storage
+    def place(self, uri: str) -> Root:
+        """A place beside the files, with the storage options where it is not on the local file system."""
+        return Root(uri, NO_STORAGE_OPTIONS if Root(uri).is_local else self.storage)
 
     @property
     def reading(self) -> FileFormat:
@@ -349,10 +338,15 @@ class FilesConfig:
         root = None if self.recursive_file_lookup else self.root.open()[1]
         return PlaceColumns(root, self.root.paths[0].partition("://")[0] if self.file_metadata else None)
 
-    @property
-    def tolerance(self) -> Tolerance:
-        """Which files it goes on without."""
-        return Tolerance(self.ignore_missing_files, self.ignore_corrupt_files)
+    @contextmanager
+    def tolerated(self) -> Iterator[None]:
+        """Log what fails inside and go on, where a file is missing or corrupt that the source goes on without."""
+        try:
+            yield
+        except (FileGoneError, MalformedDataError) as error:
+            if not (self.ignore_missing_files if isinstance(error, FileGoneError) else self.ignore_corrupt_files):
+                raise
+            _log.warning("ignored: %s", error)
 
 
 FILES_OPTIONS: Final = (

@@ -9,10 +9,9 @@ from itertools import pairwise
 
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.enumerator import FileSplitEnumerator
+from streaming_source.connectors.files.enumerator import FileLog, FileSplitEnumerator, LoggedFile
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
-from streaming_source.connectors.files.log import FileLog, LoggedFile
-from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, names_in
+from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, names_in
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.exceptions import MalformedDataError
 
@@ -162,7 +161,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
         logged = LoggedFile(file.name, self._path(file.relative_path), position, blocks, number)
         self._add_log(split_id, logged, read)
-        if self._cleaner is not None:
+        if self._cleaner.is_on:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
 
     def _begin(self, split_id: str) -> FileLog:
@@ -191,14 +190,12 @@ class DirectoryEnumerator(FileSplitEnumerator):
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         self._left.clear()
         for split_id, latest in self._latest_in.items():
-            begins, position = list(latest), self._positions.get(split_id, 0)
-            for begin, following in pairwise(begins):
-                if following <= position:
+            for begin, following in pairwise(list(latest)):
+                if following <= self._positions.get(split_id, 0):
                     del latest[begin]
-        if self._cleaner is not None:
-            for split_id, files in self._unread.items():
-                while files and files[0][1] <= self._positions.get(split_id, 0):
-                    self._cleaner.add(checkpoint_id, files.popleft()[0])
+        for split_id, files in self._unread.items():
+            while files and files[0][1] <= self._positions.get(split_id, 0):
+                self._cleaner.add(checkpoint_id, files.popleft()[0])
         return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms)
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
@@ -209,7 +206,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
             if name < start.file or (name == start.file and start.row is None) or name > end.file:
                 continue
             path = self._path(end.split_id, name)
-            log.append(LoggedFile(name, path, position, self._describe_or_nothing(path)))
+            log.files.append(LoggedFile(name, path, position, self._describe_or_nothing(path)))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None
         as_planned = (

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -22,9 +22,12 @@ from streaming_source.api import (
     SplitEnumeratorContext,
 )
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
+from streaming_source.connectors.files.directories import DirectoryEnumerator
+from streaming_source.connectors.files.enumerator import FileSplitEnumerator
+from streaming_source.connectors.files.finite import FiniteFileEnumerator
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
 from streaming_source.connectors.files.formats.columns import METADATA, merged, partition_schema
-from streaming_source.connectors.files.places.listing import ListedFile, Lister, list_files
+from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -33,9 +36,6 @@ from streaming_source.connectors.files.split import (
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
-
-if TYPE_CHECKING:
-    from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 
 __all__ = ["FileSource"]
 
@@ -143,14 +143,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def _enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> FileSplitEnumerator:
-        # Either is imported when it is used, and not by tasks.
-        if checkpoint.split_by == "file":
-            from streaming_source.connectors.files.finite.enumerator import FiniteFileEnumerator
-
-            return FiniteFileEnumerator(self, context, checkpoint)
-        from streaming_source.connectors.files.directories import DirectoryEnumerator
-
-        return DirectoryEnumerator(self, context, checkpoint)
+        kind = FiniteFileEnumerator if checkpoint.split_by == "file" else DirectoryEnumerator
+        return kind(self, context, checkpoint)
 
     def _layout(self) -> Literal["directory", "file"]:
         """What `split_by` comes to."""
@@ -164,7 +158,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return "file" if by_file else "directory"
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
-        return FileSplitReader(self.root.open()[0], self.reading, context.schema, self.tolerance, self.place_columns)
+        return FileSplitReader(self, context.schema)
 
     @property
     def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:
@@ -226,7 +220,7 @@ def _columns_of_first(config: FilesConfig, first: ListedFile | None) -> pa.Schem
     filesystem, root = config.root.open()
 
     def columns_of(file: ListedFile) -> pa.Schema | None:
-        with config.tolerance.tolerated():
+        with config.tolerated():
             return config.format.schema_of(StoredFile(filesystem, posixpath.join(root, file.relative_path)))
         return None
 

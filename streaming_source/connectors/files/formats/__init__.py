@@ -17,7 +17,6 @@ from streaming_source.connectors.files.formats.base import (
     FileRows,
     Place,
     StoredFile,
-    Tolerance,
 )
 from streaming_source.connectors.files.formats.columnar import ArrowFormat, OrcFormat, ParquetFormat
 from streaming_source.connectors.files.formats.csv import CsvFormat, character
@@ -39,7 +38,6 @@ __all__ = [
     "Place",
     "StoredFile",
     "TextFormat",
-    "Tolerance",
     "format_of",
 ]
 

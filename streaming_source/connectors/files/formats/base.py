@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from streaming_source.exceptions import DataLossError, FileGoneError, MalformedD
 __all__ = [
     "BATCH_ROWS",
     "NO_BLOCKS",
-    "BlockList",
+    "Block",
     "BoolArray",
     "Chunk",
     "FileBlocks",
@@ -35,7 +35,6 @@ __all__ = [
     "OpenFile",
     "Place",
     "StoredFile",
-    "Tolerance",
     "malformed_as",
     "opened",
 ]
@@ -107,35 +106,34 @@ class FileBlocks:
     earliest_us: int = NO_TIMESTAMP
     columns: tuple[str, ...] = ()
 
+    @staticmethod
+    def of(blocks: Sequence[Block], file: OpenFile) -> FileBlocks:
+        """What was found in a file."""
+        rows, low, high, earliest, places = np.array(blocks, np.int64).reshape(-1, 5).T
+        begins = tuple(places.tolist()) if file.seeks else None
+        return FileBlocks(rows, low, high, begins, int(earliest.min(initial=MAX_WATERMARK)), file.columns)
+
 
 _NOTHING: Final = np.empty(0, np.int64)
 NO_BLOCKS: Final = FileBlocks(_NOTHING, _NOTHING, _NOTHING, earliest_us=MAX_WATERMARK)
 """Of a file without rows."""
 
 
-@dataclass(slots=True)
-class BlockList:
-    """Blocks as they are found: four numbers each."""
+class Block(NamedTuple):
+    """One of `FileBlocks`."""
 
-    _blocks: list[tuple[int, int, int, int]] = field(default_factory=list)
-    _earliest_us: int = MAX_WATERMARK
+    rows: int
+    min_us: int
+    max_us: int
+    earliest_us: int
+    place: int
 
-    def add(self, times: Int64Array, place: int) -> None:
-        """Add a block by the event times of its rows, `NO_TIMESTAMP` where there is none. O(rows)."""
+    @staticmethod
+    def of(times: Int64Array, place: int) -> Block:
+        """By the event times of its rows, `NO_TIMESTAMP` where there is none. O(rows)."""
         # NO_TIMESTAMP is the smallest int64: it is the minimum where a row has no time, the maximum where none has.
         earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
-        self.add_bounds(times.size, int(times.min()), int(times.max()), earliest, place)
-
-    def add_bounds(self, rows: int, min_us: int, max_us: int, earliest_us: int, place: int) -> None:
-        """Add a block by its bounds, and that of its valid event times; `MAX_WATERMARK` if it has none."""
-        self._blocks.append((rows, min_us, max_us, place))
-        self._earliest_us = min(self._earliest_us, earliest_us)
-
-    def of(self, file: OpenFile) -> FileBlocks:
-        """All of them, as those of this file."""
-        rows, low, high, places = np.array(self._blocks, np.int64).reshape(-1, 4).T
-        begins = tuple(places.tolist()) if file.seeks else None
-        return FileBlocks(rows, low, high, begins, self._earliest_us, file.columns)
+        return Block(times.size, int(times.min()), int(times.max()), earliest, place)
 
 
 class Chunk(NamedTuple):
@@ -244,11 +242,9 @@ class FileFormat(ABC):
         MalformedDataError, SchemaError
             As `_opened`; and if there are no statistics where there must be some.
         """
-        blocks = BlockList()
         with self._opened(file, file.own(schema)) as source:
-            for at, times in _times(source, FileRows(file, 0, _ALL), schema, assigner):
-                blocks.add(times, at)
-            return blocks.of(source)
+            found = _times(source, FileRows(file, 0, _ALL), schema, assigner)
+            return FileBlocks.of([Block.of(times, at) for at, times in found], source)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
         """Event times of rows, `int64[stop - start]`; `NO_TIMESTAMP` where there is none.
@@ -331,24 +327,6 @@ def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk, path: str)
     kept = np.flatnonzero(~dropped)
     if kept.size:
         yield RecordBlock(batch.filter(pa.array(~dropped)), kept + chunk.first)
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """What a source goes on without: `missing` files, and `corrupt` ones, or the rest of one that breaks."""
-
-    missing: bool = False
-    corrupt: bool = False
-
-    @contextmanager
-    def tolerated(self) -> Iterator[None]:
-        """Log what fails inside and go on, where that is allowed."""
-        try:
-            yield
-        except (FileGoneError, MalformedDataError) as error:
-            if not (self.missing if isinstance(error, FileGoneError) else self.corrupt):
-                raise
-            _log.warning("ignored: %s", error)
 
 
 # ---- what formats share ----------------------------------------------------------------------------------------------

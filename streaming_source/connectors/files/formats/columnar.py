@@ -20,7 +20,7 @@ from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files.formats.base import (
     BATCH_ROWS,
-    BlockList,
+    Block,
     BoolArray,
     Chunk,
     FileBlocks,
@@ -217,14 +217,14 @@ class ParquetFormat(_ColumnarFormat):
         return _ParquetFile(path, stream)
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
-        blocks = BlockList()
+        blocks: list[Block] = []
         with self._opened(file, file.own(schema)) as parquet:
             assert isinstance(parquet, _ParquetFile)
             column = None if indexing == "scan" else parquet.statistics_column(assigner, file.columns.names(file.path))
             for group, first, count in parquet.groups:
                 bounds = parquet.bounds(group, column, assigner)
                 if bounds is not None:
-                    blocks.add_bounds(count, *bounds, group)
+                    blocks.append(Block(count, *bounds, group))
                 elif indexing == "statistics":
                     raise MalformedDataError(
                         f"{file.path}: row group {group} has no statistics of the event time; "
@@ -232,8 +232,8 @@ class ParquetFormat(_ColumnarFormat):
                     )
                 else:
                     rows = FileRows(file, first, first + count, Place(first, group))
-                    blocks.add(self._times_in(parquet, rows, schema, assigner), group)
-            return blocks.of(parquet)
+                    blocks.append(Block.of(self._times_in(parquet, rows, schema, assigner), group))
+            return FileBlocks.of(blocks, parquet)
 
 
 class _RowGroup(NamedTuple):

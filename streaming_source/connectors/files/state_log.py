@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from streaming_source.connectors.files.config import FileOrder
-from streaming_source.connectors.files.finite.finished import MARK, FinishedFiles, Marks, marks_of
-from streaming_source.connectors.files.places.listing import ListedFile
-from streaming_source.connectors.files.places.storage import Root
+from streaming_source.connectors.files.finished import MARK, FinishedFiles, Marks
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.split import OrderKey, Remembered
+from streaming_source.connectors.files.storage import Root
 from streaming_source.exceptions import DataLossError
 
 __all__ = ["LoggedFiles"]
@@ -66,8 +65,8 @@ class LoggedFiles(FinishedFiles):
     are merged, so that n entries are O(log n) files, and each mark is written O(log n) times.
     """
 
-    def __init__(self, root: Root, order: FileOrder, state: Remembered, *, by_name: bool = False) -> None:
-        super().__init__(order, by_name=by_name)
+    def __init__(self, root: Root, state: Remembered, *, by_name: bool = False) -> None:
+        super().__init__(by_name=by_name)
         self._root = root
         self._log_id, self._last = state.log or (uuid4().hex[:12], 0)
         self._added: list[ListedFile] = []
@@ -87,11 +86,6 @@ class LoggedFiles(FinishedFiles):
         tables = [self._read(part) for part in parts if part.first <= self._last]
         return _marks_upto(pa.concat_tables(tables), self._last)
 
-    @property
-    def forgotten(self) -> None:
-        """See `FinishedFiles`. Nothing is."""
-        return None
-
     def add(self, file: ListedFile) -> None:
         self._added.append(file)
 
@@ -99,7 +93,7 @@ class LoggedFiles(FinishedFiles):
         if self._added:
             if self._parts is None:
                 self._parts = self._cut()
-            marks = marks_of(self._added, by_name=self._by_name)
+            marks = self.marks_of(self._added)
             part = _Part(checkpoint_id, checkpoint_id)
             self._write(part, _table(np.full(marks.size, checkpoint_id), marks))
             self._parts.append(part)
