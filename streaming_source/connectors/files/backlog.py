@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import struct
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -33,7 +31,7 @@ _TOO_LATE: Final[dict[FileOrder, str]] = {
 _BYTES_BESIDE_PATH: Final = 72
 _LARGE_BYTES: Final = 56 * 1024
 
-_KEY: Final = struct.Struct(">Q")
+_KEY: Final = struct.Struct(">?Q")
 _REST: Final = struct.Struct("<qqi")
 _HEAD: Final = struct.Struct("<qB")
 _TO_UNSIGNED: Final = 2**63
@@ -50,10 +48,11 @@ class WaitingFile:
         """The file in a few bytes, of which the first ones sort as its turn does: key, path, a zero, the rest."""
         key = b""
         if order == "modificationTime":
-            key = _KEY.pack(self.file.modified_ms + _TO_UNSIGNED)
+            key = _KEY.pack(True, self.file.modified_ms + _TO_UNSIGNED)
         elif order == "eventTime":
             assert self.blocks is not None, "its turn depends on its event times"
-            key = _KEY.pack(self.blocks.earliest_us + _TO_UNSIGNED)
+            earliest_us = self.blocks.earliest_us
+            key = _KEY.pack(earliest_us != MAX_WATERMARK, earliest_us + _TO_UNSIGNED)
         path = self.file.relative_path.encode()
         packed = b"" if self.blocks is None else _pack_blocks(self.blocks)
         length = -1 if self.blocks is None else len(packed)
@@ -104,54 +103,39 @@ class Backlog:
         self._order = order
         self._width_ms = width_ms
         self._files: SortedList[bytes] = SortedList()
-        self._timeless: deque[bytes] = deque()
-        self._timeless_key = _KEY.pack(MAX_WATERMARK + _TO_UNSIGNED) if order == "eventTime" else None
         # By event time: how many files were modified in each span of that width.
         self._modified: SortedDict[int, int] = SortedDict()
 
     def __len__(self) -> int:
-        return len(self._files) + len(self._timeless)
+        return len(self._files)
 
     def add(self, packed: Iterable[bytes]) -> None:
         """Let files wait, as `WaitingFile.pack` makes them with the order of this."""
-        new = sorted(packed)
+        new = list(packed)
         for entry in new:
             self._count(entry, 1)
-        if self._timeless_key is not None:
-            # No key is later.
-            begin = bisect_left(new, self._timeless_key)
-            self._timeless.extend(new[begin:])
-            del new[begin:]
         self._files.update(new)
 
     def pop(self) -> WaitingFile:
-        """Take the next file.
-
-        Raises
-        ------
-        IndexError
-            If none waits.
-        """
-        if not self:
-            raise IndexError("no file waits")
-        return self._taken(self._timeless.popleft() if self._timeless else self._files.pop(0))
+        """Take the next file; an `IndexError` if none waits."""
+        return self._taken(self._files.pop(0))
 
     @property
     def earliest_us(self) -> int:
         """With `eventTime`: no waiting file has a valid event time before this; `MAX_WATERMARK` if none has any."""
         assert self._order == "eventTime"
-        return int(_KEY.unpack_from(self._files[0])[0]) - _TO_UNSIGNED if self._files else MAX_WATERMARK
+        place = self._files.bisect_left(_KEY.pack(True, 0))
+        return int(_KEY.unpack_from(self._files[place])[1]) - _TO_UNSIGNED if place < len(self) else MAX_WATERMARK
 
     def take(self, path: str) -> WaitingFile | None:
         """Take a file out of turn, if it waits. O(n)."""
         wanted = path.encode() + b"\0"
         begin = 0 if self._order == "name" else _KEY.size
-        for entries in (self._timeless, self._files):
-            for entry in entries:
-                if entry.startswith(wanted, begin):
-                    entries.remove(entry)
-                    return self._taken(entry)
-        return None
+        entry = next((entry for entry in self._files if entry.startswith(wanted, begin)), None)
+        if entry is None:
+            return None
+        self._files.remove(entry)
+        return self._taken(entry)
 
     @property
     def lowest(self) -> OrderKey | None:

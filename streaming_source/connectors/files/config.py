@@ -375,13 +375,7 @@ FILES_OPTIONS: Final = (
 
 
 def files_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parsed values of `FILES_OPTIONS` as keywords of a `FilesConfig`.
-
-    Raises
-    ------
-    OptionError
-        If there is no path, or an option is not one of the format.
-    """
+    """Parsed values of `FILES_OPTIONS` as keywords of a `FilesConfig`."""
     if values["path"] is None:
         raise OptionError("option path is missing: give the directory to read, as in .load('/data/flights')")
     return {

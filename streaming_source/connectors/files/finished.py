@@ -187,7 +187,7 @@ class RecentFiles(FinishedFiles):
         return self.forgotten is not None and order_key(file, self._order) <= self.forgotten
 
     def add(self, file: ListedFile) -> None:
-        """See `FinishedFiles`. O(segments)."""
+        """O(segments)."""
         if self.is_forgotten(file):
             return
         key = order_key(file, self._order)

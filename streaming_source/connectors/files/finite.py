@@ -46,11 +46,6 @@ _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 class FiniteFileEnumerator(FileSplitEnumerator):
     """Begins file after file in the order of the source; the others wait behind the horizon.
 
-    Raises
-    ------
-    OptionError
-        If files are to be begun in an order in which no bound is known for how far later ones may be behind.
-
     Notes
     -----
     By event time the horizon is the earliest one in the files that wait. In the order of names or modification times it

@@ -61,15 +61,7 @@ class Selection:
         return repr_without_secrets(self)
 
     def open(self) -> tuple[fs.FileSystem, str]:
-        """The file system, and the root: the path, or the nearest directory that holds all of them.
-
-        Raises
-        ------
-        PathNotFoundError
-            If a URI has a scheme that pyarrow does not know.
-        OptionError
-            If the paths are not of one file system.
-        """
+        """The file system, and the root: the path, or the nearest directory that holds all of them."""
         filesystem, fixed, _ = self._parsed()[0]
         places = [path for _, path, _ in self._parsed()]
         return filesystem, fixed if len(places) == 1 else posixpath.commonpath(places)
@@ -85,13 +77,7 @@ class Selection:
         return tuple(sorted(posixpath.join(fixed, *pattern) for _, fixed, pattern in self._parsed()))
 
     def select(self) -> tuple[list[str], list[fs.FileInfo]]:
-        """The directories, by their paths below the root, of which all is read; and single files.
-
-        Raises
-        ------
-        PathNotFoundError
-            If a path that is no pattern is missing, or no directory.
-        """
+        """The directories, by their paths below the root, of which all is read; and single files."""
         _, root = self.open()
         directories: list[str] = []
         files: list[fs.FileInfo] = []
@@ -140,13 +126,7 @@ class Selection:
 
 
 def split_paths(name: str, value: str) -> tuple[str, ...]:
-    """One path, in which a comma is a comma, or a JSON list of several.
-
-    Raises
-    ------
-    OptionError
-        If there is none, or the list is not one of texts.
-    """
+    """One path, in which a comma is a comma, or a JSON list of several."""
     try:
         paths = json.loads(value) if value.strip().startswith("[") else value
     except ValueError:
@@ -246,13 +226,7 @@ class SinkLog:
         return cls(filesystem, path) if filesystem.get_file_info(place).type is fs.FileType.Directory else None
 
     def refresh(self) -> bool:
-        """Read what is new; whether there was something.
-
-        Raises
-        ------
-        MalformedDataError
-            If the log is not as Spark writes it, or is that of another directory.
-        """
+        """Read what is new; whether there was something."""
         before = self._read
         for trial in range(_TRIALS):
             try:

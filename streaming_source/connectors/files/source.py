@@ -77,16 +77,14 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 
     @property
     def keeps_records(self) -> bool:
-        """See `Source`."""
         return self.clean_source == "off"
 
     def in_zone(self, zone: str) -> FileSource:
-        """See `Source`."""
         has_use = self.modified_after or self.modified_before or self.format.in_zone(zone) is not self.format
         return replace(self, time_zone=zone) if has_use and self.time_zone is None else self
 
     def for_batch(self) -> FileSource:
-        """See `Source`. Nothing is remembered, and nothing becomes of the files."""
+        """Nothing is remembered, and nothing becomes of the files."""
         return replace(
             self,
             file_order="eventTime",
@@ -119,14 +117,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> FileSplitEnumerator:
-        """See `Source`.
-
-        Raises
-        ------
-        OffsetError
-            If the checkpoint is of a bounded source and this one is not: that one is over, or will be. If it is of
-            splits that are cut in another way.
-        """
         if self.split_by not in ("auto", checkpoint.split_by):
             raise OffsetError(
                 f"splitBy = {self.split_by!r}: the checkpoint is of splitBy = {checkpoint.split_by!r}, which has other "

@@ -44,13 +44,7 @@ class StorageOptions:
         return StorageOptions(tuple(sorted((name, str(value)) for name, value in values.items())))
 
     def arguments(self) -> dict[str, Any]:
-        """As the classes of `pyarrow.fs` take them.
-
-        Raises
-        ------
-        OptionError
-            If one has the wrong kind of value. The error does not show the value.
-        """
+        """As the classes of `pyarrow.fs` take them."""
         return {name: _value(name, value) for name, value in self.values}
 
 
@@ -73,15 +67,7 @@ class Root:
         return "://" not in self.uri and not self.uri.startswith("file:")
 
     def open(self) -> tuple[fs.FileSystem, str]:
-        """The file system and the path in it, without a slash at its end. Connections are kept in the process.
-
-        Raises
-        ------
-        PathNotFoundError
-            If the URI has a scheme that neither pyarrow nor `fsspec`, where that is installed, knows.
-        OptionError
-            If the file system does not take a storage option.
-        """
+        """The file system and the path in it, without a slash at its end. Connections are kept in the process."""
         if self.is_local:
             if self.storage.values:
                 names = ", ".join(f"storage.{name}" for name, _ in self.storage.values)

@@ -68,13 +68,7 @@ FORMAT_OPTIONS: Final = OptionSet(
 
 
 def format_of(values: Mapping[str, Any]) -> FileFormat:
-    """The format that parsed values of `FORMAT_OPTIONS` describe.
-
-    Raises
-    ------
-    OptionError
-        If an option is not one of that format, or a value is wrong.
-    """
+    """The format that parsed values of `FORMAT_OPTIONS` describe."""
     name = values["fileFormat"]
     attributes = {option: attribute for attribute, option in option_names(_KINDS[name]).items()}
     given = {option: values[option] for option in _OF_SOME if values[option] is not None}

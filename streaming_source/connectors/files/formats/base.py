@@ -334,13 +334,7 @@ def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk, path: str)
 
 @contextmanager
 def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
-    """A file while it is read.
-
-    Raises
-    ------
-    FileGoneError
-        If it is gone.
-    """
+    """A file while it is read."""
     try:
         stream = file.filesystem.open_input_file(file.path)
     except FileNotFoundError:

@@ -245,13 +245,7 @@ class _RowGroup(NamedTuple):
 
 
 class _ParquetFile(_ColumnarFile):
-    """An open file, in whose footer the row groups make up its rows.
-
-    Raises
-    ------
-    MalformedDataError
-        If they do not: positions are counted by row groups. O(row groups).
-    """
+    """An open file, in whose footer the row groups make up its rows."""
 
     def __init__(self, path: str, stream: pa.NativeFile) -> None:
         self._file = pq.ParquetFile(stream, pre_buffer=True)
@@ -290,13 +284,7 @@ class _ParquetFile(_ColumnarFile):
         return next((i for i in range(len(columns)) if columns.column(i).path == name), None)
 
     def bounds(self, group: int, column: int | None, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
-        """Smallest, largest, and smallest valid event time of a row group by its statistics; None if these lack.
-
-        Raises
-        ------
-        MalformedDataError
-            If the footer contradicts itself.
-        """
+        """Smallest, largest, and smallest valid event time of a row group by its statistics; None if these lack."""
         if column is None:
             return None
         self._check(group, column)

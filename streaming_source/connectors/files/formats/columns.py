@@ -54,13 +54,7 @@ def values_in(directory: str) -> dict[str, str | None]:
 
 
 def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The columns that directories have in their names, in the user's type, or the narrowest that holds all values.
-
-    Raises
-    ------
-    SchemaError
-        If some have other columns than others.
-    """
+    """The columns that directories have in their names, in the user's type, or the narrowest that holds all values."""
     names: tuple[str, ...] | None = None
     values: dict[str, set[str]] = {}
     for directory in directories:
@@ -93,13 +87,7 @@ class PlaceColumns:
         return self._texts(path).keys()
 
     def values(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
-        """Those of a file that are among these columns, with their values.
-
-        Raises
-        ------
-        SchemaError
-            If one cannot be read in its type.
-        """
+        """Those of a file that are among these columns, with their values."""
         return {
             name: self._metadata(filesystem, path)
             if self.scheme is not None and name == METADATA.name
@@ -141,26 +129,14 @@ def check_names(schema: pa.Schema) -> None:
 
 
 def check_distinct(path: str, names: Sequence[str]) -> None:
-    """Refuse columns of one name.
-
-    Raises
-    ------
-    SchemaError
-        Names the file and the columns.
-    """
+    """Refuse columns of one name."""
     if len({*names}) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise SchemaError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}; rename them")
 
 
 def check_columns(path: str, found: pa.Schema, wanted: pa.Schema) -> None:
-    """Compare the columns of a file that knows its types with those that the query reads.
-
-    Raises
-    ------
-    SchemaError
-        If it has none of them, two of one name, or one in a type that does not widen to that of the query.
-    """
+    """Compare the columns of a file that knows its types with those that the query reads."""
     own = own_columns(found.names, wanted.names)
     if wanted.names and not own:
         raise SchemaError(
@@ -183,13 +159,7 @@ def own_columns(found: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 
 def conformed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """A batch of a file in the columns of a query; those that it lacks are null.
-
-    Raises
-    ------
-    MalformedDataError
-        If a value has no place in the wider type: a time of milliseconds beyond what microseconds hold.
-    """
+    """A batch of a file in the columns of a query; those that it lacks are null."""
     if batch.schema.equals(wanted):
         return batch
     columns = []
@@ -207,13 +177,7 @@ def conformed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordB
 
 
 def merged(path: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
-    """All columns of some files and of one more, each in the wider of its two types.
-
-    Raises
-    ------
-    SchemaError
-        If neither type widens to the other.
-    """
+    """All columns of some files and of one more, each in the wider of its two types."""
     fields = {field.name: field for field in known}
     for field in found:
         before = fields.get(field.name, field)

@@ -103,11 +103,6 @@ class LineFile(OpenFile):
         """`(offset, bytes)` of all further records, each run whole records; the last line may have no end.
 
         Where a run ends depends on where it begins and on nothing else.
-
-        Raises
-        ------
-        MalformedDataError
-            If a record is longer than can be held.
         """
         while run := self._whole_records(self._format.block_bytes):
             yield self._offset, run
@@ -189,7 +184,7 @@ class LineFormat(FileFormat):
 
     @abstractmethod
     def decoded(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
-        """See `OpenFile`."""
+        """What `OpenFile.decoded` gives."""
 
     def end_of_records(self, data: bytes) -> int:
         """Where the last whole record in some bytes ends; 0 for no whole one."""
@@ -219,14 +214,7 @@ class LineFormat(FileFormat):
 
 
 def _codec_of(path: str, compression: str) -> str | None:
-    """The codec of a file as pyarrow calls it; None where it is not compressed.
-
-    Raises
-    ------
-    MalformedDataError
-        If the ending of the name is that of a compression that cannot be read piece by piece, or the codec is missing
-        in this build of pyarrow.
-    """
+    """The codec of a file as pyarrow calls it; None where it is not compressed."""
     if compression == "auto":
         name = path.lower()
         if name.endswith(_NOT_STREAMED):

@@ -170,13 +170,7 @@ class RecordFormat(LineFormat):
         return pa.schema(list(types.items()))
 
     def _in_files(self, schema: pa.Schema) -> list[pa.Field]:
-        """The columns that are in the files.
-
-        Raises
-        ------
-        SchemaError
-            If the column for corrupt records is no text.
-        """
+        """The columns that are in the files."""
         place = schema.get_field_index(self.corrupt_column)
         if place >= 0 and schema.field(place).type != pa.string():
             raise SchemaError(
