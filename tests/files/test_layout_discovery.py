@@ -404,8 +404,8 @@ def test_a_file_that_is_deleted_before_it_is_read_is_an_error_or_ignored(
 
 def test_what_is_tolerated_is_what_was_asked_for() -> None:
     gone, broken = FileGoneError("x is gone"), MalformedDataError("x is broken")
-    without_missing = FileSource("/data/in", ignore_missing_files=True).tolerance
-    without_corrupt = FileSource("/data/in", ignore_corrupt_files=True).tolerance
+    without_missing = FileSource("/data/in", ignore_missing_files=True)
+    without_corrupt = FileSource("/data/in", ignore_corrupt_files=True)
     for tolerance, error in ((without_missing, gone), (without_corrupt, broken)):
         with tolerance.tolerated():
             raise error

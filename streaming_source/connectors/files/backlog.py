@@ -13,7 +13,7 @@ from sortedcontainers import SortedDict, SortedList
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files.config import FileOrder
-from streaming_source.connectors.files.finished import FinishedFiles, Known, MarkSet, order_key
+from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, MarkSet, order_key
 from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, name_ten
 from streaming_source.connectors.files.split import OrderKey
@@ -275,8 +275,7 @@ class FileDiscovery:
             ignored += [file.relative_path for file, _ in new if self.finished.is_forgotten(file)]
             self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
         # Only now, when all was described: what failed is new again the next time.
-        for portion in marks:
-            known.add(portion)
+        known.add(np.concatenate([np.empty(0, MARK), *marks]))
         self._known = known
         if ignored and is_first:
             # As a rule they are; a file that came in the meantime cannot be distinguished from them.
@@ -307,12 +306,10 @@ class FileDiscovery:
         for (file, is_rewritten), blocks in zip(new, described, strict=True):
             if self.order == "eventTime" and blocks is None:
                 found.left_out.append(file.relative_path)
-                continue
-            waiting = WaitingFile(file, blocks)
-            if is_rewritten:
-                found.rewritten.append(waiting)
+            elif is_rewritten:
+                found.rewritten.append(WaitingFile(file, blocks))
             else:
-                found.waiting.append(waiting.pack(self.order))
+                found.waiting.append(WaitingFile(file, blocks).pack(self.order))
 
 
 def warn_ignored(paths: list[str], order: FileOrder) -> None:

@@ -27,7 +27,14 @@ from streaming_source.api.options import (
 )
 from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
 from streaming_source.connectors.files.formats.columns import PlaceColumns
-from streaming_source.connectors.files.options import FOREIGN_OPTIONS, any_text, option_field
+from streaming_source.connectors.files.options import (
+    FOREIGN_OPTIONS,
+    any_text,
+    distinct_names,
+    not_latest_first,
+    option_field,
+    time_text,
+)
 from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
 from streaming_source.connectors.files.storage import (
     NO_STORAGE_OPTIONS,
@@ -57,30 +64,6 @@ _ONLY_FOR_FILES: Final = {
     "allow_overwrites": (False, "in a directory that is a log, files stay as they are"),
     "file_name_only": (False, "in a directory no two files have one name"),
 }
-
-
-def _not_latest_first(name: str, value: str) -> bool:
-    if boolean(name, value):
-        raise OptionError(
-            "option latestFirst = true: what is read next is chosen by event time, so that no split runs ahead of the "
-            "others; the newest files first would carry the watermark past all older ones. Leave it out; to skip old "
-            "files, give a narrower path or pathGlobFilter"
-        )
-    return False
-
-
-def _time(name: str, value: str) -> str:
-    """ISO-8601 text, whose zone is not known yet."""
-    modified_ms(name, value, UTC)
-    return value
-
-
-def _names(name: str, value: str) -> tuple[str, ...]:
-    """Names separated by commas."""
-    found = tuple(part.strip() for part in value.split(","))
-    if not all(found) or len({*found}) < len(found):
-        raise OptionError(f"option {name} = {value!r}: must be different names separated by commas, as in a,b")
-    return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,7 +140,7 @@ class FilesConfig:
     columns: tuple[str, ...] | None = option_field(
         None,
         "columns",
-        _names,
+        distinct_names,
         "Columns to read from disk, separated by commas; the others are not there for the query.",
         "all",
     )
@@ -201,10 +184,10 @@ class FilesConfig:
         "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
     )
     modified_after: str | None = option_field(
-        None, "modifiedAfter", _time, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
+        None, "modifiedAfter", time_text, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
     )
     modified_before: str | None = option_field(
-        None, "modifiedBefore", _time, "Only files modified earlier than this are there."
+        None, "modifiedBefore", time_text, "Only files modified earlier than this are there."
     )
     file_name_only: bool = option_field(
         False,
@@ -355,7 +338,7 @@ FILES_OPTIONS: Final = (
         [
             Option(
                 "latestFirst",
-                _not_latest_first,
+                not_latest_first,
                 "Refused: what is read next is chosen by event time, and the newest first would make all others late.",
                 False,
                 "false",

@@ -83,20 +83,25 @@ class MarkSet:
     """Files that are known, by their marks: 12 bytes a file. One may be known in several versions."""
 
     def __init__(self) -> None:
-        self._marks: Marks = np.empty(0, MARK)
+        # Sorted by path.
+        self._paths = np.empty(0, np.uint64)
+        self._versions = np.empty(0, np.uint32)
 
     def __len__(self) -> int:
-        return self._marks.size
+        return self._paths.size
 
     def add(self, marks: Marks) -> None:
         """Make m files known. O(m log m), and copying those that are known."""
-        new = marks[np.argsort(marks["path"], kind="stable")]
-        self._marks = np.insert(self._marks, np.searchsorted(self._marks["path"], new["path"]), new)
+        if marks.size:
+            new = marks[np.argsort(marks["path"])]
+            place = np.searchsorted(self._paths, new["path"])
+            self._paths = np.insert(self._paths, place, new["path"])
+            self._versions = np.insert(self._versions, place, new["version"])
 
     def match(self, marks: Marks) -> npt.NDArray[np.int8]:
         """Of each file what is known of it, `int8[n]` of `Known`. O(n log m) for m known ones."""
         found = np.full(marks.size, Known.NEW, np.int8)
-        paths, versions = self._marks["path"], self._marks["version"]
+        paths, versions = self._paths, self._versions
         place, undecided = np.searchsorted(paths, marks["path"]), np.arange(marks.size)
         # Versions of one path stand next to each other; there is hardly ever more than one.
         while undecided.size:

@@ -221,10 +221,11 @@ def _columns_of_first(config: FilesConfig, first: ListedFile | None) -> pa.Schem
         if found:
             return reduce(lambda known, one: merged(one[0].relative_path, known, one[1]), found, found[0][1])
     elif first is not None:
-        schema = columns_of(first)
-        others = (columns_of(file) for file in sorted(list_files(config.root))) if schema is None else ()
-        if (found_one := next((one for one in (schema, *others) if one is not None), None)) is not None:
-            return found_one
+        if (schema := columns_of(first)) is not None:
+            return schema
+        for file in sorted(list_files(config.root)):
+            if (schema := columns_of(file)) is not None:
+                return schema
     raise NoDataError(
         f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -29,8 +28,7 @@ _WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
 """File systems on which a file is there when it was written to its end, and not before."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """A file of the log: the entries of the states `first` to `last`, merged so many times."""
 
     first: int
@@ -112,10 +110,7 @@ class LoggedFiles(FinishedFiles):
     def _listed(self) -> list[_Part]:
         filesystem, directory = self._directory()
         infos = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
-        parts = (_Part.of(info.base_name) for info in infos)
-        return sorted(
-            (part for part in parts if part is not None), key=lambda part: (part.first, part.last, part.merged)
-        )
+        return sorted(part for info in infos if (part := _Part.of(info.base_name)) is not None)
 
     def _cut(self) -> list[_Part]:
         """Remove what was written after the state from which reading goes on; what is left."""
@@ -123,7 +118,7 @@ class LoggedFiles(FinishedFiles):
         for part in _without_held(listed := self._listed()):
             if part.last > self._last >= part.first:
                 table = self._read(part)
-                part = replace(part, last=self._last)
+                part = part._replace(last=self._last)
                 self._write(part, table.filter(pa.array(table["state"].to_numpy() <= self._last)))
             if part.last <= self._last:
                 kept.append(part)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -243,8 +244,9 @@ class FileFormat(ABC):
             As `_opened`; and if there are no statistics where there must be some.
         """
         with self._opened(file, file.own(schema)) as source:
-            found = _times(source, FileRows(file, 0, _ALL), schema, assigner)
-            return FileBlocks.of([Block.of(times, at) for at, times in found], source)
+            # By a map, which lets go of the times of one block before those of the next are there.
+            blocks = starmap(Block.of, _times(source, FileRows(file, 0, _ALL), schema, assigner))
+            return FileBlocks.of([*blocks], source)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
         """Event times of rows, `int64[stop - start]`; `NO_TIMESTAMP` where there is none.
@@ -274,16 +276,16 @@ class FileFormat(ABC):
 
     def _times_in(self, source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
         """`event_times` of an open file."""
-        return np.concatenate([_NOTHING, *(times for _, times in _times(source, rows, schema, assigner))])
+        return np.concatenate([_NOTHING, *(times for times, _ in _times(source, rows, schema, assigner))])
 
 
 def _times(
     source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner
-) -> Iterator[tuple[int, Int64Array]]:
-    """`(place, event times)` of the chunks that have some of the rows."""
+) -> Iterator[tuple[Int64Array, int]]:
+    """`(event times, place)` of the chunks that have some of the rows."""
     for chunk, batch, _ in _decoded(source, rows, _times_alone(schema, assigner)):
         try:
-            yield chunk.at, assigner.extract(batch, None).values
+            yield assigner.extract(batch, None).values, chunk.at
         except pa.ArrowException as error:
             path = rows.file.path
             raise MalformedDataError(f"{path}: its event times cannot be read: {error}; write it again") from None

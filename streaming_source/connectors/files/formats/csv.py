@@ -18,15 +18,10 @@ from streaming_source.connectors.files.formats.base import StoredFile, malformed
 from streaming_source.connectors.files.formats.columns import check_distinct, own_columns
 from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
-from streaming_source.connectors.files.options import any_text, option_field
+from streaming_source.connectors.files.options import any_text, character, option_field
 from streaming_source.exceptions import OptionError, SchemaError
 
-__all__ = ["CsvFormat", "character"]
-
-
-def character(name: str, value: str) -> str:
-    r"""A character, or `\t`; what else is wrong with it the format says."""
-    return "\t" if value == r"\t" else value
+__all__ = ["CsvFormat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
