@@ -18,7 +18,7 @@ import numpy.typing as npt
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
 from streaming_source.connectors.files.cleaning import Cleaner
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, Place, StoredFile
+from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister
 from streaming_source.connectors.files.split import FileRange, FilesCheckpoint, FileSplit
 from streaming_source.exceptions import DataLossError, FileGoneError, SchemaError
@@ -221,11 +221,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         """What is in files, several at once."""
         paths = [self._path(file.relative_path) for file in files]
         return list(self._context.map_on_workers(self._describe, paths))
-
-    def _describe_or_nothing(self, path: str) -> FileBlocks:
-        """What is in a file; nothing in one that the source goes on without."""
-        blocks = self._describe(path)
-        return NO_BLOCKS if blocks is None else blocks
 
     def _stored(self, path: str) -> StoredFile:
         return StoredFile(self._filesystem, path, self._place_columns)

@@ -256,7 +256,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             return NO_BLOCKS
         if split.is_rewritten(info):
             raise self._rewritten_while_read(split.path)
-        return self._describe_or_nothing(path)
+        return self._describe(path) or NO_BLOCKS
 
     def _rewritten_while_read(self, path: str) -> DataLossError:
         return DataLossError(

@@ -87,7 +87,7 @@ class Selection:
                 _check_directory(info, fixed)
             for found in _matching(filesystem, fixed, pattern) if pattern else [info]:
                 if found.type is fs.FileType.Directory:
-                    directories.append(_below(found.path, root))
+                    directories.append(found.path[len(root) :].strip("/"))
                 elif self.takes(found):
                     files.append(found)
         return directories, files
@@ -191,10 +191,6 @@ def _check_directory(info: fs.FileInfo, path: str) -> None:
         raise PathNotFoundError(f"path {path!r} does not exist; give an existing directory in option path{several}")
     if info.type is not fs.FileType.Directory:
         raise PathNotFoundError(f"path {path!r} is not a directory; give the directory above it in option path")
-
-
-def _below(path: str, root: str) -> str:
-    return "" if path == root else path[len(root) :].strip("/") if root != "/" else path.strip("/")
 
 
 class SinkLog:

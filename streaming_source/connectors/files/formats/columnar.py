@@ -35,7 +35,6 @@ from streaming_source.connectors.files.formats.base import (
 from streaming_source.connectors.files.formats.columns import (
     check_columns,
     check_distinct,
-    check_names,
     conformed,
     own_columns,
 )
@@ -48,9 +47,9 @@ class _ColumnarFile(OpenFile):
     """An open file that says its columns and their types."""
 
     def __init__(self, path: str, name_of_format: str, schema: pa.Schema) -> None:
-        check_names(schema)
         self.path = path
         self.schema = schema
+        # Names in no UTF-8 raise a `UnicodeDecodeError` here.
         self.columns = tuple(schema.names)
         self._name_of_format = name_of_format
 

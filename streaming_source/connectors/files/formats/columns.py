@@ -20,7 +20,6 @@ __all__ = [
     "PlaceColumns",
     "check_columns",
     "check_distinct",
-    "check_names",
     "conformed",
     "merged",
     "own_columns",
@@ -121,11 +120,6 @@ def with_given(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.
         for name in schema.names
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def check_names(schema: pa.Schema) -> None:
-    """Decode the names of columns: those in no UTF-8 raise a `UnicodeDecodeError` only when they are read."""
-    _ = schema.names
 
 
 def check_distinct(path: str, names: Sequence[str]) -> None:
