@@ -62,9 +62,9 @@ class Selection:
 
     def open(self) -> tuple[fs.FileSystem, str]:
         """The file system, and the root: the path, or the nearest directory that holds all of them."""
-        filesystem, fixed, _ = self._parsed()[0]
-        places = [path for _, path, _ in self._parsed()]
-        return filesystem, fixed if len(places) == 1 else posixpath.commonpath(places)
+        parsed = self._parsed()
+        places = [place for _, place, _ in parsed]
+        return parsed[0][0], places[0] if len(places) == 1 else posixpath.commonpath(places)
 
     def single_directory(self) -> tuple[fs.FileSystem, str] | None:
         """The file system and the path, if one directory is selected and no pattern."""
