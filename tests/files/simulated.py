@@ -16,7 +16,7 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.formats import FileBlocks, FileFormat, FileRows, StoredFile
-from streaming_source.connectors.files.places.selection import Selection
+from streaming_source.connectors.files.selection import Selection
 
 ROOT = "simulated"
 SECOND = 1_000_000
@@ -95,6 +95,9 @@ class Arithmetic(FileFormat):
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
         return pa.schema([("t", pa.int64())])
+
+    def _opened(self, file: StoredFile, schema: pa.Schema) -> Any:
+        raise NotImplementedError
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         times = self.times(file.path)

@@ -124,7 +124,7 @@ def test_rows_numbers_and_event_times_are_those_of_plain_python(
     assert blocks.rows.sum() == len(naive)
     assert blocks.min_us.tolist() == [part.min() for part in parts]
     assert blocks.max_us.tolist() == [part.max() for part in parts]
-    assert blocks.one_range == (not sample.ranges)
+    assert (blocks.places is None) == (not sample.ranges)
 
     start, stop = (min(c, len(naive)) for c in sorted(cut))
     chosen = list(enumerate(naive))[start:stop]
@@ -162,20 +162,23 @@ def test_a_format_is_a_value(sample: Sample) -> None:
 FRAME = StructType().add("t", TimestampType()).add("n", LongType()).add("s", StringType())
 
 
-@every_format
-@pytest.mark.parametrize(
-    ("kind", "max_rows", "split_by"),
-    [
-        ("local", None, "directory"),
-        ("local", 37, "file"),
-        ("s3", 37, "directory"),
-        ("fsspec", 37, "file"),
-        pytest.param("local", None, "file", marks=pytest.mark.soak),
-        pytest.param("local", 37, "directory", marks=pytest.mark.soak),
-        pytest.param("s3", 37, "file", marks=pytest.mark.soak),
-        pytest.param("fsspec", 37, "directory", marks=pytest.mark.soak),
-    ],
-)
+PLACES: Sequence[tuple[str, int | None, str]] = [
+    (kind, max_rows, split_by)
+    for kind, max_rows in (("local", None), ("s3", 37), ("fsspec", 37), ("local", 37))
+    for split_by in ("directory", "file")
+]
+
+
+def reads() -> Iterator[Any]:
+    """Each format in each place; in short runs each in one of them, in turn, and by local files in small batches."""
+    for number, sample in enumerate(SAMPLES):
+        for place in PLACES:
+            is_short = place in (PLACES[number % (len(PLACES) - 1)], PLACES[-1])
+            name = f"{sample.id}-{'-'.join(map(str, place))}"
+            yield pytest.param(sample, *place, id=name, marks=[] if is_short else pytest.mark.soak)
+
+
+@pytest.mark.parametrize(("sample", "kind", "max_rows", "split_by"), list(reads()))
 def test_micro_batches_have_every_row_once_with_its_position_and_the_naive_watermarks(
     sample: Sample, split_by: str, max_rows: int | None, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
+from streaming_source.connectors.files.backlog import Backlog, FilesInWork, WaitingFile, order_key
 from streaming_source.connectors.files.config import FileOrder
-from streaming_source.connectors.files.finite.backlog import Backlog, FilesInWork, WaitingFile, order_key
-from streaming_source.connectors.files.finite.finished import Known, MarkSet, marks_of
+from streaming_source.connectors.files.finished import Known, MarkSet, marks_of
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.places.listing import ListedFile
+from streaming_source.connectors.files.listing import ListedFile
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0/"), min_size=1, max_size=4)
 PATHS = st.lists(NAMES, min_size=1, max_size=2).map("/".join)
@@ -42,7 +42,7 @@ def same(left: WaitingFile, right: WaitingFile) -> bool:
     columns = ("rows", "min_us", "max_us")
     return left.file == right.file and (
         all((getattr(a, name) == getattr(b, name)).all() for name in columns)
-        and (a.places, a.one_range, a.earliest_us) == (b.places, b.one_range, b.earliest_us)
+        and (a.places, a.earliest_us) == (b.places, b.earliest_us)
     )
 
 

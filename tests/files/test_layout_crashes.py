@@ -13,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.files.finite import enumerator as finite
-from streaming_source.connectors.files.finite import state_log
+from streaming_source.connectors.files import FileSource, finite, state_log
 from streaming_source.testing import FakeClock, SourceHarness
 from tests.examples import examples
 from tests.files.test_layout_orders import rows, strategy, write

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from pyarrow import fs
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from streaming_source.connectors.files import FileSource
+from streaming_source.connectors.files import FileSource, listing
 from streaming_source.connectors.files.formats import FileRows, StoredFile
-from streaming_source.connectors.files.places import listing
-from streaming_source.connectors.files.places.hive import partition_schema, values_in
-from streaming_source.connectors.files.places.listing import ListedFile, Lister, list_files
-from streaming_source.connectors.files.places.selection import Selection, split_paths
+from streaming_source.connectors.files.formats.columns import partition_schema, values_in
+from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
+from streaming_source.connectors.files.selection import Selection, split_paths
 from streaming_source.exceptions import (
     DataLossError,
     FileGoneError,
@@ -308,7 +307,7 @@ def test_directories_of_different_columns_and_values_of_another_type_are_refused
     schema = source.schema()
     assert schema.field("k").type == pa.int32()
     put(tmp_path / "k=x" / "f.parquet", {"t": stamps(0)})
-    file = StoredFile(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"))
+    file = StoredFile(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"), source.place_columns)
     with pytest.raises(SchemaError, match=r"the directory k=x cannot be read as int32.*dataSchema"):
         list(source.reading.read_rows(FileRows(file, 0, 1), schema))
     put(tmp_path / "f.parquet", {"t": stamps(0)})
@@ -405,8 +404,8 @@ def test_a_file_that_is_deleted_before_it_is_read_is_an_error_or_ignored(
 
 def test_what_is_tolerated_is_what_was_asked_for() -> None:
     gone, broken = FileGoneError("x is gone"), MalformedDataError("x is broken")
-    without_missing = FileSource("/data/in", ignore_missing_files=True).tolerance
-    without_corrupt = FileSource("/data/in", ignore_corrupt_files=True).tolerance
+    without_missing = FileSource("/data/in", ignore_missing_files=True)
+    without_corrupt = FileSource("/data/in", ignore_corrupt_files=True)
     for tolerance, error in ((without_missing, gone), (without_corrupt, broken)):
         with tolerance.tolerated():
             raise error

@@ -16,9 +16,8 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.files.finite import enumerator as finite
-from streaming_source.connectors.files.places.storage import Root, StorageOptions, without_secrets
+from streaming_source.connectors.files import FileSource, finite
+from streaming_source.connectors.files.storage import Root, StorageOptions, without_secrets
 from streaming_source.exceptions import AlignmentError, MalformedDataError, OptionError, PathNotFoundError
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, SourceHarness

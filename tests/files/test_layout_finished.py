@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from streaming_source.connectors.files import state_log
+from streaming_source.connectors.files.backlog import order_key
 from streaming_source.connectors.files.config import FileOrder
-from streaming_source.connectors.files.finite import state_log
-from streaming_source.connectors.files.finite.backlog import order_key
-from streaming_source.connectors.files.finite.finished import FinishedFiles, Known, MarkSet, RecentFiles, marks_of
-from streaming_source.connectors.files.finite.state_log import LoggedFiles
-from streaming_source.connectors.files.places.listing import ListedFile
-from streaming_source.connectors.files.places.storage import Root
+from streaming_source.connectors.files.finished import FinishedFiles, Known, MarkSet, RecentFiles, marks_of
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.split import FilesCheckpoint, FilesCheckpointSerializer, Remembered
+from streaming_source.connectors.files.state_log import LoggedFiles
+from streaming_source.connectors.files.storage import Root
 from streaming_source.exceptions import DataLossError
 
 
@@ -149,7 +149,7 @@ def test_a_large_offset_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> N
 
 
 def log(path: Path, state: Remembered = Remembered()) -> LoggedFiles:  # noqa: B008
-    return LoggedFiles(Root(str(path)), "eventTime", state)
+    return LoggedFiles(Root(str(path)), state)
 
 
 def file_of(state: int, number: int) -> ListedFile:
@@ -245,7 +245,7 @@ def test_a_log_whose_writing_is_killed_at_any_file_goes_on_from_the_last_offset(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state_log, "_FILES_MERGED", 3)
         state = Remembered()
-        logged: LoggedFiles = Mortal(Root(str(tmp_path)), "eventTime", state)
+        logged: LoggedFiles = Mortal(Root(str(tmp_path)), state)
         for sequence in range(1, 10):
             logged.add(file_of(sequence, 0))
             try:

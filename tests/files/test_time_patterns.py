@@ -175,7 +175,7 @@ def test_a_pattern_that_cannot_be_read_by_is_refused_by_name(pattern: str, messa
         with pytest.raises(OptionError, match=rf"option timestampFormat = .*: {message}"):
             FileSource.from_options(options)
     options = FileSource.options().parse({"path": "/", "fileFormat": "orc", "timestampFormat": "y"})
-    with pytest.raises(OptionError, match=r"option timestampFormat is not one of fileFormat = orc, but of json, csv"):
+    with pytest.raises(OptionError, match=r"option timestampFormat is not one of fileFormat = orc, but of csv, json"):
         FileSource.from_options(options)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -23,17 +25,24 @@ from streaming_source.api.options import (
     option_names,
     text,
 )
-from streaming_source.connectors.files.foreign_options import FOREIGN_OPTIONS
-from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, Tolerance, format_of
-from streaming_source.connectors.files.places.hive import PartitionedFormat
-from streaming_source.connectors.files.places.selection import Selection, modified_ms, split_paths
-from streaming_source.connectors.files.places.storage import (
+from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
+from streaming_source.connectors.files.formats.columns import PlaceColumns
+from streaming_source.connectors.files.options import (
+    FOREIGN_OPTIONS,
+    any_text,
+    distinct_names,
+    not_latest_first,
+    option_field,
+    time_text,
+)
+from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
+from streaming_source.connectors.files.storage import (
     NO_STORAGE_OPTIONS,
     Root,
     StorageOptions,
     repr_without_secrets,
 )
-from streaming_source.exceptions import OptionError
+from streaming_source.exceptions import FileGoneError, MalformedDataError, OptionError
 
 __all__ = ["FILES_OPTIONS", "CleanSource", "FileOrder", "FilesConfig", "files_arguments"]
 
@@ -42,6 +51,8 @@ SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
 Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
 FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
 CleanSource: TypeAlias = Literal["off", "archive", "delete"]
+
+_log = logging.getLogger(__name__)
 
 _SHORTEST_US: Final = 1000
 
@@ -53,34 +64,6 @@ _ONLY_FOR_FILES: Final = {
     "allow_overwrites": (False, "in a directory that is a log, files stay as they are"),
     "file_name_only": (False, "in a directory no two files have one name"),
 }
-
-
-def _not_latest_first(name: str, value: str) -> bool:
-    if boolean(name, value):
-        raise OptionError(
-            "option latestFirst = true: what is read next is chosen by event time, so that no split runs ahead of the "
-            "others; the newest files first would carry the watermark past all older ones. Leave it out; to skip old "
-            "files, give a narrower path or pathGlobFilter"
-        )
-    return False
-
-
-def _any_text(name: str, value: str) -> str:
-    return value
-
-
-def _time(name: str, value: str) -> str:
-    """ISO-8601 text, whose zone is not known yet."""
-    modified_ms(name, value, UTC)
-    return value
-
-
-def _names(name: str, value: str) -> tuple[str, ...]:
-    """Names separated by commas."""
-    found = tuple(part.strip() for part in value.split(","))
-    if not all(found) or len({*found}) < len(found):
-        raise OptionError(f"option {name} = {value!r}: must be different names separated by commas, as in a,b")
-    return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,19 +101,15 @@ class FilesConfig:
             "required",
         )
     )
-    split_by: SplitBy = field(
-        default="auto",
-        metadata=option(
-            "splitBy",
-            choice(*get_args(SplitBy)),
-            "`directory`: each is an append-only log, its files in order of their names; `file`: each is finite. "
-            "`auto`: `file` where an option needs it, where nothing is there yet, or where names are random, as those "
-            "of Spark's own writer are; else `directory`. The first start decides.",
-        ),
+    split_by: SplitBy = option_field(
+        "auto",
+        "splitBy",
+        choice(*get_args(SplitBy)),
+        "`directory`: each is an append-only log, its files in order of their names; `file`: each is finite. `auto`: "
+        "`file` where an option needs it, where nothing is there yet, or where names are random, as those of Spark's "
+        "own writer are; else `directory`. The first start decides.",
     )
-    bounded: bool = field(
-        default=False, metadata=option("bounded", boolean, "End after the files that are present at the start.")
-    )
+    bounded: bool = option_field(False, "bounded", boolean, "End after the files that are present at the start.")
     discovery_interval: timedelta | str = field(
         default="1 second",
         metadata=duration_option(
@@ -140,14 +119,12 @@ class FilesConfig:
             "20 ms.",
         ),
     )
-    indexing: Indexing = field(
-        default="auto",
-        metadata=option(
-            "indexing",
-            choice(*get_args(Indexing), "off"),
-            "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or "
-            "whichever goes (`auto`). `off` is refused: what is read next is chosen by event time.",
-        ),
+    indexing: Indexing = option_field(
+        "auto",
+        "indexing",
+        choice(*get_args(Indexing), "off"),
+        "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or whichever "
+        "goes (`auto`). `off` is refused: what is read next is chosen by event time.",
     )
     max_file_age: timedelta | str = field(
         default="7 days",
@@ -160,134 +137,100 @@ class FilesConfig:
     )
     format: FileFormat = field(default_factory=ParquetFormat)
     data_schema: pa.Schema | None = None
-    columns: tuple[str, ...] | None = field(
-        default=None,
-        metadata=option(
-            "columns",
-            _names,
-            "Columns to read from disk, separated by commas; the others are not there for the query.",
-            "all",
-        ),
+    columns: tuple[str, ...] | None = option_field(
+        None,
+        "columns",
+        distinct_names,
+        "Columns to read from disk, separated by commas; the others are not there for the query.",
+        "all",
     )
-    file_order: FileOrder = field(
-        default="eventTime",
-        metadata=option(
-            "fileOrder",
-            choice(*get_args(FileOrder)),
-            "With splitBy=file, in which order files are begun. `eventTime`: by the earliest record in each; all files "
-            "are looked into first. `name`, `modificationTime`: so you say that later files bring later records, "
-            "within `maxOutOfOrderness`; files are looked into when it is their turn.",
-        ),
+    file_order: FileOrder = option_field(
+        "eventTime",
+        "fileOrder",
+        choice(*get_args(FileOrder)),
+        "With splitBy=file, in which order files are begun. `eventTime`: by the earliest record in each; all files are "
+        "looked into first. `name`, `modificationTime`: so you say that later files bring later records, within "
+        "`maxOutOfOrderness`; files are looked into when it is their turn.",
     )
-    max_files_per_trigger: int | None = field(
-        default=None,
-        metadata=option(
-            "maxFilesPerTrigger",
-            integer(1),
-            "With splitBy=file: so many new files begin in one micro-batch at most.",
-        ),
+    max_files_per_trigger: int | None = option_field(
+        None,
+        "maxFilesPerTrigger",
+        integer(1),
+        "With splitBy=file: so many new files begin in one micro-batch at most.",
     )
-    max_bytes_per_trigger: int | None = field(
-        default=None,
-        metadata=option(
-            "maxBytesPerTrigger",
-            integer(1),
-            "With splitBy=file: no further file begins in a micro-batch when those that did have so many bytes.",
-        ),
+    max_bytes_per_trigger: int | None = option_field(
+        None,
+        "maxBytesPerTrigger",
+        integer(1),
+        "With splitBy=file: no further file begins in a micro-batch when those that did have so many bytes.",
     )
-    state_location: str | None = field(
-        default=None,
-        metadata=option(
-            "stateLocation",
-            text,
-            "With splitBy=file: a directory in which finished files are written down, so that all are remembered and "
-            "the offset stays small.",
-        ),
+    state_location: str | None = option_field(
+        None,
+        "stateLocation",
+        text,
+        "With splitBy=file: a directory in which finished files are written down, so that all are remembered and the "
+        "offset stays small.",
     )
-    allow_overwrites: bool = field(
-        default=False,
-        metadata=option(
-            "allowOverwrites",
-            boolean,
-            "With splitBy=file: read a file again as a whole that was rewritten after it was read, instead of failing.",
-        ),
+    allow_overwrites: bool = option_field(
+        False,
+        "allowOverwrites",
+        boolean,
+        "With splitBy=file: read a file again as a whole that was rewritten after it was read, instead of failing.",
     )
-    path_glob_filter: str | None = field(
-        default=None,
-        metadata=option(
-            "pathGlobFilter",
-            text,
-            "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
-        ),
+    path_glob_filter: str | None = option_field(
+        None,
+        "pathGlobFilter",
+        text,
+        "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
     )
-    modified_after: str | None = field(
-        default=None,
-        metadata=option(
-            "modifiedAfter", _time, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
-        ),
+    modified_after: str | None = option_field(
+        None, "modifiedAfter", time_text, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
     )
-    modified_before: str | None = field(
-        default=None,
-        metadata=option("modifiedBefore", _time, "Only files modified earlier than this are there."),
+    modified_before: str | None = option_field(
+        None, "modifiedBefore", time_text, "Only files modified earlier than this are there."
     )
-    file_name_only: bool = field(
-        default=False,
-        metadata=option(
-            "fileNameOnly",
-            boolean,
-            "With splitBy=file: a file whose name was found before, in whatever directory, is not read again.",
-        ),
+    file_name_only: bool = option_field(
+        False,
+        "fileNameOnly",
+        boolean,
+        "With splitBy=file: a file whose name was found before, in whatever directory, is not read again.",
     )
-    recursive_file_lookup: bool = field(
-        default=False,
-        metadata=option(
-            "recursiveFileLookup",
-            boolean,
-            "Names of directories such as `day=2024-01-31` give no columns. All below the path is read in any case.",
-        ),
+    recursive_file_lookup: bool = option_field(
+        False,
+        "recursiveFileLookup",
+        boolean,
+        "Names of directories such as `day=2024-01-31` give no columns. All below the path is read in any case.",
     )
-    ignore_missing_files: bool = field(
-        default=False,
-        metadata=option("ignoreMissingFiles", boolean, "Go on without files that were deleted before they were read."),
+    ignore_missing_files: bool = option_field(
+        False, "ignoreMissingFiles", boolean, "Go on without files that were deleted before they were read."
     )
-    ignore_corrupt_files: bool = field(
-        default=False,
-        metadata=option(
-            "ignoreCorruptFiles",
-            boolean,
-            "Go on without files that cannot be read, and without the rest of one that breaks in its middle.",
-        ),
+    ignore_corrupt_files: bool = option_field(
+        False,
+        "ignoreCorruptFiles",
+        boolean,
+        "Go on without files that cannot be read, and without the rest of one that breaks in its middle.",
     )
-    clean_source: CleanSource = field(
-        default="off",
-        metadata=option(
-            "cleanSource",
-            choice(*get_args(CleanSource)),
-            "What becomes of a file when the micro-batch that read the last of it is committed.",
-        ),
+    clean_source: CleanSource = option_field(
+        "off",
+        "cleanSource",
+        choice(*get_args(CleanSource)),
+        "What becomes of a file when the micro-batch that read the last of it is committed.",
     )
-    source_archive_dir: str | None = field(
-        default=None,
-        metadata=option(
-            "sourceArchiveDir", text, "With cleanSource=archive: where files are moved, under their paths."
-        ),
+    source_archive_dir: str | None = option_field(
+        None, "sourceArchiveDir", text, "With cleanSource=archive: where files are moved, under their paths."
     )
-    schema_evolution: SchemaEvolution = field(
-        default="ignore",
-        metadata=option(
-            "schemaEvolution",
-            choice(*get_args(SchemaEvolution)),
-            "Of columns that a file has and the query has not. `ignore`: they are named in the log; `addAtRestart`: as "
-            "well, and `load` takes the columns of all files; `fail`: the query ends. What a file lacks is null.",
-        ),
+    schema_evolution: SchemaEvolution = option_field(
+        "ignore",
+        "schemaEvolution",
+        choice(*get_args(SchemaEvolution)),
+        "Of columns that a file has and the query has not. `ignore`: they are named in the log; `addAtRestart`: as "
+        "well, and `load` takes the columns of all files; `fail`: the query ends. What a file lacks is null.",
     )
-    file_metadata: bool = field(
-        default=False,
-        metadata=option(
-            "fileMetadata",
-            boolean,
-            "Add Spark's column `_metadata`, with `file_path`, `file_name`, `file_size`, `file_modification_time`.",
-        ),
+    file_metadata: bool = option_field(
+        False,
+        "fileMetadata",
+        boolean,
+        "Add Spark's column `_metadata`, with `file_path`, `file_name`, `file_size`, `file_modification_time`.",
     )
     storage: StorageOptions = NO_STORAGE_OPTIONS
     time_zone: str | None = None
@@ -322,14 +265,14 @@ class FilesConfig:
         self._check_layout()
 
     @property
-    def needs_files(self) -> bool:
-        """Whether an option has a meaning only where each file is a split."""
-        return any(getattr(self, name) != default for name, (default, _) in _ONLY_FOR_FILES.items())
+    def needs_files(self) -> list[str]:
+        """What has a meaning only where each file is a split, and is set."""
+        return [name for name, (default, _) in _ONLY_FOR_FILES.items() if getattr(self, name) != default]
 
     def _check_layout(self) -> None:
         options = option_names(type(self))
         if self.split_by == "directory" and self.needs_files:
-            name = next(name for name, (default, _) in _ONLY_FOR_FILES.items() if getattr(self, name) != default)
+            name = self.needs_files[0]
             raise OptionError(
                 f"{options[name]} = {getattr(self, name)!r} needs splitBy = file, and splitBy is directory: "
                 f"{_ONLY_FOR_FILES[name][1]}"
@@ -349,12 +292,10 @@ class FilesConfig:
 
     @property
     def discovery_interval_us(self) -> int:
-        """`discovery_interval` in microseconds."""
         return parse_duration_us(self.discovery_interval, name="discovery_interval")
 
     @property
     def max_file_age_us(self) -> int:
-        """`max_file_age` in microseconds."""
         return parse_duration_us(self.max_file_age, name="max_file_age")
 
     @property
@@ -365,36 +306,30 @@ class FilesConfig:
         before = modified_ms("modifiedBefore", self.modified_before, zone)
         return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter, after, before)
 
-    @property
-    def state_root(self) -> Root | None:
-        """Where finished files are written down, or None."""
-        return (
-            None if self.state_location is None else Root(self.state_location, self._storage_for(self.state_location))
-        )
-
-    @property
-    def archive_root(self) -> Root | None:
-        """Where files are moved that were read, or None."""
-        place = self.source_archive_dir
-        return None if place is None else Root(place, self._storage_for(place))
-
-    def _storage_for(self, place: str) -> StorageOptions:
-        """The storage options, for a place that is not on the local file system."""
-        return NO_STORAGE_OPTIONS if Root(place).is_local else self.storage
+    def place(self, uri: str) -> Root:
+        """A place beside the files, with the storage options where it is not on the local file system."""
+        return Root(uri, NO_STORAGE_OPTIONS if Root(uri).is_local else self.storage)
 
     @property
     def reading(self) -> FileFormat:
-        """How files are read: their format, and the columns that their places give."""
-        file_format = self.format.in_zone(self.time_zone or UTC)
-        if self.recursive_file_lookup and not self.file_metadata:
-            return file_format
-        scheme = self.root.paths[0].partition("://")[0] if self.file_metadata else None
-        return PartitionedFormat(file_format, self.root.open()[1], not self.recursive_file_lookup, scheme)
+        """How files are read, in the time zone of the session."""
+        return self.format.in_zone(self.time_zone or UTC)
 
     @property
-    def tolerance(self) -> Tolerance:
-        """Which files it goes on without."""
-        return Tolerance(self.ignore_missing_files, self.ignore_corrupt_files)
+    def place_columns(self) -> PlaceColumns:
+        """The columns that the places of files give."""
+        root = None if self.recursive_file_lookup else self.root.open()[1]
+        return PlaceColumns(root, self.root.paths[0].partition("://")[0] if self.file_metadata else None)
+
+    @contextmanager
+    def tolerated(self) -> Iterator[None]:
+        """Log what fails inside and go on, where a file is missing or corrupt that the source goes on without."""
+        try:
+            yield
+        except (FileGoneError, MalformedDataError) as error:
+            if not (self.ignore_missing_files if isinstance(error, FileGoneError) else self.ignore_corrupt_files):
+                raise
+            _log.warning("ignored: %s", error)
 
 
 FILES_OPTIONS: Final = (
@@ -403,14 +338,14 @@ FILES_OPTIONS: Final = (
         [
             Option(
                 "latestFirst",
-                _not_latest_first,
+                not_latest_first,
                 "Refused: what is read next is chosen by event time, and the newest first would make all others late.",
                 False,
                 "false",
             ),
             Option(
                 "storage.*",
-                _any_text,
+                any_text,
                 "Arguments of the file system, as its class in `pyarrow.fs` takes them: `storage.access_key`, "
                 "`storage.endpoint_override`. They stand in no offset, log or error.",
                 {},
@@ -423,13 +358,7 @@ FILES_OPTIONS: Final = (
 
 
 def files_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parsed values of `FILES_OPTIONS` as keywords of a `FilesConfig`.
-
-    Raises
-    ------
-    OptionError
-        If there is no path, or an option is not one of the format.
-    """
+    """Parsed values of `FILES_OPTIONS` as keywords of a `FilesConfig`."""
     if values["path"] is None:
         raise OptionError("option path is missing: give the directory to read, as in .load('/data/flights')")
     return {

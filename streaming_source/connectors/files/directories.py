@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.enumerator import FileSplitEnumerator
+from streaming_source.connectors.files.enumerator import FileLog, FileSplitEnumerator, LoggedFile
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
-from streaming_source.connectors.files.log import FileLog, LoggedFile
-from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, names_in
+from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, names_in
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.exceptions import MalformedDataError
 
@@ -36,15 +35,12 @@ class Found:
 class DirectoryDiscovery:
     """Each directory is a split, its files in order of their names.
 
-    At a restart a split has `reached` a file: those before it are read, so many as `read` says, and it too where the
-    split is `fully_read`. `finished` ones are read to their end. Of a file that the source goes on without `describe`
-    gives None.
+    Splits that are `restored` have reached a file: those before it are read. `finished` ones are read to their end.
+    Of a file that the source goes on without `describe` gives None.
     """
 
     describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
-    reached: dict[str, str]
-    read: dict[str, int]
-    fully_read: frozenset[str]
+    restored: Mapping[str, FileSplit]
     finished: frozenset[str]
     _skipped: Counter[str] = field(default_factory=Counter)
     _seen: dict[str, set[str]] = field(default_factory=dict)
@@ -72,8 +68,8 @@ class DirectoryDiscovery:
         split_id = _split_of(file)
         if split_id in self.finished or file.name in self._seen.get(split_id, ()):
             return False
-        reached = self.reached.get(split_id, "")
-        if file.name < reached or (file.name == reached and split_id in self.fully_read):
+        reached = self.restored.get(split_id, FileSplit(split_id))
+        if file.name < reached.file or (file.name == reached.file and reached.row is None):
             self._skipped[split_id] += 1
             return False
         last = self._last.get(split_id, "")
@@ -85,10 +81,12 @@ class DirectoryDiscovery:
 
     def _check_skipped(self) -> None:
         for split_id, count in self._skipped.items():
-            if count > self.read[split_id]:
+            reached = self.restored[split_id]
+            read = reached.files - (reached.row is not None)
+            if count > read:
                 raise MalformedDataError(
-                    f"{split_id} has {count} files up to {self.reached[split_id]}, but only {self.read[split_id]} of "
-                    f"them were read: others came later under earlier names. {_IN_ORDER_OF_NAMES}"
+                    f"{split_id} has {count} files up to {reached.file}, but only {read} of them were read: others "
+                    f"came later under earlier names. {_IN_ORDER_OF_NAMES}"
                 )
 
     def _new_empty_splits(self, directories: list[str]) -> tuple[str, ...]:
@@ -118,21 +116,14 @@ class DirectoryEnumerator(FileSplitEnumerator):
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        restored = self._restored.items()
-        discovery = DirectoryDiscovery(
-            self._describe_all,
-            reached={split_id: split.file for split_id, split in restored},
-            read={split_id: split.files - (split.row is not None) for split_id, split in restored},
-            fully_read=frozenset(split_id for split_id, split in restored if split.row is None),
-            finished=frozenset(self._finished),
-        )
+        discovery = DirectoryDiscovery(self._describe_all, dict(self._restored), frozenset(self._finished))
         self._discover(discovery.find_new, self._on_found)
 
     def _on_found(self, found: Found) -> None:
         for split_id in found.empty_splits:
             self._begin(split_id)
         for file, blocks in found.files:
-            self._add_file(file, NO_BLOCKS if blocks is None else blocks)
+            self._add_file(file, blocks or NO_BLOCKS)
         if not self._listed:
             self._listed = True
             self._check_restored()
@@ -162,7 +153,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
         logged = LoggedFile(file.name, self._path(file.relative_path), position, blocks, number)
         self._add_log(split_id, logged, read)
-        if self._cleaner is not None:
+        if self._cleaner.is_on:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
 
     def _begin(self, split_id: str) -> FileLog:
@@ -191,14 +182,12 @@ class DirectoryEnumerator(FileSplitEnumerator):
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         self._left.clear()
         for split_id, latest in self._latest_in.items():
-            begins, position = list(latest), self._positions.get(split_id, 0)
-            for begin, following in pairwise(begins):
-                if following <= position:
+            for begin, following in pairwise(list(latest)):
+                if following <= self._positions.get(split_id, 0):
                     del latest[begin]
-        if self._cleaner is not None:
-            for split_id, files in self._unread.items():
-                while files and files[0][1] <= self._positions.get(split_id, 0):
-                    self._cleaner.add(checkpoint_id, files.popleft()[0])
+        for split_id, files in self._unread.items():
+            while files and files[0][1] <= self._positions.get(split_id, 0):
+                self._cleaner.add(checkpoint_id, files.popleft()[0])
         return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms)
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
@@ -209,7 +198,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
             if name < start.file or (name == start.file and start.row is None) or name > end.file:
                 continue
             path = self._path(end.split_id, name)
-            log.append(LoggedFile(name, path, position, self._describe_or_nothing(path)))
+            log.files.append(LoggedFile(name, path, position, self._describe(path) or NO_BLOCKS))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None
         as_planned = (

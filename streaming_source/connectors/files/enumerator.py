@@ -1,4 +1,4 @@
-"""The splits of a path, found in the background: what directories and single files have in common."""
+"""The splits of a path, found in the background, and the files of a split as one sequence of records."""
 
 from __future__ import annotations
 
@@ -6,30 +6,101 @@ import logging
 import posixpath
 import zlib
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
+from streaming_source.connectors.files.cleaning import Cleaner
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile, Tolerance
-from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
-from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, Lister
-from streaming_source.connectors.files.places.sink_log import SinkLog
-from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-from streaming_source.exceptions import DataLossError, FileGoneError, OptionError, SchemaError
+from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
+from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister
+from streaming_source.connectors.files.split import FileRange, FilesCheckpoint, FileSplit
+from streaming_source.exceptions import DataLossError, FileGoneError, SchemaError
 
-if TYPE_CHECKING:
-    from streaming_source.connectors.files.places.cleaning import Cleaner
-
-__all__ = ["FileSplitEnumerator"]
+__all__ = ["FileLog", "FileSplitEnumerator", "LoggedFile", "cut_ranges"]
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedFile:
+    """One file of a split: its name there, how to open it, the position of its first row, its number from 1."""
+
+    name: str
+    path: str
+    position: int
+    blocks: FileBlocks
+    number: int = 0
+
+    @property
+    def end(self) -> int:
+        """Position after its last row."""
+        return self.position + int(self.blocks.rows.sum())
+
+    def place_of(self, row: int) -> Place | None:
+        """Where to begin to read a row; None where it can be read from its beginning only. O(blocks)."""
+        if self.blocks.places is None:
+            return None
+        ends = np.cumsum(self.blocks.rows)
+        block = int(np.searchsorted(ends, row, side="right"))
+        return Place(int(ends[block - 1]) if block else 0, self.blocks.places[block])
+
+
+@dataclass(slots=True)
+class FileLog:
+    """Consecutive files of a split, from the one that holds the next record on."""
+
+    files: list[LoggedFile] = field(default_factory=list)
+
+    def locate(self, position: int) -> LoggedFile | None:
+        """The file that holds `position`, or after which it will come. O(log n)."""
+        place = bisect_right(self.files, position, key=attrgetter("position")) - 1
+        return self.files[place] if place >= 0 else None
+
+    def covers(self, start: int, stop: int) -> bool:
+        """Whether all records of `[start, stop)` are in these files."""
+        return bool(self.files) and self.files[0].position <= start and stop <= self.files[-1].end
+
+    def forget_before(self, position: int) -> None:
+        """Drop the files that end at or before `position`, but for the last one."""
+        while len(self.files) > 1 and self.files[0].end <= position:
+            del self.files[0]
+
+
+def cut_ranges(
+    files: Iterable[LoggedFile], start: int, stop: int, rows_per_range: int
+) -> Sequence[tuple[tuple[FileRange, ...], int]]:
+    """The records `[start, stop)` as groups of file ranges of about `rows_per_range` rows, with their row counts.
+
+    Cut between blocks, so that none is decoded twice.
+    """
+    groups: list[tuple[tuple[FileRange, ...], int]] = []
+    current: list[FileRange] = []
+    rows = 0
+    for file in files:
+        begun = max(start - file.position, 0)
+        last = min(stop, file.end) - file.position
+        for end_of_block in np.cumsum(file.blocks.rows).tolist():
+            upto = min(end_of_block, last)
+            if upto <= begun or not (upto == last or rows + upto - begun >= rows_per_range):
+                continue
+            if upto < last and file.blocks.places is None:
+                continue
+            current.append(FileRange(file.path, begun, upto, file.position + begun, file.place_of(begun)))
+            rows += upto - begun
+            begun = upto
+            if rows >= rows_per_range:
+                groups.append((tuple(current), rows))
+                current, rows = [], 0
+    return [*groups, (tuple(current), rows)] if current else groups
 
 
 class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[FileSplit, FilesCheckpoint]):
@@ -42,18 +113,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._context = context
         self._filesystem, self._root = config.root.open()
         self._reading = config.reading
-        self._cleaner: Cleaner | None = None
-        if config.clean_source != "off":
-            from streaming_source.connectors.files.places.cleaning import Cleaner
-
-            if SinkLog.of(config.root) is not None:
-                raise OptionError(
-                    f"cleanSource = {config.clean_source}: {self._root} is the output of Spark's file sink, whose log "
-                    "says which files there are; leave cleanSource out, and let the sink's retention remove old files"
-                )
-            self._cleaner = Cleaner(
-                config.clean_source, config.archive_root, self._filesystem, self._root, context.map_on_workers
-            )
+        self._place_columns = config.place_columns
+        self._cleaner = Cleaner(config, context.map_on_workers)
         self._logs: dict[str, FileLog] = {}
         # Of the splits that the last state finished: its ranges are planned next.
         self._left: dict[str, FileLog] = {}
@@ -67,15 +128,14 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._restored = {split.split_id: split for split in splits}
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
-        """See `SplitEnumerator`. Splits are assigned when it is their turn, and not on request."""
+        """Splits are assigned when it is their turn, and not on request."""
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         file = self._logs[split_id].locate(start)
         assert file is not None, "only records of indexed blocks are queried"
         first = start - file.position
-        with self._config.tolerance.tolerated():
-            stored = StoredFile(self._filesystem, file.path)
-            rows = FileRows(stored, first, first + stop - start, file.place_of(first))
+        with self._config.tolerated():
+            rows = FileRows(self._stored(file.path), first, first + stop - start, file.place_of(first))
             return self._reading.event_times(rows, self._context.schema, self._context.timestamp_assigner)
         # Of a file that breaks here, or has gone, nothing will be read; the bounds of its block must stay true.
         return np.full(stop - start, self._latest_in[split_id][start])
@@ -97,8 +157,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._latest_in.pop(split_id, None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        if self._cleaner is not None:
-            self._cleaner.commit(checkpoint_id)
+        self._cleaner.commit(checkpoint_id)
 
     # ---- for directories and finite files ----------------------------------------------------------------------------
 
@@ -138,10 +197,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
     def _describe(self, path: str) -> FileBlocks | None:
         """What is in a file; None of one that the source goes on without."""
-        with self._config.tolerance.tolerated():
-            file = StoredFile(self._filesystem, path)
+        with self._config.tolerated():
             blocks = self._reading.describe(
-                file, self._context.schema, self._context.timestamp_assigner, self._config.indexing
+                self._stored(path), self._context.schema, self._context.timestamp_assigner, self._config.indexing
             )
             if self._config.columns is None:
                 self._look_at_columns(path, blocks.columns)
@@ -164,10 +222,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         paths = [self._path(file.relative_path) for file in files]
         return list(self._context.map_on_workers(self._describe, paths))
 
-    def _describe_or_nothing(self, path: str) -> FileBlocks:
-        """What is in a file; nothing in one that the source goes on without."""
-        blocks = self._describe(path)
-        return NO_BLOCKS if blocks is None else blocks
+    def _stored(self, path: str) -> StoredFile:
+        return StoredFile(self._filesystem, path, self._place_columns)
 
     def _path(self, *parts: str) -> str:
         """Of something below the root."""
@@ -179,13 +235,13 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
     def _add_log(self, split_id: str, file: LoggedFile, read: int) -> None:
         """Let a file follow in its split, of which some rows were read before a restart."""
-        self._logs.setdefault(split_id, FileLog()).append(file)
+        self._logs.setdefault(split_id, FileLog()).files.append(file)
         rows, low, high = file.blocks.rows, file.blocks.min_us, file.blocks.max_us
         if read:
             unread = np.cumsum(rows) - read
             rest = unread > 0
             rows, low, high = np.minimum(rows, unread)[rest], low[rest], high[rest]
-        if self._config.tolerance != Tolerance():
+        if self._config.ignore_missing_files or self._config.ignore_corrupt_files:
             first = file.position + read + np.cumsum(rows) - rows
             self._latest_in.setdefault(split_id, {}).update(zip(first.tolist(), high.tolist(), strict=True))
         self._context.add_blocks(split_id, rows, low, high)

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from alignment.arrow_times import UTC
 from streaming_source.api import (
     Boundedness,
     OptionSet,
@@ -23,10 +22,12 @@ from streaming_source.api import (
     SplitEnumeratorContext,
 )
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
+from streaming_source.connectors.files.directories import DirectoryEnumerator
+from streaming_source.connectors.files.enumerator import FileSplitEnumerator
+from streaming_source.connectors.files.finite import FiniteFileEnumerator
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
-from streaming_source.connectors.files.formats.columns import merged
-from streaming_source.connectors.files.places.hive import METADATA, partition_schema
-from streaming_source.connectors.files.places.listing import ListedFile, Lister, list_files
+from streaming_source.connectors.files.formats.columns import METADATA, merged, partition_schema
+from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -35,9 +36,6 @@ from streaming_source.connectors.files.split import (
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
-
-if TYPE_CHECKING:
-    from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 
 __all__ = ["FileSource"]
 
@@ -71,8 +69,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     @property
     def identity(self) -> str:
         place = ",".join(self.root.patterns())
-        file_format = self.format.in_zone(self.time_zone or UTC)
-        return place if file_format == ParquetFormat() else f"{place}:{file_format.identity}"
+        return place if self.format == ParquetFormat() else f"{place}:{self.reading.identity}"
 
     @property
     def boundedness(self) -> Boundedness:
@@ -80,16 +77,14 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 
     @property
     def keeps_records(self) -> bool:
-        """See `Source`."""
         return self.clean_source == "off"
 
     def in_zone(self, zone: str) -> FileSource:
-        """See `Source`."""
         has_use = self.modified_after or self.modified_before or self.format.in_zone(zone) is not self.format
         return replace(self, time_zone=zone) if has_use and self.time_zone is None else self
 
     def for_batch(self) -> FileSource:
-        """See `Source`. Nothing is remembered, and nothing becomes of the files."""
+        """Nothing is remembered, and nothing becomes of the files."""
         return replace(
             self,
             file_order="eventTime",
@@ -122,14 +117,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> FileSplitEnumerator:
-        """See `Source`.
-
-        Raises
-        ------
-        OffsetError
-            If the checkpoint is of a bounded source and this one is not: that one is over, or will be. If it is of
-            splits that are cut in another way.
-        """
         if self.split_by not in ("auto", checkpoint.split_by):
             raise OffsetError(
                 f"splitBy = {self.split_by!r}: the checkpoint is of splitBy = {checkpoint.split_by!r}, which has other "
@@ -146,14 +133,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def _enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> FileSplitEnumerator:
-        # Either is imported when it is used, and not by tasks.
-        if checkpoint.split_by == "file":
-            from streaming_source.connectors.files.finite.enumerator import FiniteFileEnumerator
-
-            return FiniteFileEnumerator(self, context, checkpoint)
-        from streaming_source.connectors.files.directories import DirectoryEnumerator
-
-        return DirectoryEnumerator(self, context, checkpoint)
+        kind = FiniteFileEnumerator if checkpoint.split_by == "file" else DirectoryEnumerator
+        return kind(self, context, checkpoint)
 
     def _layout(self) -> Literal["directory", "file"]:
         """What `split_by` comes to."""
@@ -167,7 +148,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return "file" if by_file else "directory"
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
-        return FileSplitReader(self.root.open()[0], self.reading, context.schema, self.tolerance)
+        return FileSplitReader(self, context.schema)
 
     @property
     def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:
@@ -229,7 +210,7 @@ def _columns_of_first(config: FilesConfig, first: ListedFile | None) -> pa.Schem
     filesystem, root = config.root.open()
 
     def columns_of(file: ListedFile) -> pa.Schema | None:
-        with config.tolerance.tolerated():
+        with config.tolerated():
             return config.format.schema_of(StoredFile(filesystem, posixpath.join(root, file.relative_path)))
         return None
 
@@ -240,10 +221,11 @@ def _columns_of_first(config: FilesConfig, first: ListedFile | None) -> pa.Schem
         if found:
             return reduce(lambda known, one: merged(one[0].relative_path, known, one[1]), found, found[0][1])
     elif first is not None:
-        schema = columns_of(first)
-        others = (columns_of(file) for file in sorted(list_files(config.root))) if schema is None else ()
-        if (found_one := next((one for one in (schema, *others) if one is not None), None)) is not None:
-            return found_one
+        if (schema := columns_of(first)) is not None:
+            return schema
+        for file in sorted(list_files(config.root)):
+            if (schema := columns_of(file)) is not None:
+                return schema
     raise NoDataError(
         f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
     )

@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
 from streaming_source.connectors.files.formats import Place
-from streaming_source.connectors.files.places.listing import ListedFile
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.exceptions import OffsetError
 
 __all__ = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pyarrow as pa
-from pyarrow import fs
 
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
-from streaming_source.connectors.files.formats import FileFormat, FileRows, StoredFile, Tolerance
+from streaming_source.connectors.files.config import FilesConfig
+from streaming_source.connectors.files.formats import FileRows, StoredFile
 from streaming_source.connectors.files.split import FileSplit
 
 __all__ = ["FileSplitReader"]
@@ -17,17 +17,12 @@ __all__ = ["FileSplitReader"]
 class FileSplitReader(SplitReader[FileSplit]):
     """Reads the columns `schema` of the ranges of its splits one after another, a batch a fetch."""
 
-    def __init__(
-        self,
-        filesystem: fs.FileSystem,
-        file_format: FileFormat,
-        schema: pa.Schema,
-        tolerance: Tolerance = Tolerance(),  # noqa: B008 (immutable)
-    ) -> None:
-        self._filesystem = filesystem
-        self._format = file_format
+    def __init__(self, config: FilesConfig, schema: pa.Schema) -> None:
+        self._config = config
+        self._filesystem, _ = config.root.open()
+        self._format = config.reading
+        self._place_columns = config.place_columns
         self._schema = schema
-        self._tolerance = tolerance
         # In order of their addition; a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
 
@@ -65,8 +60,8 @@ class FileSplitReader(SplitReader[FileSplit]):
                 continue
             position_of_row_0 = part.position - part.start
             start = part.start + read
-            unread = FileRows(StoredFile(self._filesystem, part.path), start, part.stop, part.place)
-            rows = self._format.read_rows(unread, self._schema)
-            with self._tolerance.tolerated():
+            file = StoredFile(self._filesystem, part.path, self._place_columns)
+            rows = self._format.read_rows(FileRows(file, start, part.stop, part.place), self._schema)
+            with self._config.tolerated():
                 for block in rows:
                     yield RecordBlock(block.batch, block.positions + position_of_row_0)

@@ -1,5 +1,15 @@
-"""Formats of files: what each knows ahead of reading, and how its rows are read. Those of lines load when used."""
+"""Formats of files: what each knows ahead of reading, and how its rows are read."""
 
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from streaming_source.api import Option, OptionSet
+from streaming_source.api.ddl import schema_of_ddl
+from streaming_source.api.options import choice, option_names, text
 from streaming_source.connectors.files.formats.base import (
     NO_BLOCKS,
     FileBlocks,
@@ -7,22 +17,69 @@ from streaming_source.connectors.files.formats.base import (
     FileRows,
     Place,
     StoredFile,
-    Tolerance,
 )
-from streaming_source.connectors.files.formats.options import FORMAT_MODULES, FORMAT_OPTIONS, format_class, format_of
-from streaming_source.connectors.files.formats.parquet import ParquetFormat
+from streaming_source.connectors.files.formats.columnar import ArrowFormat, OrcFormat, ParquetFormat
+from streaming_source.connectors.files.formats.csv import CsvFormat
+from streaming_source.connectors.files.formats.json import JsonFormat
+from streaming_source.connectors.files.formats.lines import TextFormat
+from streaming_source.connectors.files.options import character
+from streaming_source.exceptions import OptionError
 
 __all__ = [
-    "FORMAT_MODULES",
     "FORMAT_OPTIONS",
     "NO_BLOCKS",
+    "ArrowFormat",
+    "CsvFormat",
     "FileBlocks",
     "FileFormat",
     "FileRows",
+    "JsonFormat",
+    "OrcFormat",
     "ParquetFormat",
     "Place",
     "StoredFile",
-    "Tolerance",
-    "format_class",
+    "TextFormat",
     "format_of",
 ]
+
+_KINDS: Final[Mapping[str, type[FileFormat]]] = {
+    kind.name: kind for kind in (ParquetFormat, ArrowFormat, OrcFormat, CsvFormat, JsonFormat, TextFormat)
+}
+
+# None where one is not given: a format that does not take it refuses even its default.
+_OF_SOME: Final = {
+    option.name: replace(option, default=None) for kind in _KINDS.values() for option in OptionSet.of(kind)
+}
+
+FORMAT_OPTIONS: Final = OptionSet(
+    [
+        Option("fileFormat", choice(*_KINDS), f"Format of the files: {', '.join(_KINDS)}.", "parquet", "parquet"),
+        Option(
+            "dataSchema",
+            schema_of_ddl,
+            "Columns of the files and their types, as in `t timestamp, n bigint`: for formats that do not tell them.",
+            None,
+            "the files'",
+        ),
+        *_OF_SOME.values(),
+        Option("delimiter", character, "The same as `sep`.", None, "`,`", same_as="sep"),
+        Option("charset", text, "The same as `encoding`.", None, "UTF-8", same_as="encoding"),
+    ]
+)
+
+
+def format_of(values: Mapping[str, Any]) -> FileFormat:
+    """The format that parsed values of `FORMAT_OPTIONS` describe."""
+    name = values["fileFormat"]
+    attributes = {option: attribute for attribute, option in option_names(_KINDS[name]).items()}
+    given = {option: values[option] for option in _OF_SOME if values[option] is not None}
+    for option in sorted(given.keys() - attributes.keys()):
+        takers = [known for known, kind in _KINDS.items() if option in option_names(kind).values()]
+        raise OptionError(
+            f"option {option} is not one of fileFormat = {name}, but of {', '.join(takers)}; leave it out, or set "
+            "fileFormat"
+        )
+    try:
+        return _KINDS[name](**{attributes[option]: value for option, value in given.items()})
+    except OptionError as error:
+        raise OptionError(re.sub(r"^(?=\w)", "option ", str(error))) from None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import ClassVar, Final, NamedTuple
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,24 +21,23 @@ from alignment.exceptions import AlignmentError
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import RecordBlock
+from streaming_source.connectors.files.formats.columns import PlaceColumns, with_given
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError
 
 __all__ = [
     "BATCH_ROWS",
     "NO_BLOCKS",
-    "BlockList",
+    "Block",
+    "BoolArray",
+    "Chunk",
     "FileBlocks",
     "FileFormat",
     "FileRows",
+    "OpenFile",
     "Place",
     "StoredFile",
-    "Tolerance",
     "malformed_as",
     "opened",
-    "readable",
-    "replaced",
-    "times_alone",
-    "times_of",
 ]
 
 _log = logging.getLogger(__name__)
@@ -44,7 +45,10 @@ _log = logging.getLogger(__name__)
 BATCH_ROWS: Final = 65_536
 """Rows of a batch that is read, at most."""
 
+_ALL: Final = sys.maxsize
+
 Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 class Place(NamedTuple):
@@ -56,10 +60,16 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file where it lies: its file system, and its path in that."""
+    """A file where it lies: its file system, its path in that, and the columns that such places give."""
 
     filesystem: fs.FileSystem
     path: str
+    columns: PlaceColumns = PlaceColumns()
+
+    def own(self, schema: pa.Schema) -> pa.Schema:
+        """Those of the columns that the file itself has."""
+        given = self.columns.names(self.path)
+        return pa.schema([field for field in schema if field.name not in given])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +91,8 @@ class FileBlocks:
     rows, min_us, max_us
         `int64[k]`, as `alignment.EventTimeIndex.append` takes them.
     places
-        What the format needs to begin at each block (a byte offset, say); None where the number of the row is enough,
-        or where a file can be read from its beginning only.
-    one_range
-        Whether the file can be read from its beginning only: then one reader reads it.
+        What the format needs to begin at each block: a byte offset, say; None where a file can be read from its
+        beginning only, by one reader.
     earliest_us
         No valid event time in the file is before this; `MAX_WATERMARK` if there is none, `NO_TIMESTAMP` if that is not
         known. `min_us` does not bound it where a record has no valid event time.
@@ -96,9 +104,15 @@ class FileBlocks:
     min_us: Int64Array
     max_us: Int64Array
     places: tuple[int, ...] | None = None
-    one_range: bool = False
     earliest_us: int = NO_TIMESTAMP
     columns: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(blocks: Sequence[Block], file: OpenFile) -> FileBlocks:
+        """What was found in a file."""
+        rows, low, high, earliest, places = np.array(blocks, np.int64).reshape(-1, 5).T
+        begins = tuple(places.tolist()) if file.seeks else None
+        return FileBlocks(rows, low, high, begins, int(earliest.min(initial=MAX_WATERMARK)), file.columns)
 
 
 _NOTHING: Final = np.empty(0, np.int64)
@@ -106,33 +120,54 @@ NO_BLOCKS: Final = FileBlocks(_NOTHING, _NOTHING, _NOTHING, earliest_us=MAX_WATE
 """Of a file without rows."""
 
 
-@dataclass(slots=True)
-class BlockList:
-    """Blocks as they are found: four numbers each."""
+class Block(NamedTuple):
+    """One of `FileBlocks`."""
 
-    _blocks: list[tuple[int, int, int, int]] = field(default_factory=list)
-    _earliest_us: int = MAX_WATERMARK
+    rows: int
+    min_us: int
+    max_us: int
+    earliest_us: int
+    place: int
 
-    def add(self, times: Int64Array, place: int = 0) -> None:
-        """Add a block by the event times of its rows, `NO_TIMESTAMP` where there is none; one without rows is left out.
+    @staticmethod
+    def of(times: Int64Array, place: int) -> Block:
+        """By the event times of its rows, `NO_TIMESTAMP` where there is none. O(rows)."""
+        # NO_TIMESTAMP is the smallest int64: it is the minimum where a row has no time, the maximum where none has.
+        earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
+        return Block(times.size, int(times.min()), int(times.max()), earliest, place)
 
-        O(rows).
+
+class Chunk(NamedTuple):
+    """Consecutive rows as they stand in a file: so many from number `first` on; `at` as `Place` has it."""
+
+    first: int
+    rows: int
+    at: int
+    content: Any
+
+
+class OpenFile(ABC):
+    """An open file. Where it `seeks`, a chunk can be read without those before it.
+
+    Attributes
+    ----------
+    columns
+        Their names, where the file says them before its records.
+    """
+
+    seeks: bool = True
+    columns: tuple[str, ...] = ()
+
+    @abstractmethod
+    def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
+        """The chunks from the place of the rows on (from the beginning where the file does not seek).
+
+        They have at least the columns `schema`. What comes after the rows may be left out.
         """
-        if times.size:
-            # NO_TIMESTAMP is the smallest int64: it is the minimum where a row has no time, the maximum where none has.
-            earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
-            self.add_bounds(times.size, int(times.min()), int(times.max()), earliest, place)
 
-    def add_bounds(self, rows: int, min_us: int, max_us: int, earliest_us: int, place: int = 0) -> None:
-        """Add a block by its bounds, and that of its valid event times; `MAX_WATERMARK` if it has none."""
-        self._blocks.append((rows, min_us, max_us, place))
-        self._earliest_us = min(self._earliest_us, earliest_us)
-
-    def blocks(self, columns: Sequence[str], *, with_places: bool = False, one_range: bool = False) -> FileBlocks:
-        """All of them, of a file with these columns."""
-        rows, low, high, places = np.array(self._blocks, np.int64).reshape(-1, 4).T
-        begins = tuple(places.tolist()) if with_places else None
-        return FileBlocks(rows, low, high, begins, one_range, self._earliest_us, tuple(columns))
+    @abstractmethod
+    def decoded(self, chunk: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
+        """All rows of a chunk with exactly these columns; and which of them readers leave out, None for none."""
 
 
 class FileFormat(ABC):
@@ -182,6 +217,15 @@ class FileFormat(ABC):
         """
 
     @abstractmethod
+    def _opened(self, file: StoredFile, schema: pa.Schema) -> AbstractContextManager[OpenFile]:
+        """Open a file of which these columns will be read.
+
+        Raises
+        ------
+        MalformedDataError, SchemaError
+            If the file is not of this format, has none of the columns or one in a type that does not widen.
+        """
+
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         """The blocks of a file: from statistics where it has them, else by reading its time column.
 
@@ -197,15 +241,21 @@ class FileFormat(ABC):
         Raises
         ------
         MalformedDataError, SchemaError
-            If the file is not of this format, has none of the columns of `schema` or one in a type that does not widen,
-            or has no statistics where there must be some.
+            As `_opened`; and if there are no statistics where there must be some.
         """
+        with self._opened(file, file.own(schema)) as source:
+            # By a map, which lets go of the times of one block before those of the next are there.
+            blocks = starmap(Block.of, _times(source, FileRows(file, 0, _ALL), schema, assigner))
+            return FileBlocks.of([*blocks], source)
 
-    @abstractmethod
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
-        """Event times of rows, `int64[stop - start]`; `NO_TIMESTAMP` where there is none."""
+        """Event times of rows, `int64[stop - start]`; `NO_TIMESTAMP` where there is none.
 
-    @abstractmethod
+        Only the columns that the assigner needs are read, from the block of the first row on.
+        """
+        with self._opened(rows.file, rows.file.own(schema)) as source:
+            return self._times_in(source, rows, schema, assigner)
+
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
         """Rows with the columns of `schema`, in blocks whose positions are numbers of rows.
 
@@ -216,24 +266,69 @@ class FileFormat(ABC):
         MalformedDataError
             If it cannot be read.
         """
+        with self._opened(rows.file, rows.file.own(schema)) as source:
+            for chunk, batch, dropped in _decoded(source, rows, schema):
+                if dropped is not None:
+                    yield from _without(dropped, batch, chunk, rows.file.path)
+                    continue
+                for begin in range(0, chunk.rows, BATCH_ROWS):
+                    yield RecordBlock(batch.slice(begin, BATCH_ROWS), chunk.first + begin)
+
+    def _times_in(self, source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
+        """`event_times` of an open file."""
+        return np.concatenate([_NOTHING, *(times for times, _ in _times(source, rows, schema, assigner))])
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """What a source goes on without: `missing` files, and `corrupt` ones, or the rest of one that breaks."""
-
-    missing: bool = False
-    corrupt: bool = False
-
-    @contextmanager
-    def tolerated(self) -> Iterator[None]:
-        """Log what fails inside and go on, where that is allowed."""
+def _times(
+    source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner
+) -> Iterator[tuple[Int64Array, int]]:
+    """`(event times, place)` of the chunks that have some of the rows."""
+    for chunk, batch, _ in _decoded(source, rows, _times_alone(schema, assigner)):
         try:
-            yield
-        except (FileGoneError, MalformedDataError) as error:
-            if not (self.missing if isinstance(error, FileGoneError) else self.corrupt):
-                raise
-            _log.warning("ignored: %s", error)
+            yield assigner.extract(batch, None).values, chunk.at
+        except pa.ArrowException as error:
+            path = rows.file.path
+            raise MalformedDataError(f"{path}: its event times cannot be read: {error}; write it again") from None
+
+
+def _decoded(
+    source: OpenFile, rows: FileRows, schema: pa.Schema
+) -> Iterator[tuple[Chunk, pa.RecordBatch, BoolArray | None]]:
+    """The chunks that have some of the rows, cut to these; their columns `schema`, and which of them to leave out."""
+    if rows.start >= rows.stop:
+        return
+    file, end = rows.file, 0
+    own, given = file.own(schema), file.columns.values(file.filesystem, file.path, schema)
+    for chunk in source.chunks(own, rows):
+        end = chunk.first + chunk.rows
+        begin, last = max(rows.start - chunk.first, 0), min(rows.stop - chunk.first, chunk.rows)
+        if begin < last:
+            batch, dropped = source.decoded(chunk, own)
+            part = chunk._replace(first=chunk.first + begin, rows=last - begin)
+            batch = with_given(batch.slice(begin, part.rows), schema, given)
+            yield part, batch, None if dropped is None else dropped[begin:last]
+        if end >= rows.stop:
+            return
+    if rows.stop != _ALL:
+        raise DataLossError(
+            f"{file.path} has {end} rows, but rows {rows.start} to {rows.stop} were planned: it was replaced; "
+            "restore it"
+        )
+
+
+def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk, path: str) -> Iterator[RecordBlock]:
+    """What is left of a chunk."""
+    _log.warning(
+        "%s: dropped %d malformed of the records %d to %d, the first of them is record %d",
+        path,
+        dropped.sum(),
+        chunk.first,
+        chunk.first + chunk.rows - 1,
+        chunk.first + int(np.argmax(dropped)),
+    )
+    kept = np.flatnonzero(~dropped)
+    if kept.size:
+        yield RecordBlock(batch.filter(pa.array(~dropped)), kept + chunk.first)
 
 
 # ---- what formats share ----------------------------------------------------------------------------------------------
@@ -241,13 +336,7 @@ class Tolerance:
 
 @contextmanager
 def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
-    """A file while it is read.
-
-    Raises
-    ------
-    FileGoneError
-        If it is gone.
-    """
+    """A file while it is read."""
     try:
         stream = file.filesystem.open_input_file(file.path)
     except FileNotFoundError:
@@ -270,40 +359,9 @@ def malformed_as(what: str, fix: str = "") -> Iterator[None]:
         raise MalformedDataError(f"{what}: {str(error).rstrip('.')}{fix}") from None
 
 
-def readable(path: str, format_name: str) -> AbstractContextManager[None]:
-    """What fails in opening a file is an error with its path and a likely cause."""
-    return malformed_as(
-        f"{path} is not a readable {format_name} file",
-        ". If it is still being written, write it under a name that begins with _ or . and rename it when it is "
-        "complete",
-    )
-
-
-def times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
+def _times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
     """The columns that an assigner reads, in their order; all where it does not declare them."""
     if assigner.columns is None:
         return schema
     wanted = {top_level_column(column, schema.names) for column in assigner.columns}
     return pa.schema([field for field in schema if field.name in wanted])
-
-
-def replaced(planned: FileRows, found: int) -> DataLossError:
-    """The error of a file that has fewer rows than were planned."""
-    wanted = f"rows {planned.start} to {planned.stop}"
-    path = planned.file.path
-    return DataLossError(f"{path} has {found} rows, but {wanted} were planned: it was replaced; restore it")
-
-
-def times_of(path: str, batches: Sequence[pa.RecordBatch], assigner: TimestampAssigner) -> Int64Array:
-    """Event times of batches, one after another.
-
-    Raises
-    ------
-    MalformedDataError
-        If a column is not what its type says: text that is no UTF-8.
-    """
-    try:
-        parts = [assigner.extract(batch, None).values for batch in batches]
-    except pa.ArrowException as error:
-        raise MalformedDataError(f"{path}: its event times cannot be read: {error}; write it again") from None
-    return np.concatenate([np.empty(0, np.int64), *parts])

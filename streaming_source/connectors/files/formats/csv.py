@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
+from streaming_source.api.options import boolean
 from streaming_source.connectors.files.formats.base import StoredFile, malformed_as
 from streaming_source.connectors.files.formats.columns import check_distinct, own_columns
 from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
+from streaming_source.connectors.files.options import any_text, character, option_field
 from streaming_source.exceptions import OptionError, SchemaError
 
 __all__ = ["CsvFormat"]
@@ -24,7 +26,7 @@ __all__ = ["CsvFormat"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat(RecordFormat):
-    r"""CSV as in RFC 4180. The attributes are explained by the options of the same names, in `formats.options`.
+    r"""CSV as in RFC 4180.
 
     Notes
     -----
@@ -33,12 +35,18 @@ class CsvFormat(RecordFormat):
     order, or `names` are.
     """
 
-    header: bool = False
-    sep: str = ","
-    quote: str = '"'
-    escape: str = ""
-    null_value: str = ""
-    comment: str = ""
+    header: bool = option_field(False, "header", boolean, "csv: the first record of each file names its columns.")
+    sep: str = option_field(",", "sep", character, "csv: the character between fields.", "`,`")
+    quote: str = option_field('"', "quote", character, "csv: the character around fields; empty for none.", '`"`')
+    escape: str = option_field(
+        "", "escape", character, "csv: the character that takes the meaning from the next.", "none"
+    )
+    null_value: str = option_field(
+        "", "nullValue", any_text, "csv: text that means null, beside an empty field.", "none"
+    )
+    comment: str = option_field(
+        "", "comment", character, "csv: lines that begin with this character are skipped.", "none"
+    )
     names: tuple[str, ...] | None = None
 
     name: ClassVar[str] = "csv"
@@ -69,15 +77,15 @@ class CsvFormat(RecordFormat):
     def schema_of(self, file: StoredFile) -> pa.Schema:
         if not self.infer_schema:
             raise self._needs_schema()
-        with self._opened(file) as lines:
-            names = self._begun(lines, pa.schema([]))
+        with self._opened(file, pa.schema([])) as lines:
+            names = lines.names
             _, data = next(lines.runs(), (0, b""))
         if not names:
             raise self._nothing_to_infer_from(file.path)
         with malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"):
             if self._has_comments(data):
                 data = b"".join(self._split(data))
-            if not self._count(data):
+            if not self.count(data):
                 return pa.schema([(name, pa.string()) for name in names])
 
             def read(columns: pa.Schema | None) -> pa.Table:
@@ -90,12 +98,12 @@ class CsvFormat(RecordFormat):
 
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
-    def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
+    def begin(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
         wanted = [field.name for field in self._in_files(schema)]
         if self.header:
             names, _ = self._names_in_first(file)
             # A file without even a header has no record that would miss a column.
-            names = names or tuple(wanted)
+            names = file.columns = names or tuple(wanted)
         elif self.names is not None:
             names = self.names
         elif self.infer_schema:
@@ -112,21 +120,18 @@ class CsvFormat(RecordFormat):
             )
         return names
 
-    def _said_columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        return names if self.header else ()
-
     def _is_of_names(self, text: str, names: Sequence[str]) -> bool:
         fields = {field.strip(self.quote or None).lower() for field in text.split(self.sep)}
         return not self.header and not fields.isdisjoint(name.lower() for name in names)
 
-    def _count(self, data: bytes) -> int:
+    def count(self, data: bytes) -> int:
         if self.multi_line:
             return len(self._split(data))
         ends = line_ends(data)
         may_be_empty = np.diff(ends, prepend=-1) <= len(b"\r\n")
         return len(self._split(data)) if may_be_empty.any() or self._has_comments(data) else len(ends)
 
-    def _end_of_records(self, data: bytes) -> int:
+    def end_of_records(self, data: bytes) -> int:
         if not self.multi_line:
             return data.rfind(b"\n") + 1
         return self._ends(data)[-1]

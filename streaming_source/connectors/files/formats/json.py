@@ -40,7 +40,7 @@ class JsonFormat(RecordFormat):
     def schema_of(self, file: StoredFile) -> pa.Schema:
         if not self.infer_schema:
             raise self._needs_schema()
-        with self._opened(file) as lines:
+        with self._opened(file, pa.schema([])) as lines:
             _, data = next(lines.runs(), (0, b""))
         whole = self._split(data)
         if self._attempt(data, len(whole), (), ()) is None:
@@ -58,10 +58,10 @@ class JsonFormat(RecordFormat):
             return stream, True
         return pa.BufferReader(b"".join(_lines_of(stream.read()))), False
 
-    def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
+    def begin(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
         return tuple(field.name for field in self._in_files(schema))
 
-    def _count(self, data: bytes) -> int:
+    def count(self, data: bytes) -> int:
         objects = _objects(data)
         return len(self._split(data)) if objects is None else objects
 

@@ -1,36 +1,36 @@
-"""Files of lines: cut into runs of whole records, which begin at a byte that a reader can go to."""
+"""Files of lines: cut into runs of whole records, which begin at a byte that a reader can go to. And plain text."""
 
 from __future__ import annotations
 
 import codecs
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from alignment.timestamps import TimestampAssigner
-from streaming_source.api import RecordBlock
+from streaming_source.api.options import choice, text
 from streaming_source.connectors.files.formats.base import (
-    BlockList,
-    FileBlocks,
+    BoolArray,
+    Chunk,
     FileFormat,
     FileRows,
+    OpenFile,
     StoredFile,
     malformed_as,
     opened,
-    replaced,
-    times_alone,
 )
-from streaming_source.connectors.files.formats.options import COMPRESSIONS
+from streaming_source.connectors.files.options import option_field
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 
-__all__ = ["LineFile", "LineFormat", "Records", "Run", "line_ends"]
+__all__ = ["LineFile", "LineFormat", "TextFormat", "line_ends"]
 
+_COMPRESSIONS: Final = ("auto", "none", "gzip", "bz2", "lz4", "zstd", "brotli")
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _PEEK_BYTES: Final = 64 * 1024
 _LONGEST_RECORD: Final = 64 * 1024 * 1024
@@ -40,43 +40,24 @@ _BY_ENDING: Final = dict(gz="gzip", gzip="gzip", bz2="bz2", lz4="lz4", zst="zstd
 _NOT_STREAMED: Final = (".snappy", ".sz", ".deflate")
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive records as they stand in a file: `count` of them from row `row` on."""
-
-    row: int
-    count: int
-    data: bytes
-
-
-class Records(NamedTuple):
-    """Some records of a file in the wanted columns, and the place of each among all; None where all are there."""
-
-    batch: pa.RecordBatch
-    numbers: npt.NDArray[np.int64] | None = None
-
-
 def line_ends(data: bytes) -> npt.NDArray[np.int64]:
     r"""Where each line of some bytes ends: at a ``\n``, or with the bytes."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
     return ends if data.endswith(b"\n") else np.append(ends, len(data))
 
 
-class LineFile:
-    """An open file, run of records by run of records.
+class LineFile(OpenFile):
+    """An open file of a format, run of records by run of records. Its bytes are in UTF-8 and not compressed.
 
-    Its bytes are in UTF-8 and not compressed. `end_of_records` says where the last whole record in some bytes ends, 0
-    for no whole one. A run has `block_bytes`, unless a single record is longer.
+    A run has `block_bytes` of the format, unless a single record is longer. `names` are those of all columns.
     """
 
-    def __init__(
-        self, path: str, stream: pa.NativeFile, end_of_records: Callable[[bytes], int], block_bytes: int, *, seeks: bool
-    ) -> None:
+    def __init__(self, file_format: LineFormat, path: str, stream: pa.NativeFile, *, seeks: bool) -> None:
         self.path = path
         self.seeks = seeks
+        self.names: tuple[str, ...] = ()
+        self._format = file_format
         self._stream = stream
-        self._end_of_records = end_of_records
-        self._block_bytes = block_bytes
         self._offset = 0
         # Read from the stream, but not returned.
         self._ahead = b""
@@ -84,9 +65,21 @@ class LineFile:
         if self._ahead == _BYTE_ORDER_MARK:
             self._offset, self._ahead = len(_BYTE_ORDER_MARK), b""
 
-    def go_to(self, offset: int) -> None:
-        """Go on at this byte, if the stream can."""
-        if self.seeks and offset != self._offset:
+    def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
+        row = 0
+        if rows.place is not None and self.seeks:
+            row = rows.place.row
+            self._go_to(rows.place.at)
+        for offset, data in self.runs():
+            count = self._format.count(data)
+            yield Chunk(row, count, offset, data)
+            row += count
+
+    def decoded(self, chunk: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
+        return self._format.decoded(self, chunk, schema)
+
+    def _go_to(self, offset: int) -> None:
+        if offset != self._offset:
             self._stream.seek(offset)
             self._offset, self._ahead = offset, b""
 
@@ -110,13 +103,8 @@ class LineFile:
         """`(offset, bytes)` of all further records, each run whole records; the last line may have no end.
 
         Where a run ends depends on where it begins and on nothing else.
-
-        Raises
-        ------
-        MalformedDataError
-            If a record is longer than can be held.
         """
-        while run := self._whole_records(self._block_bytes):
+        while run := self._whole_records(self._format.block_bytes):
             yield self._offset, run
             self._offset += len(run)
 
@@ -124,7 +112,7 @@ class LineFile:
         end = 0
         while end < len(records):
             end = records.find(b"\n", end) + 1 or len(records)
-            if self._end_of_records(records[:end]) == end:
+            if self._format.end_of_records(records[:end]) == end:
                 break
         return end
 
@@ -133,7 +121,7 @@ class LineFile:
         wanted = size
         while True:
             ended = self._fill(wanted)
-            end = len(self._ahead) if ended else self._end_of_records(self._ahead[:wanted])
+            end = len(self._ahead) if ended else self._format.end_of_records(self._ahead[:wanted])
             if end or ended:
                 taken, self._ahead = self._ahead[:end], self._ahead[end:]
                 return taken
@@ -155,21 +143,24 @@ class LineFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineFormat(FileFormat, ABC):
+class LineFormat(FileFormat):
     """Blocks are runs of records of `block_bytes`; their time column is read to describe them.
 
     A file in UTF-8 that is not compressed can be begun at any block. Any other is read from its beginning.
     """
 
-    compression: str = "auto"
-    encoding: str = "UTF-8"
+    compression: str = option_field(
+        "auto",
+        "compression",
+        choice(*_COMPRESSIONS),
+        "csv, json, text: how files are compressed; `auto`: as the endings of their names say.",
+    )
+    encoding: str = option_field("UTF-8", "encoding", text, "csv, json, text: encoding of the files.")
     block_bytes: int = _BLOCK_BYTES
 
-    name: ClassVar[str]
-
     def __post_init__(self) -> None:
-        if self.compression not in COMPRESSIONS:
-            raise OptionError(f"compression = {self.compression!r}: must be one of {', '.join(COMPRESSIONS)}")
+        if self.compression not in _COMPRESSIONS:
+            raise OptionError(f"compression = {self.compression!r}: must be one of {', '.join(_COMPRESSIONS)}")
         try:
             codecs.lookup(self.encoding)
         except (LookupError, ValueError):
@@ -177,78 +168,34 @@ class LineFormat(FileFormat, ABC):
                 f"encoding = {self.encoding!r}: Python knows no such encoding; UTF-8, ISO-8859-1 and UTF-16 are some"
             ) from None
 
-    # ---- for formats to implement ------------------------------------------------------------------------------------
-
     @abstractmethod
-    def _begun(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
+    def begin(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
         """Read what comes before the records; the names of all columns of the file.
 
         Raises
         ------
         SchemaError
-            If one of `schema` is not among them.
+            If none of `schema` is among them.
         """
 
     @abstractmethod
-    def _count(self, data: bytes) -> int:
+    def count(self, data: bytes) -> int:
         """How many records these whole records are."""
 
     @abstractmethod
-    def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
-        """All records of a run with the columns of `schema`, for the planner."""
+    def decoded(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
+        """What `OpenFile.decoded` gives."""
 
-    def _records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> Records:
-        """Those that a reader emits; by default all."""
-        return Records(self._all_records(path, run, names, schema))
-
-    def _said_columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the names that the file itself says; by default none."""
-        return ()
-
-    def _end_of_records(self, data: bytes) -> int:
-        """Where the last whole record ends."""
+    def end_of_records(self, data: bytes) -> int:
+        """Where the last whole record in some bytes ends; 0 for no whole one."""
         return data.rfind(b"\n") + 1
 
     def _stream(self, stream: pa.NativeFile) -> tuple[pa.NativeFile, bool]:
         """What is read in place of a stream, and whether it begins at the same bytes."""
         return stream, True
 
-    # ---- FileFormat --------------------------------------------------------------------------------------------------
-
-    def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
-        found = BlockList()
-        row = 0
-        with self._opened(file) as lines:
-            names = self._begun(lines, schema)
-            columns = times_alone(schema, assigner)
-            for offset, data in lines.runs():
-                if count := self._count(data):
-                    batch = self._all_records(file.path, Run(row, count, data), names, columns)
-                    found.add(assigner.extract(batch, None).values, offset)
-                    row += count
-            return found.blocks(self._said_columns(names), with_places=lines.seeks, one_range=not lines.seeks)
-
-    def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
-        """See `FileFormat`. Reads on from the block's first byte, where the file can be begun there."""
-        parts = [np.empty(0, np.int64)]
-        with self._opened(rows.file) as lines:
-            names = self._begun(lines, schema)
-            columns = times_alone(schema, assigner)
-            for run in self._runs(lines, rows):
-                times = assigner.extract(self._all_records(rows.file.path, run, names, columns), None).values
-                parts.append(times[max(rows.start - run.row, 0) : rows.stop - run.row])
-        return np.concatenate(parts)
-
-    def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
-        with self._opened(rows.file) as lines:
-            names = self._begun(lines, schema)
-            for run in self._runs(lines, rows):
-                yield from _within(self._records(rows.file.path, run, names, schema), run.row, rows)
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     @contextmanager
-    def _opened(self, file: StoredFile) -> Iterator[LineFile]:
+    def _opened(self, file: StoredFile, schema: pa.Schema) -> Iterator[LineFile]:
         path = file.path
         with opened(file) as raw:
             codec = _codec_of(path, self.compression)
@@ -258,51 +205,16 @@ class LineFormat(FileFormat, ABC):
                 stream = pa.transcoding_input_stream(stream, self.encoding, "utf-8")
             with malformed_as(f"{path}: cannot be read"):
                 stream, same_bytes = self._stream(stream)
-            seeks = codec is None and utf_8 and same_bytes
             try:
-                yield LineFile(path, stream, self._end_of_records, self.block_bytes, seeks=seeks)
+                lines = LineFile(self, path, stream, seeks=codec is None and utf_8 and same_bytes)
+                lines.names = self.begin(lines, schema)
+                yield lines
             except pa.ArrowNotImplementedError as error:
                 raise SchemaError(f"{path}: a column has a type that {self.name} cannot be read as: {error}") from None
 
-    def _runs(self, lines: LineFile, rows: FileRows) -> Iterator[Run]:
-        """The runs that have some of the rows."""
-        row = 0
-        if rows.place is not None and lines.seeks:
-            row = rows.place.row
-            lines.go_to(rows.place.at)
-        for _, data in lines.runs():
-            count = self._count(data)
-            if count and row + count > rows.start:
-                yield Run(row, count, data)
-            row += count
-            if row >= rows.stop:
-                return
-        if row < rows.stop:
-            raise replaced(rows, row)
-
-
-def _within(records: Records, row: int, rows: FileRows) -> Iterator[RecordBlock]:
-    """Those of the rows, with their numbers; `row` is that of the first record."""
-    batch, numbers = records
-    if numbers is None:
-        begin, end = max(rows.start - row, 0), min(rows.stop - row, batch.num_rows)
-        if begin < end:
-            yield RecordBlock(batch.slice(begin, end - begin), row + begin)
-        return
-    begin, end = np.searchsorted(numbers + row, [rows.start, rows.stop]).tolist()
-    if begin < end:
-        yield RecordBlock(batch.slice(begin, end - begin), numbers[begin:end] + row)
-
 
 def _codec_of(path: str, compression: str) -> str | None:
-    """The codec of a file as pyarrow calls it; None where it is not compressed.
-
-    Raises
-    ------
-    MalformedDataError
-        If the ending of the name is that of a compression that cannot be read piece by piece, or the codec is missing
-        in this build of pyarrow.
-    """
+    """The codec of a file as pyarrow calls it; None where it is not compressed."""
     if compression == "auto":
         name = path.lower()
         if name.endswith(_NOT_STREAMED):
@@ -319,3 +231,43 @@ def _codec_of(path: str, compression: str) -> str | None:
             f"{path} is compressed with {codec}, which this build of pyarrow cannot read; compress it with gzip"
         )
     return codec
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+_TEXT_SCHEMA: Final = pa.schema([("value", pa.string())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFormat(LineFormat):
+    """Lines as they are, also empty ones, in the column `value` unless it is named otherwise.
+
+    What is no UTF-8 in them is replaced by U+FFFD.
+    """
+
+    name: ClassVar[str] = "text"
+    fixed_schema: ClassVar[pa.Schema | None] = _TEXT_SCHEMA
+
+    def schema_of(self, file: StoredFile) -> pa.Schema:
+        return _TEXT_SCHEMA
+
+    def begin(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
+        if len(schema) > 1 or any(field.type != pa.string() for field in schema):
+            columns = ", ".join(f"{field.name} {field.type}" for field in schema)
+            raise SchemaError(f"columns {columns}: text has one column of type string; name no other in dataSchema")
+        return tuple(schema.names)
+
+    def count(self, data: bytes) -> int:
+        return len(line_ends(data))
+
+    def decoded(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
+        data = run.content.removesuffix(b"\n")
+        if not data.isascii():
+            data = data.decode("utf-8", "replace").encode()
+        lines = pc.split_pattern(pa.array([data], pa.binary()), b"\n").flatten()
+        if b"\r" in data:
+            lines = pc.replace_substring_regex(lines.cast(pa.string()), r"\r\z", "")
+        columns = [lines.cast(pa.string()) for _ in schema]
+        if not columns:
+            return pa.RecordBatch.from_arrays([lines], ["value"]).select([]), None
+        return pa.RecordBatch.from_arrays(columns, schema=schema), None

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.arrow_times import UTC
-from streaming_source.connectors.files.formats.lines import LineFormat, Records, Run
-from streaming_source.connectors.files.formats.options import MODES
+from streaming_source.api.options import boolean, choice, text
+from streaming_source.connectors.files.formats.base import BoolArray, Chunk
+from streaming_source.connectors.files.formats.lines import LineFile, LineFormat
 from streaming_source.connectors.files.formats.text_times import (
     TimePattern,
     are_times,
@@ -25,24 +24,21 @@ from streaming_source.connectors.files.formats.text_times import (
     time_pattern,
     typed,
 )
+from streaming_source.connectors.files.options import any_text, option_field
 from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
 
 __all__ = ["RecordFormat"]
 
-_log = logging.getLogger(__name__)
-
-_CORRUPT_RECORD: Final = "_corrupt_record"
+_MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 _SHOWN: Final = 200
 _KEEP_OR_LEAVE_OUT: Final = (
     "Option mode = PERMISSIVE keeps such records, null where they cannot be read, DROPMALFORMED leaves them out"
 )
 
-BoolArray = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordFormat(LineFormat, ABC):
-    """CSV and JSON. The attributes are explained by the options of the same names, in `formats.options`.
+class RecordFormat(LineFormat):
+    """CSV and JSON.
 
     Notes
     -----
@@ -51,21 +47,54 @@ class RecordFormat(LineFormat, ABC):
     are read. A record that cannot be taken apart is null in all columns. `time_zone` is that of the session if None.
     """
 
-    mode: str = "PERMISSIVE"
-    corrupt_column: str = _CORRUPT_RECORD
-    rescued_column: str | None = None
-    multi_line: bool = False
-    infer_schema: bool = False
-    timestamp_format: str | None = None
-    date_format: str | None = None
+    mode: str = option_field(
+        "PERMISSIVE",
+        "mode",
+        choice(*_MODES),
+        "csv, json: of a malformed record. `PERMISSIVE` keeps it, null where it cannot be read; `DROPMALFORMED` "
+        "leaves it out; `FAILFAST` fails.",
+    )
+    corrupt_column: str = option_field(
+        "_corrupt_record",
+        "columnNameOfCorruptRecord",
+        text,
+        "csv, json: the column of the schema that takes the text of malformed records.",
+    )
+    rescued_column: str | None = option_field(
+        None,
+        "rescuedDataColumn",
+        text,
+        "csv, json: add a column of this name, with the fields that no column reads or whose type is another, and "
+        "`_file_path`, as JSON text.",
+    )
+    multi_line: bool = option_field(
+        False,
+        "multiLine",
+        boolean,
+        "csv: quoted fields may hold line ends; json: a file is one object, or an array of them.",
+    )
+    infer_schema: bool = option_field(
+        False,
+        "inferSchema",
+        boolean,
+        "csv, json: take columns and types from the first file, where no schema is given.",
+    )
+    timestamp_format: str | None = option_field(
+        None,
+        "timestampFormat",
+        any_text,
+        "csv, json: how columns of timestamps are written, in Java's letters, as in `dd.MM.yyyy HH:mm[:ss]`.",
+        "ISO-8601",
+    )
+    date_format: str | None = option_field(
+        None, "dateFormat", any_text, "csv, json: how dates are written, in the same letters.", "ISO-8601"
+    )
     time_zone: str | None = None
-
-    name: ClassVar[str]
 
     def __post_init__(self) -> None:
         LineFormat.__post_init__(self)  # a class with slots is made anew: `super()` would mean the old one
-        if self.mode not in MODES:
-            raise OptionError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
+        if self.mode not in _MODES:
+            raise OptionError(f"mode = {self.mode!r}: must be one of {', '.join(_MODES)}")
         _ = self._patterns  # refused now, and not at the first record
 
     @property
@@ -101,29 +130,11 @@ class RecordFormat(LineFormat, ABC):
 
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
-    def _all_records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
-        batch, malformed = self._read(path, run, names, schema)
-        if malformed is not None and self._refuses(run, malformed, names):
-            raise self._failure(path, run, malformed, names, schema)
-        return batch
-
-    def _records(self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema) -> Records:
-        batch, malformed = self._read(path, run, names, schema)
-        if malformed is None:
-            return Records(batch)
-        if self._refuses(run, malformed, names):
-            raise self._failure(path, run, malformed, names, schema)
-        if self.mode == "PERMISSIVE":
-            return Records(batch)
-        _log.warning(
-            "%s: dropped %d malformed of the records %d to %d, the first of them is record %d",
-            path,
-            malformed.sum(),
-            run.row,
-            run.row + run.count - 1,
-            run.row + int(np.argmax(malformed)),
-        )
-        return Records(batch.filter(pa.array(~malformed)), np.flatnonzero(~malformed))
+    def decoded(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
+        batch, malformed = self._read(file, run, schema)
+        if malformed is not None and self._refuses(run, malformed, file.names):
+            raise self._failure(file, run, malformed, schema)
+        return batch, malformed if self.mode == "DROPMALFORMED" else None
 
     # ---- for formats -------------------------------------------------------------------------------------------------
 
@@ -159,13 +170,7 @@ class RecordFormat(LineFormat, ABC):
         return pa.schema(list(types.items()))
 
     def _in_files(self, schema: pa.Schema) -> list[pa.Field]:
-        """The columns that are in the files.
-
-        Raises
-        ------
-        SchemaError
-            If the column for corrupt records is no text.
-        """
+        """The columns that are in the files."""
         place = schema.get_field_index(self.corrupt_column)
         if place >= 0 and schema.field(place).type != pa.string():
             raise SchemaError(
@@ -190,17 +195,15 @@ class RecordFormat(LineFormat, ABC):
         """Records keep their event times as long as times without a zone are read in the same."""
         return "" if self.time_zone in (None, UTC) else f":{self.time_zone}"
 
-    def _read(
-        self, path: str, run: Run, names: tuple[str, ...], schema: pa.Schema
-    ) -> tuple[pa.RecordBatch, BoolArray | None]:
+    def _read(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
         """All records, and which of them are malformed; None for none."""
         fields = self._in_files(schema)
         raw = [raw_field(field) for field in fields]
         columns = {}
-        malformed = np.zeros(run.count, np.bool_)
-        batch = self._attempt(run.data, run.count, names, raw)
+        malformed = np.zeros(run.rows, np.bool_)
+        batch = self._attempt(run.content, run.rows, file.names, raw)
         if batch is None:
-            batch, malformed = self._salvaged(run, names, raw)
+            batch, malformed = self._salvaged(run, file.names, raw)
         for place, field in enumerate(fields):
             pattern = self._patterns[pa.types.is_date(field.type)]
             columns[field.name], unreadable = typed(batch.column(place), field.type, pattern, self.time_zone or UTC)
@@ -210,7 +213,7 @@ class RecordFormat(LineFormat, ABC):
         if self.corrupt_column in schema.names:
             columns[self.corrupt_column] = self._texts(run, found)
         if self.rescued_column in schema.names:
-            columns[self.rescued_column] = self._rescued(path, run, names, columns)
+            columns[self.rescued_column] = self._rescued(file, run, columns)
         if not columns:
             return batch.select([]), found
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema), found
@@ -224,10 +227,10 @@ class RecordFormat(LineFormat, ABC):
             return None
 
     def _salvaged(
-        self, run: Run, names: tuple[str, ...], fields: Sequence[pa.Field]
+        self, run: Chunk, names: tuple[str, ...], fields: Sequence[pa.Field]
     ) -> tuple[pa.RecordBatch, BoolArray]:
         """What can be read of records some of which are malformed, and which are."""
-        records = self._split(run.data)
+        records = self._split(run.content)
 
         def parse(chosen: Sequence[bytes], columns: Sequence[pa.Field]) -> pa.RecordBatch | None:
             return self._attempt(b"".join(chosen), len(chosen), names, columns)
@@ -248,11 +251,11 @@ class RecordFormat(LineFormat, ABC):
             return pa.RecordBatch.from_arrays([pa.nulls(len(records))], ["nothing"]), malformed
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), malformed
 
-    def _rescued(self, path: str, run: Run, names: tuple[str, ...], columns: Mapping[str, pa.Array]) -> pa.Array:
+    def _rescued(self, file: LineFile, run: Chunk, columns: Mapping[str, pa.Array]) -> pa.Array:
         texts: list[str | None] = []
-        for number, record in enumerate(self._split(run.data)):
+        for number, record in enumerate(self._split(run.content)):
             try:
-                said = self._fields(record, names)
+                said = self._fields(record, file.names)
             except ValueError:
                 said = {}
             lost = {
@@ -260,41 +263,39 @@ class RecordFormat(LineFormat, ABC):
                 for name, value in said.items()
                 if value is not None and (name not in columns or not columns[name][number].is_valid)
             }
-            texts.append(json.dumps({**lost, "_file_path": path}, ensure_ascii=False) if lost else None)
+            texts.append(json.dumps({**lost, "_file_path": file.path}, ensure_ascii=False) if lost else None)
         return pa.array(texts, pa.string())
 
-    def _texts(self, run: Run, malformed: BoolArray | None) -> pa.Array:
+    def _texts(self, run: Chunk, malformed: BoolArray | None) -> pa.Array:
         if malformed is None:
-            return pa.nulls(run.count, pa.string())
-        records = self._split(run.data)
-        texts: list[str | None] = [None] * run.count
+            return pa.nulls(run.rows, pa.string())
+        records = self._split(run.content)
+        texts: list[str | None] = [None] * run.rows
         for number in np.flatnonzero(malformed).tolist():
             texts[number] = _text(records[number])
         return pa.array(texts, pa.string())
 
-    def _refuses(self, run: Run, malformed: BoolArray, names: tuple[str, ...]) -> bool:
+    def _refuses(self, run: Chunk, malformed: BoolArray, names: tuple[str, ...]) -> bool:
         """Whether malformed records fail the query; a line of names does, rather than be a record of nulls."""
-        if self.mode == "PERMISSIVE" and run.row == 0 and malformed[0]:
-            return self._is_of_names(_text(self._split(run.data)[0]), names)
+        if self.mode == "PERMISSIVE" and run.first == 0 and malformed[0]:
+            return self._is_of_names(_text(self._split(run.content)[0]), names)
         return self.mode == "FAILFAST"
 
-    def _failure(
-        self, path: str, run: Run, malformed: BoolArray, names: tuple[str, ...], schema: pa.Schema
-    ) -> MalformedDataError:
+    def _failure(self, file: LineFile, run: Chunk, malformed: BoolArray, schema: pa.Schema) -> MalformedDataError:
         number = int(np.argmax(malformed))
-        record = self._split(run.data)[number]
+        record = self._split(run.content)[number]
         formats = {"timestampFormat": self.timestamp_format, "dateFormat": self.date_format}
         said = " and ".join(f"{name} = {value}" for name, value in formats.items() if value is not None)
         reason = f"a time in it is not {f'written as {said} says' if said else 'ISO-8601'}, or out of range"
         try:
-            self._parsed(record, 1, names, [raw_field(field) for field in self._in_files(schema)])
+            self._parsed(record, 1, file.names, [raw_field(field) for field in self._in_files(schema)])
         except (pa.ArrowInvalid, ValueError) as error:
             reason = str(error)
         text = _text(record)
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        is_of_names = run.row + number == 0 and self._is_of_names(text, names)
+        is_of_names = run.first + number == 0 and self._is_of_names(text, file.names)
         fix = "It is a line of names; set option header = true" if is_of_names else _KEEP_OR_LEAVE_OUT
-        return MalformedDataError(f"{path}, record {run.row + number} is malformed: {reason}: {shown!r}. {fix}")
+        return MalformedDataError(f"{file.path}, record {run.first + number} is malformed: {reason}: {shown!r}. {fix}")
 
     def _is_of_names(self, text: str, names: Sequence[str]) -> bool:
         """Whether the text of a first record names columns, and is not meant as one."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alignment.arrow_times import UTC, epoch_micros, in_utc, parse_iso8601
+from alignment.arrow_times import UTC, parse_iso8601
 from streaming_source.exceptions import OptionError
 
 __all__ = ["TimePattern", "are_times", "inferred", "may_be_time", "raw_field", "time_pattern", "typed"]
@@ -21,6 +21,10 @@ __all__ = ["TimePattern", "are_times", "inferred", "may_be_time", "raw_field", "
 _MONTHS: Final = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905
 )
+_MONTHS_BY_NAME: Final = pa.array([name[:3].lower() for name in _MONTHS])
+_TWO_DIGITS: Final = pa.array([f"{number:02}" for number in range(24)])
+_HOURS_BY_CLOCK: Final = pa.concat_arrays([_TWO_DIGITS[12:13], _TWO_DIGITS[1:12]])
+_HOURS: Final = r"(?:0\d|1[0-8])"
 _ONE_OR_TWO: Final = r"\d{1,2}"
 _TWO: Final = r"\d{2}"
 _FIELDS: Final = {
@@ -34,11 +38,14 @@ _FIELDS: Final = {
     **{letter: {1: _ONE_OR_TWO, 2: _TWO} for letter in "dHhms"},
     "a": {1: "AM|PM"},
     "S": {size: rf"\d{{{size}}}" for size in range(1, 10)},
-    "X": {1: r"Z|[+-]\d{2}(?:\d{2})?", 2: r"Z|[+-]\d{4}", 3: r"Z|[+-]\d{2}:\d{2}"},
-    "x": {1: r"[+-]\d{2}(?:\d{2})?", 2: r"[+-]\d{4}", 3: r"[+-]\d{2}:\d{2}"},
-    "Z": dict.fromkeys((1, 2, 3), r"[+-]\d{4}") | {5: r"Z|[+-]\d{2}:\d{2}"},
+    "X": {1: rf"Z|[+-]{_HOURS}(?:\d{{2}})?", 2: rf"Z|[+-]{_HOURS}\d{{2}}", 3: rf"Z|[+-]{_HOURS}:\d{{2}}"},
+    "x": {1: rf"[+-]{_HOURS}(?:\d{{2}})?", 2: rf"[+-]{_HOURS}\d{{2}}", 3: rf"[+-]{_HOURS}:\d{{2}}"},
+    "Z": dict.fromkeys((1, 2, 3), rf"[+-]{_HOURS}\d{{2}}") | {5: rf"Z|[+-]{_HOURS}:\d{{2}}"},
 }
 """Letters, and what each stands for when it is there so many times."""
+
+_US_PER_DAY: Final = 86_400_000_000
+_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 _SAME: Final = {"u": "y", "L": "M"}
 _GROUPS: Final = {
@@ -76,31 +83,29 @@ class TimePattern:
         """
         parts = pc.extract_regex(texts.cast(pa.string()), self.grammar)
         written = {field.name for field in parts.type}
-        n = len(texts)
 
-        def text(name: str) -> pa.Array:
-            return pc.struct_field(parts, name).fill_null("") if name in written else pa.repeat("", n)
+        def part(name: str, default: str = "", width: int = 0) -> pa.Array | pa.Scalar:
+            """A field, or the default where it is not written; null where the text is not like this."""
+            if name not in written:
+                return pa.scalar(default)
+            found = pc.struct_field(parts, name)
+            return pc.utf8_lpad(pc.if_else(pc.equal(found, ""), default, found), width, "0")
 
-        def number(name: str, default: int = 0) -> npt.NDArray[np.int64]:
-            digits = text(name)
-            return _numbers(pc.if_else(pc.equal(digits, ""), str(default), digits))
-
-        valid = pc.is_valid(parts).to_numpy(zero_copy_only=False)
-        year = number("year", 1970)
+        year = part("year", "1970", 2 if self.two_digit_year else 4)
         if self.two_digit_year:
-            year = np.where(_is(text("year"), ""), year, 2000 + year)
-        month = _month(text("month")) if "month" in written else np.ones(n, np.int64)
-        hour = number("hour")
+            year = pc.replace_substring_regex(year, r"^(\d\d)$", r"20\1")
+        month = part("month", "01", 2)
+        if "month" in written:
+            named = pc.index_in(pc.utf8_slice_codeunits(pc.utf8_lower(month), 0, 3), _MONTHS_BY_NAME)
+            month = pc.coalesce(pc.take(_TWO_DIGITS, pc.add(named, 1)), month)
+        hour = part("hour", "12" if "half" in written else "00", 2)
         if "half" in written:
-            valid = valid & (_is(text("hour"), "") | ((hour >= 1) & (hour <= 12)))
-            hour = hour % 12 + 12 * _is(pc.utf8_upper(text("half")), "PM")
-        fraction_us = _numbers(pc.utf8_rpad(pc.utf8_slice_codeunits(text("fraction"), 0, 6), 6, "0"))
-        zone_us, zone_exists = _zone_us(text("zone"))
-        day, minute, second = number("day", 1), number("minute"), number("second")
-        micros, exists = epoch_micros(year, month, day, hour, minute, second, fraction_us - zone_us)
-        is_local = _is(text("zone"), "")
-        micros[is_local] = in_utc(micros[is_local], local)
-        return micros, valid & exists & zone_exists
+            after_noon = pc.if_else(pc.equal(pc.utf8_upper(part("half")), "PM"), 12, 0)
+            hour = pc.take(_TWO_DIGITS, pc.add(pc.index_in(hour, _HOURS_BY_CLOCK), after_noon))
+        micros = pc.utf8_rpad(pc.utf8_slice_codeunits(part("fraction"), 0, 6), 6, "0")
+        iso = [year, "-", month, "-", part("day", "01", 2), "T", hour, ":", part("minute", "00", 2), ":"]
+        iso += [part("second", "00", 2), ".", micros, part("zone")]
+        return parse_iso8601(pc.binary_join_element_wise(*iso, ""), local)
 
 
 @cache
@@ -163,39 +168,6 @@ def _translated(pattern: str, option: str) -> Iterator[str]:
             yield re.escape(token)
     if depth:
         raise refused("a [ has no ] after it")
-
-
-def _is(texts: pa.Array, text: str) -> npt.NDArray[np.bool_]:
-    return np.asarray(pc.equal(texts, text).to_numpy(zero_copy_only=False), np.bool_)
-
-
-def _numbers(digits: pa.Array) -> npt.NDArray[np.int64]:
-    return np.asarray(digits.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
-
-
-def _month(texts: pa.Array) -> npt.NDArray[np.int64]:
-    """Of a number or a name; 1 where there is none."""
-    names = [name[:3].lower() for name in _MONTHS]
-    named = pc.index_in(pc.utf8_slice_codeunits(pc.utf8_lower(texts), 0, 3), pa.array(names))
-    digits = pc.if_else(pc.or_(pc.equal(texts, ""), pc.is_valid(named)), "1", texts)
-    return np.where(
-        named.is_valid().to_numpy(zero_copy_only=False),
-        named.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) + 1,
-        _numbers(digits),
-    )
-
-
-def _zone_us(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """What zones such as `Z`, `+01`, `-0130` and `+01:30` are before UTC, and whether there are such zones."""
-    digits = pc.replace_substring_regex(texts, r"[^0-9]", "")
-    hhmm = _numbers(pc.utf8_rpad(digits, 4, "0"))
-    hours, minutes = hhmm // 100, hhmm % 100
-    sign = np.where(np.asarray(pc.starts_with(texts, "-").to_numpy(zero_copy_only=False), np.bool_), -1, 1)
-    return sign * (hours * 3600 + minutes * 60) * 1_000_000, (hours <= 18) & (minutes <= 59)
-
-
-_US_PER_DAY = 86_400_000_000
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def raw_field(field: pa.Field) -> pa.Field:

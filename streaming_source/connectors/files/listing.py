@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.places.selection import Selection
-from streaming_source.connectors.files.places.sink_log import SinkLog
+from streaming_source.connectors.files.selection import Selection, SinkLog
 
 __all__ = ["ListedDirectory", "ListedFile", "Lister", "is_hidden", "list_files", "name_ten", "names_in"]
 

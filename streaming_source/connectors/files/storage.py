@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib import import_module
@@ -17,12 +17,18 @@ from streaming_source.exceptions import OptionError, PathNotFoundError
 
 __all__ = ["NO_STORAGE_OPTIONS", "Root", "StorageOptions", "repr_without_secrets", "without_secrets"]
 
-_BOOLEANS: Final = re.compile(
-    "allow_bucket_(creation|deletion)|allow_delayed_open|anonymous|background_writes|force_virtual_addressing|"
-    "check_directory_existence_before_creation"
+_KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
+    (
+        "allow_bucket_(creation|deletion)|allow_delayed_open|anonymous|background_writes|force_virtual_addressing|"
+        "check_directory_existence_before_creation",
+        lambda value: {"true": True, "false": False}[value.lower()],
+        "true or false",
+    ),
+    ("buffer_size|default_block_size|load_frequency|port|replication", int, "a number"),
+    ("(connect|request)_timeout", float, "a number"),
 )
-_WHOLE_NUMBERS: Final = re.compile("buffer_size|default_block_size|load_frequency|port|replication")
-_NUMBERS: Final = re.compile("(connect|request)_timeout")
+"""Names of arguments that are not text, how they are read, and what they are."""
+
 _EXAMPLES: Final = {
     "S3FileSystem": "access_key",
     "GcsFileSystem": "access_token",
@@ -44,13 +50,7 @@ class StorageOptions:
         return StorageOptions(tuple(sorted((name, str(value)) for name, value in values.items())))
 
     def arguments(self) -> dict[str, Any]:
-        """As the classes of `pyarrow.fs` take them.
-
-        Raises
-        ------
-        OptionError
-            If one has the wrong kind of value. The error does not show the value.
-        """
+        """As the classes of `pyarrow.fs` take them."""
         return {name: _value(name, value) for name, value in self.values}
 
 
@@ -73,15 +73,7 @@ class Root:
         return "://" not in self.uri and not self.uri.startswith("file:")
 
     def open(self) -> tuple[fs.FileSystem, str]:
-        """The file system and the path in it, without a slash at its end. Connections are kept in the process.
-
-        Raises
-        ------
-        PathNotFoundError
-            If the URI has a scheme that neither pyarrow nor `fsspec`, where that is installed, knows.
-        OptionError
-            If the file system does not take a storage option.
-        """
+        """The file system and the path in it, without a slash at its end. Connections are kept in the process."""
         if self.is_local:
             if self.storage.values:
                 names = ", ".join(f"storage.{name}" for name, _ in self.storage.values)
@@ -124,20 +116,21 @@ def _opened(root: Root) -> tuple[fs.FileSystem, str]:
 
 def _with_options(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
     parts = urlsplit(root.uri)
-    path = _trimmed(f"{parts.netloc.rpartition('@')[2]}{parts.path}")
     arguments = root.storage.arguments()
-    kinds: dict[str, str] = {"s3": "S3FileSystem", "s3a": "S3FileSystem", "gs": "GcsFileSystem", "gcs": "GcsFileSystem"}
-    if scheme in kinds:
-        return _made(scheme, getattr(fs, kinds[scheme]), arguments), path
-    if scheme in ("abfs", "abfss"):
+    if scheme in ("s3", "s3a", "gs", "gcs"):
+        kind = fs.S3FileSystem if scheme.startswith("s3") else fs.GcsFileSystem
+        path = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    elif scheme in ("abfs", "abfss"):
         container, _, host = parts.netloc.partition("@")
         arguments.setdefault("account_name", host.partition(".")[0])
-        return _made(scheme, fs.AzureFileSystem, arguments), _trimmed(f"{container}{parts.path}")
-    if scheme in ("hdfs", "viewfs"):
+        kind, path = fs.AzureFileSystem, f"{container}{parts.path}"
+    elif scheme in ("hdfs", "viewfs"):
         arguments.setdefault("host", parts.hostname or "default")
         arguments.setdefault("port", parts.port or 0)
-        return _made(scheme, fs.HadoopFileSystem, arguments), _trimmed(parts.path)
-    raise ValueError(f"storage options are not known for the scheme {scheme!r}: known are s3, gs, abfs, hdfs")
+        kind, path = fs.HadoopFileSystem, parts.path
+    else:
+        raise ValueError(f"storage options are not known for the scheme {scheme!r}: known are s3, gs, abfs, hdfs")
+    return _made(scheme, kind, arguments), _trimmed(path)
 
 
 def _by_fsspec(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
@@ -176,15 +169,12 @@ def _made(scheme: str, kind: Callable[..., fs.FileSystem], arguments: dict[str, 
 
 
 def _value(name: str, text: str) -> Any:
-    if _BOOLEANS.fullmatch(name):
-        if text.lower() not in ("true", "false"):
-            raise OptionError(f"option storage.{name}: must be true or false")
-        return text.lower() == "true"
-    if _WHOLE_NUMBERS.fullmatch(name) or _NUMBERS.fullmatch(name):
-        try:
-            return float(text) if _NUMBERS.fullmatch(name) else int(text)
-        except ValueError:
-            raise OptionError(f"option storage.{name}: must be a number") from None
+    for names, parse, what in _KINDS:
+        if re.fullmatch(names, name):
+            try:
+                return parse(text)
+            except (ValueError, KeyError):
+                raise OptionError(f"option storage.{name}: must be {what}") from None
     return text
 
 

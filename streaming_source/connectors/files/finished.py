@@ -16,11 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from streaming_source.connectors.files.config import FileOrder
-from streaming_source.connectors.files.finite.backlog import order_key
-from streaming_source.connectors.files.places.listing import ListedFile
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.split import OrderKey, Remembered, Segment
 
-__all__ = ["ANY_VERSION", "MARK", "FinishedFiles", "Known", "MarkSet", "Marks", "RecentFiles", "marks_of"]
+__all__ = [
+    "ANY_VERSION",
+    "MARK",
+    "FinishedFiles",
+    "Known",
+    "MarkSet",
+    "Marks",
+    "RecentFiles",
+    "marks_of",
+    "order_key",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -71,45 +80,44 @@ class Known(IntEnum):
 
 
 class MarkSet:
-    """Files that are known, by their marks. A file may be known in several versions.
-
-    Kept in sorted arrays of which each is at least twice as long as the next: 12 bytes a file.
-    """
+    """Files that are known, by their marks: 12 bytes a file. One may be known in several versions."""
 
     def __init__(self) -> None:
-        self._levels: list[Marks] = []
+        # Sorted by path.
+        self._paths = np.empty(0, np.uint64)
+        self._versions = np.empty(0, np.uint32)
 
     def __len__(self) -> int:
-        """How many marks were added."""
-        return sum(level.size for level in self._levels)
+        return self._paths.size
 
     def add(self, marks: Marks) -> None:
-        """Make files known. O(log n) amortised a file, in numpy steps."""
-        new = marks
-        while self._levels and self._levels[-1].size < 2 * new.size:
-            new = np.concatenate([self._levels.pop(), new])
-        if new.size:
-            self._levels.append(new[np.argsort(new["path"], kind="stable")])
+        """Make m files known. O(m log m), and copying those that are known."""
+        if marks.size:
+            new = marks[np.argsort(marks["path"])]
+            place = np.searchsorted(self._paths, new["path"])
+            self._paths = np.insert(self._paths, place, new["path"])
+            self._versions = np.insert(self._versions, place, new["version"])
 
     def match(self, marks: Marks) -> npt.NDArray[np.int8]:
-        """Of each file what is known of it, `int8[n]` of `Known`. O(n log m log m) for m known ones."""
+        """Of each file what is known of it, `int8[n]` of `Known`. O(n log m) for m known ones."""
         found = np.full(marks.size, Known.NEW, np.int8)
-        for level in self._levels:
-            place = np.searchsorted(level["path"], marks["path"], side="left")
-            undecided = np.arange(marks.size)
-            # Versions of one path stand next to each other; there is hardly ever more than one.
-            while undecided.size:
-                inside = place < level.size
-                undecided, place = undecided[inside], place[inside]
-                hit = level["path"][place] == marks["path"][undecided]
-                undecided, place = undecided[hit], place[hit]
-                known, wanted = level["version"][place], marks["version"][undecided]
-                same = (known == wanted) | (known == ANY_VERSION) | (wanted == ANY_VERSION)
-                found[undecided[same]] = Known.SAME
-                rest = ~same & (found[undecided] != Known.SAME)
-                found[undecided[rest]] = Known.REWRITTEN
-                undecided, place = undecided[rest], place[rest] + 1
+        paths, versions = self._paths, self._versions
+        place, undecided = np.searchsorted(paths, marks["path"]), np.arange(marks.size)
+        # Versions of one path stand next to each other; there is hardly ever more than one.
+        while undecided.size:
+            there = place < paths.size
+            there[there] = paths[place[there]] == marks["path"][undecided[there]]
+            place, undecided = place[there], undecided[there]
+            known, wanted = versions[place], marks["version"][undecided]
+            same = (known == wanted) | (known == ANY_VERSION) | (wanted == ANY_VERSION)
+            found[undecided] = np.where(same, Known.SAME, Known.REWRITTEN)
+            place, undecided = place[~same] + 1, undecided[~same]
         return found
+
+
+def order_key(file: ListedFile, order: FileOrder) -> OrderKey:
+    """Where a file stands. Where files come by event time a name means nothing, and age must do."""
+    return (0 if order == "name" else file.modified_ms, "" if order == "eventTime" else file.relative_path)
 
 
 class FinishedFiles(ABC):
@@ -118,9 +126,11 @@ class FinishedFiles(ABC):
     Its methods run on the coordinator's thread; `load`, `forgotten` and `is_forgotten` on any.
     """
 
-    def __init__(self, order: FileOrder, *, by_name: bool) -> None:
-        self._order = order
-        self._by_name = by_name
+    def __init__(self, *, by_name: bool) -> None:
+        self.by_name = by_name
+
+    def marks_of(self, files: Iterable[ListedFile]) -> Marks:
+        return marks_of(files, by_name=self.by_name)
 
     @abstractmethod
     def load(self) -> Marks:
@@ -132,14 +142,12 @@ class FinishedFiles(ABC):
             If what was written down of them is gone.
         """
 
-    @property
-    @abstractmethod
-    def forgotten(self) -> OrderKey | None:
-        """Files up to this key cannot be distinguished from finished ones; None if all can."""
+    forgotten: OrderKey | None = None
+    """Files up to this key cannot be distinguished from finished ones; None if all can."""
 
     def is_forgotten(self, file: ListedFile) -> bool:
         """Whether a file cannot be distinguished from one that was finished and forgotten."""
-        return self.forgotten is not None and order_key(file, self._order) <= self.forgotten
+        return False
 
     @abstractmethod
     def add(self, file: ListedFile) -> None:
@@ -166,12 +174,13 @@ class RecentFiles(FinishedFiles):
     def __init__(
         self, order: FileOrder, max_age_ms: int, state: Remembered, max_files: int, *, by_name: bool = False
     ) -> None:
-        super().__init__(order, by_name=by_name)
+        super().__init__(by_name=by_name)
+        self.forgotten = state.forgotten
+        self._order = order
         self._max_age_ms = max_age_ms
         self._max_files = max_files
         self._segment_bytes = max(max_files // _SEGMENTS, 1) * MARK.itemsize
         self._by_age = order == "eventTime"
-        self._forgotten = state.forgotten
         self._segments = list(state.segments)
         self._width_ms = max(max_age_ms // _AGE_SEGMENTS, 1)
         self._warned = False
@@ -179,16 +188,15 @@ class RecentFiles(FinishedFiles):
     def load(self) -> Marks:
         return np.frombuffer(b"".join(segment.marks for segment in self._segments), MARK)
 
-    @property
-    def forgotten(self) -> OrderKey | None:
-        return self._forgotten
+    def is_forgotten(self, file: ListedFile) -> bool:
+        return self.forgotten is not None and order_key(file, self._order) <= self.forgotten
 
     def add(self, file: ListedFile) -> None:
-        """See `FinishedFiles`. O(segments)."""
+        """O(segments)."""
         if self.is_forgotten(file):
             return
         key = order_key(file, self._order)
-        mark = marks_of([file], by_name=self._by_name).tobytes()
+        mark = self.marks_of([file]).tobytes()
         if self._by_age:
             key = ((key[0] // self._width_ms + 1) * self._width_ms - 1, "")
         place = bisect_left(self._segments, key, key=_UPTO)
@@ -211,7 +219,7 @@ class RecentFiles(FinishedFiles):
         else:
             self._forget_first(lowest_waiting)
         self._warn_if_large()
-        return Remembered(self._forgotten, tuple(self._segments))
+        return Remembered(self.forgotten, tuple(self._segments))
 
     def _forget_old(self, lowest_waiting: OrderKey | None, horizon_ms: int) -> None:
         """Forget what is older than the newest by more than the age, and than all that waits."""
@@ -220,7 +228,7 @@ class RecentFiles(FinishedFiles):
         old = bisect_left(self._segments, (horizon_ms + 1, ""), key=_UPTO)
         if old:
             del self._segments[:old]
-            self._forgotten = max((horizon_ms, ""), self._forgotten or (horizon_ms, ""))
+            self.forgotten = max((horizon_ms, ""), self.forgotten or (horizon_ms, ""))
 
     def _forget_first(self, lowest_waiting: OrderKey | None) -> None:
         """Forget the first of too many, but for those behind which one waits."""
@@ -229,7 +237,7 @@ class RecentFiles(FinishedFiles):
             first = self._segments[0]
             if lowest_waiting is not None and first.upto >= lowest_waiting:
                 return
-            self._forgotten = first.upto
+            self.forgotten = first.upto
             marks -= len(first.marks) // MARK.itemsize
             del self._segments[0]
 

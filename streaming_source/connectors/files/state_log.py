@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from streaming_source.connectors.files.config import FileOrder
-from streaming_source.connectors.files.finite.finished import MARK, FinishedFiles, Marks, marks_of
-from streaming_source.connectors.files.places.listing import ListedFile
-from streaming_source.connectors.files.places.storage import Root
+from streaming_source.connectors.files.finished import MARK, FinishedFiles, Marks
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.split import OrderKey, Remembered
+from streaming_source.connectors.files.storage import Root
 from streaming_source.exceptions import DataLossError
 
 __all__ = ["LoggedFiles"]
@@ -30,8 +28,7 @@ _WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
 """File systems on which a file is there when it was written to its end, and not before."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """A file of the log: the entries of the states `first` to `last`, merged so many times."""
 
     first: int
@@ -66,8 +63,8 @@ class LoggedFiles(FinishedFiles):
     are merged, so that n entries are O(log n) files, and each mark is written O(log n) times.
     """
 
-    def __init__(self, root: Root, order: FileOrder, state: Remembered, *, by_name: bool = False) -> None:
-        super().__init__(order, by_name=by_name)
+    def __init__(self, root: Root, state: Remembered, *, by_name: bool = False) -> None:
+        super().__init__(by_name=by_name)
         self._root = root
         self._log_id, self._last = state.log or (uuid4().hex[:12], 0)
         self._added: list[ListedFile] = []
@@ -87,11 +84,6 @@ class LoggedFiles(FinishedFiles):
         tables = [self._read(part) for part in parts if part.first <= self._last]
         return _marks_upto(pa.concat_tables(tables), self._last)
 
-    @property
-    def forgotten(self) -> None:
-        """See `FinishedFiles`. Nothing is."""
-        return None
-
     def add(self, file: ListedFile) -> None:
         self._added.append(file)
 
@@ -99,7 +91,7 @@ class LoggedFiles(FinishedFiles):
         if self._added:
             if self._parts is None:
                 self._parts = self._cut()
-            marks = marks_of(self._added, by_name=self._by_name)
+            marks = self.marks_of(self._added)
             part = _Part(checkpoint_id, checkpoint_id)
             self._write(part, _table(np.full(marks.size, checkpoint_id), marks))
             self._parts.append(part)
@@ -118,10 +110,7 @@ class LoggedFiles(FinishedFiles):
     def _listed(self) -> list[_Part]:
         filesystem, directory = self._directory()
         infos = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
-        parts = (_Part.of(info.base_name) for info in infos)
-        return sorted(
-            (part for part in parts if part is not None), key=lambda part: (part.first, part.last, part.merged)
-        )
+        return sorted(part for info in infos if (part := _Part.of(info.base_name)) is not None)
 
     def _cut(self) -> list[_Part]:
         """Remove what was written after the state from which reading goes on; what is left."""
@@ -129,7 +118,7 @@ class LoggedFiles(FinishedFiles):
         for part in _without_held(listed := self._listed()):
             if part.last > self._last >= part.first:
                 table = self._read(part)
-                part = replace(part, last=self._last)
+                part = part._replace(last=self._last)
                 self._write(part, table.filter(pa.array(table["state"].to_numpy() <= self._last)))
             if part.last <= self._last:
                 kept.append(part)

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Final
 
-import numpy as np
 from pyarrow import fs
 
 from alignment.durations import saturating_add
-from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import SplitEnumeratorContext
+from streaming_source.connectors.files.backlog import (
+    Backlog,
+    FileDiscovery,
+    FilesInWork,
+    FoundFiles,
+    WaitingFile,
+    warn_ignored,
+)
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finite.backlog import Backlog, FilesInWork, WaitingFile
-from streaming_source.connectors.files.finite.discovery import FileDiscovery, FoundFiles, warn_ignored
-from streaming_source.connectors.files.finite.finished import FinishedFiles, RecentFiles, marks_of
+from streaming_source.connectors.files.enumerator import FileLog, FileSplitEnumerator, LoggedFile
+from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
-from streaming_source.connectors.files.log import FileLog, LoggedFile
-from streaming_source.connectors.files.places.listing import ListedFile
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
+from streaming_source.connectors.files.state_log import LoggedFiles
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 
 __all__ = ["FiniteFileEnumerator"]
@@ -40,11 +45,6 @@ _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 
 class FiniteFileEnumerator(FileSplitEnumerator):
     """Begins file after file in the order of the source; the others wait behind the horizon.
-
-    Raises
-    ------
-    OptionError
-        If files are to be begun in an order in which no bound is known for how far later ones may be behind.
 
     Notes
     -----
@@ -73,17 +73,13 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._state: int | None = None
         self._latest_us = MIN_WATERMARK if checkpoint.latest_us is None else checkpoint.latest_us
         self._newest_ms = 0
-        if config.state_root is None:
+        remembered, by_name = checkpoint.remembered, config.file_name_only
+        self._finished: FinishedFiles
+        if config.state_location is None:
             max_age_ms = config.max_file_age_us // 1000
-            self._finished: FinishedFiles = RecentFiles(
-                self._order, max_age_ms, checkpoint.remembered, RECENT_FILES, by_name=config.file_name_only
-            )
+            self._finished = RecentFiles(self._order, max_age_ms, remembered, RECENT_FILES, by_name=by_name)
         else:
-            from streaming_source.connectors.files.finite.state_log import LoggedFiles
-
-            self._finished = LoggedFiles(
-                config.state_root, self._order, checkpoint.remembered, by_name=config.file_name_only
-            )
+            self._finished = LoggedFiles(config.place(config.state_location), remembered, by_name=by_name)
 
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
@@ -95,19 +91,12 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def start(self) -> None:
         begun = list(self._restored.values())
-        by_name = self._config.file_name_only
-        finished = marks_of(self._just_finished, by_name=by_name)
-        self._just_finished.clear()
         if begun:
             self._in_background(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
         discovery = FileDiscovery(
-            self._order,
-            self._describe_all,
-            lambda: np.concatenate([self._finished.load(), finished]),
-            marks_of(self._files.files, by_name=by_name),
-            self._finished,
-            by_name,
+            self._order, self._describe_all, self._finished, self._just_finished, [*self._files.files]
         )
+        self._just_finished = []
         self._discover(discovery.find_new, self._on_found)
 
     def _on_begun(self, found: Sequence[FileBlocks]) -> None:
@@ -119,9 +108,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._left_out.update(found.left_out)
         for file in found.rewritten:
             self._take_rewritten(file)
-        if self._cleaner is not None:
-            # Their micro-batches were committed, and the source stopped before it was notified.
-            self._cleaner.clean(found.finished)
+        # Their micro-batches were committed, and the source stopped before it was notified.
+        self._cleaner.clean(found.finished)
         waiting = found.waiting
         if found.forgotten != self._finished.forgotten:
             waiting = self._without_forgotten(waiting)
@@ -134,16 +122,11 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _without_forgotten(self, packed: list[bytes]) -> list[bytes]:
         """Leave out what was forgotten since it was found: a restart could not distinguish it from what is read."""
-        kept, ignored = [], []
-        for entry in packed:
-            file = WaitingFile.unpack(entry, self._order).file
-            if self._finished.is_forgotten(file):
-                ignored.append(file.relative_path)
-            else:
-                kept.append(entry)
-        if ignored:
-            warn_ignored(ignored, self._order)
-        return kept
+        files = [WaitingFile.unpack(entry, self._order).file for entry in packed]
+        forgotten = [self._finished.is_forgotten(file) for file in files]
+        if any(forgotten):
+            warn_ignored([file.relative_path for file in compress(files, forgotten)], self._order)
+        return [entry for entry, is_forgotten in zip(packed, forgotten, strict=True) if not is_forgotten]
 
     def _take_rewritten(self, waiting: WaitingFile) -> None:
         path = waiting.file.relative_path
@@ -214,7 +197,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         # Times beyond the limit may not be valid.
         limit_us = self._context.event_time_limit_us
         latest = blocks.max_us if limit_us is None else blocks.max_us[blocks.max_us < limit_us]
-        self._latest_us = max(self._latest_us, int(latest.max(initial=NO_TIMESTAMP)))
+        self._latest_us = int(latest.max(initial=self._latest_us))
 
     def _horizon_us(self) -> int:
         if not len(self._backlog):
@@ -243,7 +226,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._finished.add(file)
         if self._state is None:
             self._just_finished.append(file)
-        elif self._cleaner is not None:
+        else:
             self._cleaner.add(self._state, file.relative_path)
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
@@ -268,12 +251,12 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         path = self._path(split.path)
         info = self._filesystem.get_file_info(path)
         if info.type is fs.FileType.NotFound:
-            with self._config.tolerance.tolerated():
+            with self._config.tolerated():
                 raise self._gone(split)
             return NO_BLOCKS
         if split.is_rewritten(info):
             raise self._rewritten_while_read(split.path)
-        return self._describe_or_nothing(path)
+        return self._describe(path) or NO_BLOCKS
 
     def _rewritten_while_read(self, path: str) -> DataLossError:
         return DataLossError(
@@ -289,7 +272,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         blocks = self._describe(path)
         if blocks is None:
             return log
-        log.append(LoggedFile("", path, 0, blocks))
+        log.files.append(LoggedFile("", path, 0, blocks))
         if not log.covers(start.position, end.position):
             raise self._changed(start, end)
         return log

@@ -1,3 +1,0 @@
-"""Files as splits: each is finite, and they are begun in an order."""
-
-__all__: list[str] = []

@@ -1,0 +1,363 @@
+"""Formats whose files are chunks of columns: row groups of Parquet, stripes of ORC, record batches of Arrow."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
+from typing import ClassVar, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import ipc
+
+from alignment.columns import top_level_column
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.connectors.files.formats.base import (
+    BATCH_ROWS,
+    Block,
+    BoolArray,
+    Chunk,
+    FileBlocks,
+    FileFormat,
+    FileRows,
+    OpenFile,
+    Place,
+    StoredFile,
+    malformed_as,
+    opened,
+)
+from streaming_source.connectors.files.formats.columns import (
+    check_columns,
+    check_distinct,
+    conformed,
+    own_columns,
+)
+from streaming_source.exceptions import MalformedDataError
+
+__all__ = ["ArrowFormat", "OrcFormat", "ParquetFormat"]
+
+
+class _ColumnarFile(OpenFile):
+    """An open file that says its columns and their types."""
+
+    def __init__(self, path: str, name_of_format: str, schema: pa.Schema) -> None:
+        self.path = path
+        self.schema = schema
+        # Names in no UTF-8 raise a `UnicodeDecodeError` here.
+        self.columns = tuple(schema.names)
+        self._name_of_format = name_of_format
+
+    @abstractmethod
+    def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
+        """The chunks from number `first` on (from 0 where the file does not seek), with at least these columns.
+
+        What comes after the row `stop_row` of the file may be left out.
+        """
+
+    def schema_for(self, wanted: pa.Schema) -> pa.Schema:
+        """The columns, where the file leaves a choice with the types that are wanted."""
+        return self.schema
+
+    def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
+        # One at least, from which the rows are counted.
+        columns = own_columns(self.columns, schema.names) or self.columns[:1]
+        row, number = (rows.place if self.seeks else None) or Place(0, 0)
+        batches = self.batches(columns, number, rows.stop)
+        while True:
+            with malformed_as(f"{self.path}: cannot be read as {self._name_of_format} after row {row}"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield Chunk(row, batch.num_rows, number, batch)
+            row, number = row + batch.num_rows, number + 1
+
+    def decoded(self, chunk: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
+        return conformed(self.path, chunk.content, schema), None
+
+
+class _ColumnarFormat(FileFormat):
+    """A format by what opens its files. Blocks are chunks."""
+
+    __slots__ = ()
+
+    title: ClassVar[str]
+
+    @abstractmethod
+    def _open(self, path: str, stream: pa.NativeFile) -> _ColumnarFile: ...
+
+    @contextmanager
+    def _opened(self, file: StoredFile, schema: pa.Schema) -> Iterator[_ColumnarFile]:
+        with opened(file) as stream:
+            with malformed_as(
+                f"{file.path} is not a readable {self.title} file",
+                ". If it is still being written, write it under a name that begins with _ or . and rename it when it "
+                "is complete",
+            ):
+                found = self._open(file.path, stream)
+            check_columns(file.path, found.schema_for(schema), schema)
+            yield found
+
+    def schema_of(self, file: StoredFile) -> pa.Schema:
+        with self._opened(file, pa.schema([])) as found:
+            check_distinct(file.path, found.columns)
+            return found.schema.remove_metadata()
+
+
+# ---- ORC -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OrcFormat(_ColumnarFormat):
+    """ORC: blocks are stripes. pyarrow does not read the statistics of ORC."""
+
+    name: ClassVar[str] = "orc"
+    title: ClassVar[str] = "ORC"
+
+    def _open(self, path: str, stream: pa.NativeFile) -> _ColumnarFile:
+        return _OrcFile(path, stream)
+
+
+class _OrcFile(_ColumnarFile):
+    def __init__(self, path: str, stream: pa.NativeFile) -> None:
+        # Only here: loading it takes longer than a query of other formats takes for all of pyarrow's.
+        from pyarrow import orc
+
+        self._file = orc.ORCFile(stream)
+        schema = pa.schema([field.with_type(_in_micros(field.type)) for field in self._file.schema])
+        super().__init__(path, "orc", schema)
+
+    def schema_for(self, wanted: pa.Schema) -> pa.Schema:
+        # Spark writes a time of no zone as it writes a moment, in UTC.
+        local, moment = pa.timestamp("us"), pa.timestamp("us", "UTC")
+        names = {field.name for field in wanted if field.type == local}
+        return pa.schema([f.with_type(local) if f.name in names and f.type == moment else f for f in self.schema])
+
+    def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
+        for stripe in range(first, self._file.nstripes):
+            chunk = self._file.read_stripe(stripe, columns=list(columns))
+            arrays = [array.cast(_in_micros(array.type), safe=False) for array in chunk.columns]
+            yield pa.RecordBatch.from_arrays(arrays, chunk.schema.names) if arrays else chunk
+
+
+def _in_micros(data_type: pa.DataType) -> pa.DataType:
+    """ORC's times are in nanoseconds, whatever was written; Spark's, and most that were written, in microseconds.
+
+    They are moments: ORC keeps the zone of its writer, and the reader is in UTC.
+    """
+    if pa.types.is_struct(data_type):
+        return pa.struct([field.with_type(_in_micros(field.type)) for field in data_type])
+    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(data_type) else data_type
+
+
+# ---- Arrow -----------------------------------------------------------------------------------------------------------
+
+_FILE_MAGIC: Final = b"ARROW1"
+_FEATHER_1_MAGIC: Final = b"FEA1"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowFormat(_ColumnarFormat):
+    """Arrow IPC: files (Feather version 2) and streams, recognized by their first bytes. Blocks are record batches.
+
+    A stream can be read from its beginning only.
+    """
+
+    name: ClassVar[str] = "arrow"
+    title: ClassVar[str] = "Arrow"
+
+    def _open(self, path: str, stream: pa.NativeFile) -> _ColumnarFile:
+        magic = stream.read(len(_FILE_MAGIC))
+        stream.seek(0)
+        if magic.startswith(_FEATHER_1_MAGIC):
+            raise MalformedDataError(f"{path} is a Feather file of version 1; write it as version 2")
+        return _ArrowFile(path, stream, seeks=magic == _FILE_MAGIC)
+
+
+class _ArrowFile(_ColumnarFile):
+    def __init__(self, path: str, stream: pa.NativeFile, *, seeks: bool) -> None:
+        self.seeks = seeks
+        self._stream = stream
+        super().__init__(path, "arrow", (ipc.open_file if seeks else ipc.open_stream)(stream).schema)
+
+    def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
+        # The bytes of all other columns stay where they are.
+        fields = sorted(self.schema.get_field_index(name) for name in columns)
+        options = ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+        if self.seeks:
+            file = ipc.open_file(self._stream, options=options)
+            batches = (file.get_batch(number) for number in range(first, file.num_record_batches))
+        else:
+            self._stream.seek(0)
+            batches = iter(ipc.open_stream(self._stream, options=options))
+        for batch in batches:
+            # It is taken from the file as it is: in a damaged one a text may begin outside of it.
+            batch.validate(full=True)
+            yield batch
+
+
+# ---- Parquet ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFormat(_ColumnarFormat):
+    """Parquet: blocks are row groups, and their statistics bound the event times."""
+
+    name: ClassVar[str] = "parquet"
+    title: ClassVar[str] = "Parquet"
+    has_statistics: ClassVar[bool] = True
+
+    def _open(self, path: str, stream: pa.NativeFile) -> _ColumnarFile:
+        return _ParquetFile(path, stream)
+
+    def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
+        blocks: list[Block] = []
+        with self._opened(file, file.own(schema)) as parquet:
+            assert isinstance(parquet, _ParquetFile)
+            column = None if indexing == "scan" else parquet.statistics_column(assigner, file.columns.names(file.path))
+            for group, first, count in parquet.groups:
+                bounds = parquet.bounds(group, column, assigner)
+                if bounds is not None:
+                    blocks.append(Block(count, *bounds, group))
+                elif indexing == "statistics":
+                    raise MalformedDataError(
+                        f"{file.path}: row group {group} has no statistics of the event time; "
+                        "option indexing = auto reads the column where they are missing"
+                    )
+                else:
+                    rows = FileRows(file, first, first + count, Place(first, group))
+                    blocks.append(Block.of(self._times_in(parquet, rows, schema, assigner), group))
+            return FileBlocks.of(blocks, parquet)
+
+
+class _RowGroup(NamedTuple):
+    """Its number, the number of its first row, and how many rows it has."""
+
+    number: int
+    first: int
+    rows: int
+
+
+class _ParquetFile(_ColumnarFile):
+    """An open file, in whose footer the row groups make up its rows."""
+
+    def __init__(self, path: str, stream: pa.NativeFile) -> None:
+        self._file = pq.ParquetFile(stream, pre_buffer=True)
+        self._size = stream.size()
+        self._footer = self._file.metadata
+        super().__init__(path, "parquet", self._in_utc(self._file.schema_arrow))
+        counts = [self._footer.row_group(group).num_rows for group in range(self._footer.num_row_groups)]
+        if min(counts, default=0) < 0 or sum(counts) != self._footer.num_rows:
+            shown = ", ".join(map(str, counts[:10])) + (", ..." if len(counts) > 10 else "")
+            raise self._contradiction(f"{self._footer.num_rows} rows in all, and in its row groups {shown}")
+        firsts = accumulate(counts, initial=0)
+        self.groups = [_RowGroup(*group) for group in zip(range(len(counts)), firsts, counts, strict=False) if group[2]]
+        """Those that have rows."""
+
+    def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
+        """From that row group on, small ones together."""
+        groups: list[int] = []
+        unread = 0
+        for group in self.groups[bisect_left(self.groups, first, key=attrgetter("number")) :]:
+            if group.first >= stop_row:
+                break
+            groups.append(group.number)
+            unread += group.rows
+            if unread >= BATCH_ROWS:
+                yield from self._read(groups, columns)
+                groups, unread = [], 0
+        if groups:
+            yield from self._read(groups, columns)
+
+    def statistics_column(self, assigner: TimestampAssigner, given: Collection[str]) -> int | None:
+        """The column of which an assigner takes statistics for those of event times; None for none, or a given one."""
+        name = assigner.statistics_column
+        if name is None or top_level_column(name, given) in given:
+            return None
+        columns = self._footer.schema
+        return next((i for i in range(len(columns)) if columns.column(i).path == name), None)
+
+    def bounds(self, group: int, column: int | None, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
+        """Smallest, largest, and smallest valid event time of a row group by its statistics; None if these lack."""
+        if column is None:
+            return None
+        self._check(group, column)
+        chunk = self._footer.row_group(group).column(column)
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        if statistics.null_count == chunk.num_values:
+            return NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK
+        if not statistics.has_min_max:
+            return None
+        data_type = _leaf_type(self.schema, assigner.statistics_column or "")
+        try:
+            low = assigner.from_statistics(data_type, statistics.min)
+            high = assigner.from_statistics(data_type, statistics.max)
+        except (ValueError, OverflowError):
+            # Python's datetime, in which pyarrow gives them, has neither nanoseconds nor years beyond 9999.
+            return None
+        if low is None or high is None:
+            return None
+        if low > high:
+            raise self._contradiction(f"row group {group} begins at event time {low} and ends at {high}")
+        return NO_TIMESTAMP if statistics.null_count else low, high, low
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _in_utc(self, schema: pa.Schema) -> pa.Schema:
+        """A schema in which times of INT96, as Spark writes them, are moments; for Arrow they have no zone."""
+        columns = self._footer.schema
+        instants = {columns.column(i).path for i in range(len(columns)) if columns.column(i).physical_type == "INT96"}
+        return pa.schema([_with_instants(field, field.name, instants) for field in schema]) if instants else schema
+
+    def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns):
+            if all(self.schema.field(field.name).type == field.type for field in batch.schema):
+                yield batch
+            else:
+                yield batch.cast(pa.schema([self.schema.field(name) for name in batch.schema.names]))
+
+    def _check(self, group: int, column: int) -> None:
+        """Check a chunk before its statistics are read: pyarrow crashes over those of a type not its column's."""
+        chunk = self._footer.row_group(group).column(column)
+        described = self._footer.schema.column(column)
+        begin = chunk.data_page_offset
+        if chunk.dictionary_page_offset is not None:
+            begin = min(begin, chunk.dictionary_page_offset)
+        end = begin + chunk.total_compressed_size
+        what = f"column {described.path!r} of row group {group}"
+        if chunk.physical_type != described.physical_type:
+            raise self._contradiction(f"{what} is {chunk.physical_type}, but {described.physical_type} by the schema")
+        rows = self._footer.row_group(group).num_rows
+        if described.max_repetition_level == 0 and chunk.num_values != rows:
+            raise self._contradiction(f"{what} has {chunk.num_values} values for {rows} rows")
+        if not 0 <= begin <= end <= self._size:
+            raise self._contradiction(f"{what} lies at bytes {begin} to {end}, but the file has {self._size}")
+
+    def _contradiction(self, what: str) -> MalformedDataError:
+        return MalformedDataError(
+            f"{self.path} is not a readable Parquet file: its footer contradicts itself: {what}; write it again"
+        )
+
+
+def _with_instants(field: pa.Field, path: str, instants: Collection[str]) -> pa.Field:
+    if path in instants:
+        return field.with_type(pa.timestamp(field.type.unit, "UTC"))
+    if not pa.types.is_struct(field.type):
+        return field
+    inner = [_with_instants(inner, f"{path}.{inner.name}", instants) for inner in field.type]
+    return field.with_type(pa.struct(inner))
+
+
+def _leaf_type(schema: pa.Schema, dotted: str) -> pa.DataType:
+    column = top_level_column(dotted, schema.names)
+    data_type = schema.field(column).type
+    for part in dotted.removeprefix(column).split(".")[1:]:
+        data_type = data_type.field(part).type
+    return data_type
