@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,7 +24,7 @@ from streaming_source.spark.plain_errors import bare, plainly
 from streaming_source.spark.planning import StreamPlanning
 from streaming_source.spark.rows import RowShaper
 
-__all__ = ["AlignedStreamReader"]
+__all__ = ["AlignedStreamReader", "FailedStreamReader"]
 
 
 class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -122,6 +122,31 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_splits(self._source, self._schema, shaper, partition, strategy)
         except AlignmentError as error:
             raise bare(error) from None
+
+
+class FailedStreamReader(DataSourceStreamReader):
+    """Raises at Spark's first call why there is no reader.
+
+    What `DataSource.streamReader` raises itself is followed by an UnboundLocalError of PySpark's, whose last line says
+    nothing.
+
+    Parameters
+    ----------
+    error
+        What was raised in making the reader.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @property
+    def latestOffset(self) -> NoReturn:
+        """Spark looks at this method before it calls any."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        """Never called."""
+        raise self._error
 
 
 def _rows_of(limit: ReadLimit) -> int | None:
