@@ -29,6 +29,7 @@ RUN_BY_TESTS = {
     "docs/kafka.md",
     "docs/monitoring.md",
     "docs/performance.md",
+    "docs/state-size.md",
     "docs/write-a-connector.md",
 }
 
@@ -97,6 +98,16 @@ def test_the_pages_on_kafka_make_frames_without_asking_a_broker(spark: SparkSess
         assert scope["counted"].isStreaming
         assert scope["counted"].columns == ["window", "count"]
         assert scope["frame"].columns[-2:] == ["timestamp", "timestampType"]
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_the_page_on_state_keeps_as_many_rows_as_it_says(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "docs" / "state-size.md"
+    exec(compile(code(page).replace("/data/", f"{tmp_path}/"), "state-size.md", "exec"), {"spark": spark})
+    assert capsys.readouterr().out.splitlines() == printed(page)
 
 
 @pytest.mark.spark
