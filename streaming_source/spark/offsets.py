@@ -154,8 +154,8 @@ class OffsetCodec:
         if not self.is_of_source(offset):
             raise OffsetError(
                 f"the offset is of another source ({offset['source']}, id {offset['id']}), not of this one "
-                f"({name}, id {self.source_id}): what is read, or how it is split, has changed; give the options as they "
-                "were, or use a new checkpointLocation"
+                f"({name}, id {self.source_id}): what is read, or how it is split, has changed; use a new "
+                "checkpointLocation"
             )
 
     def _checkpoint_to_json(self, checkpoint: Any) -> list[Any] | None:

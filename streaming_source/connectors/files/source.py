@@ -71,10 +71,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     @property
     def identity(self) -> str:
         place = ",".join(self.root.patterns())
-        # What an offset says of finished files means nothing where these are others.
-        if self.file_order != "eventTime":
-            place += f":{self.file_order}"
-        place += ":stateLocation" * (self.state_location is not None) + ":fileNameOnly" * self.file_name_only
         file_format = self.format.in_zone(self.time_zone or UTC)
         return place if file_format == ParquetFormat() else f"{place}:{file_format.identity}"
 
