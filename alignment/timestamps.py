@@ -57,6 +57,12 @@ class EventTimes:
         Epoch microseconds, UTC.
     valid : bool[n]
         Whether the record has a readable event time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> EventTimes.of(np.array([1_000, NO_TIMESTAMP])).valid
+    array([ True, False])
     """
 
     values: npt.NDArray[np.int64]
@@ -200,6 +206,13 @@ class FieldTimestampAssigner(TimestampAssigner):
     -----
     Null, NaN, unreadable text and times beyond int64 microseconds are invalid. Times finer than a microsecond
     are rounded down.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> batch = pa.record_batch({"at": pa.array([1_767_225_600, None])})
+    >>> FieldTimestampAssigner("at", unit="s").extract(batch, None).valid
+    array([ True, False])
     """
 
     column: str
@@ -255,6 +268,13 @@ class CallableTimestampAssigner(TimestampAssigner):
         invalid. It must be picklable where the assigner travels (``cloudpickle`` also takes a lambda).
     reads : tuple of str, optional
         Dotted paths of what the function reads, if it does not need every column.
+
+    Examples
+    --------
+    >>> import pyarrow as pa, pyarrow.compute as pc
+    >>> ends = CallableTimestampAssigner(lambda batch, _: pc.add(batch["begin"], batch["length"]))
+    >>> ends.extract(pa.record_batch({"begin": [1_000], "length": [500]}), None).values
+    array([1500])
     """
 
     function: Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any]

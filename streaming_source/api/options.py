@@ -82,6 +82,15 @@ class OptionSet:
     foreign
         Names that other systems have and users bring along (`cloudFiles.*` for all that begin so) -> what to do
         instead. A name that is an option counts as that.
+
+    Examples
+    --------
+    >>> options = OptionSet([Option("maxRows", integer(1), "At most so many."), Option("path", text, "Where.")])
+    >>> options.parse({"maxrows": "5"})
+    {'maxRows': 5, 'path': None}
+    >>> options.parse({"maxRow": "5"})
+    Traceback (most recent call last):
+    streaming_source.exceptions.OptionError: unknown option 'maxRow'; did you mean maxRows?
     """
 
     def __init__(self, options: Iterable[Option], foreign: Mapping[str, str] | None = None) -> None:

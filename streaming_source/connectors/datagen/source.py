@@ -44,6 +44,11 @@ class DataGeneratorSource(GeneratorConfig, Source[GeneratedSplit, GeneratorCheck
 
     A record has a `key`, a `value` and its event time, both as the column `ts` and as source record timestamp. The
     formulas are those of `streaming_source.connectors.datagen.generator`; the arguments are those of `GeneratorConfig`.
+
+    Examples
+    --------
+    >>> DataGeneratorSource(splits=2, skew=4, rows_per_split=100, bounded=True).schema().names
+    ['key', 'value', 'ts']
     """
 
     @staticmethod
