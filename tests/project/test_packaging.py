@@ -90,6 +90,19 @@ def test_on_a_package_index_the_readme_has_no_picture_and_no_link_that_leads_now
     assert "docs/semantics.md" in text
 
 
+def test_another_project_named_alignment_is_named_with_its_folder_and_the_fix(tmp_path: Path) -> None:
+    """As PyPI has one, which installs a folder of the same name."""
+    (tmp_path / "alignment").mkdir()
+    (tmp_path / "alignment" / "__init__.py").write_text("", encoding="utf-8")
+    # The folder in which a program runs goes before all else.
+    command = [sys.executable, "-c", "from streaming_source import WatermarkStrategy"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    *_, what, fix = done.stderr.splitlines()
+    assert f"the 'alignment' in {tmp_path / 'alignment' / '__init__.py'} is not that of spark-watermark" in what
+    assert "uninstall the project 'alignment'" in fix
+
+
 @pytest.mark.soak
 def test_tests_run_from_the_source_distribution(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "uv", "build", "--quiet", "--sdist", "--out-dir", tmp_path, ROOT], check=True)
