@@ -7,7 +7,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CANDIDATES := python3.13 python3.12 python3.11 python3
-CODE := alignment streaming_source tests docs $(wildcard benchmarks) $(wildcard notebooks)
+CODE := alignment streaming_source tests docs noxfile.py $(wildcard benchmarks) $(wildcard notebooks)
 # One more than two cores: the tests of the broker wait most of their time.
 JOBS ?= 3
 PROFILE ?= quick
