@@ -7,7 +7,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CANDIDATES := python3.13 python3.12 python3.11 python3
-CODE := alignment streaming_source tests docs $(wildcard benchmarks) $(wildcard notebooks)
+CODE := alignment streaming_source tests docs noxfile.py $(wildcard benchmarks) $(wildcard notebooks)
 # One more than two cores: the tests of the broker wait most of their time.
 JOBS ?= 3
 PROFILE ?= quick
@@ -21,7 +21,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # Tests and Spark start hundreds of Python processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo test soak check lint types format kafka bench bench-quick notebooks clean
+.PHONY: help setup java demo test soak versions check lint types format kafka bench bench-quick notebooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ soak: $(STAMP) java ## run what make test leaves out, and the random tests with 
 	@echo "==> soak: $(JOBS) at a time; this takes long"
 	@$(PYTEST) -m "soak or hypothesis" --hypothesis-profile=soak
 
+versions: $(STAMP) java ## run quick start and core tests on each pair of Python and PySpark (ONLY=3.13: of that Python)
+	@echo "==> versions: environments in .venvs, 0.8 GB each; the tests take some minutes on each"
+	@$(VENV)/bin/nox $(if $(ONLY),--python $(ONLY))
+
 check: lint types test ## lint, types and tests: what CI runs
 
 lint: $(STAMP) ## ruff check
@@ -107,9 +111,9 @@ notebooks: $(STAMP) java ## execute every notebook; the files stay as they are
 	    $(VENV)/bin/jupyter-execute --timeout=600 "$$notebook"; \
 	done
 
-clean: ## remove caches and outputs (keeps .venv)
+clean: ## remove caches, outputs and .venvs (keeps .venv)
 	@echo "==> removing caches and outputs"
 	@rm -rf build dist demo-output spark-warehouse metastore_db derby.log htmlcov .coverage \
-	    .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	    .hypothesis .mypy_cache .pytest_cache .ruff_cache .venvs
 	@find . -path ./$(VENV) -prune -o -path ./.git -prune -o \
 	    \( -name __pycache__ -o -name .ipynb_checkpoints -o -name '*.egg-info' \) -type d -prune -exec rm -rf {} +

@@ -296,7 +296,7 @@ def epoch_micros(
     """
     months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
     first_day = months.astype("datetime64[D]").astype(np.int64)
-    next_month = (months + 1).astype("datetime64[D]").astype(np.int64)
+    next_month = (months + np.timedelta64(1, "M")).astype("datetime64[D]").astype(np.int64)
     valid = (month >= 1) & (month <= 12) & (day >= 1) & (day <= next_month - first_day)
     valid &= (hour <= 23) & (minute <= 59) & (second <= 59)
     epoch_s = (first_day + day - 1) * 86_400 + hour * 3600 + minute * 60 + second

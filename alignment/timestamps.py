@@ -51,6 +51,12 @@ class EventTimes:
     """The event times of one batch, epoch microseconds in UTC, and which are valid: only those.
 
     Invariant: invalid ones, and only they, hold :data:`NO_TIMESTAMP`. Use :meth:`of` unless it is known to hold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> EventTimes.of(np.array([1_000, NO_TIMESTAMP])).valid
+    array([ True, False])
     """
 
     values: npt.NDArray[np.int64]
@@ -173,6 +179,13 @@ class FieldTimestampAssigner(TimestampAssigner):
     Notes
     -----
     Null, NaN, unreadable text and times beyond int64 microseconds are invalid; finer times are rounded down.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> batch = pa.record_batch({"at": pa.array([1_767_225_600, None])})
+    >>> FieldTimestampAssigner("at", unit="s").extract(batch, None).valid
+    array([ True, False])
     """
 
     column: str
@@ -218,6 +231,13 @@ class CallableTimestampAssigner(TimestampAssigner):
     timestamps, as an Arrow array, numpy array, list or :class:`EventTimes`; null or None is invalid. It must be
     picklable where the assigner travels (``cloudpickle`` also takes a lambda). `reads` are the dotted paths of what it
     reads, if it does not need every column.
+
+    Examples
+    --------
+    >>> import pyarrow as pa, pyarrow.compute as pc
+    >>> ends = CallableTimestampAssigner(lambda batch, _: pc.add(batch["begin"], batch["length"]))
+    >>> ends.extract(pa.record_batch({"begin": [1_000], "length": [500]}), None).values
+    array([1500])
     """
 
     function: Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from streaming_source.api import OptionSet
+from streaming_source.api import Option, OptionSet
 from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
+from streaming_source.exceptions import OptionError
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS
 
 PAGE = Path(__file__).with_name("options.md")
@@ -37,8 +39,32 @@ def page() -> str:
 
 
 def _table(options: OptionSet) -> str:
-    rows = [f"| `{option.name}` | {option.default_text} | {option.doc} |" for option in options]
-    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows, ""])
+    rows = [f"| `{each.name}` | {_values(each)} | {each.default_text} | {each.doc} |" for each in options]
+    return "\n".join(["| option | values | default | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def _values(option: Option) -> str:
+    """What an option takes, from what it says of values that it refuses."""
+    said, of_minus = _refusal(option, "\0"), _refusal(option, f"-{10**9}")
+    if found := re.search(r"must be one of (.*)", said):
+        return ", ".join(f"`{value}`" for value in found[1].split(", "))
+    if "must be true or false" in said:
+        return "`true`, `false`"
+    if "is not a duration" in said:
+        return "duration" if _refusal(option, "none") else "duration, `none`"
+    if found := re.search(r"must be an? (whole number|number|time|ISO-8601 time)\b", said):
+        kind = found[1] if _refusal(option, "1,2") else f"{found[1]}s"
+        least = re.search(r"at least ([^\s,]+)", of_minus)
+        return f"{kind} from {least[1]} on" if least else kind
+    return "text"
+
+
+def _refusal(option: Option, value: str) -> str:
+    try:
+        option.parse(option.name, value)
+    except OptionError as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 if __name__ == "__main__":

@@ -62,6 +62,15 @@ class OptionSet:
     An option whose name ends in `.*` stands for all that begin so: its value is a dictionary of what they have behind
     that, with their values. `foreign` are names that other systems have and users bring along (`cloudFiles.*` for all
     that begin so), with what to do instead. A name that is an option counts as that.
+
+    Examples
+    --------
+    >>> options = OptionSet([Option("maxRows", integer(1), "At most so many."), Option("path", text, "Where.")])
+    >>> options.parse({"maxrows": "5"})
+    {'maxRows': 5, 'path': None}
+    >>> options.parse({"maxRow": "5"})
+    Traceback (most recent call last):
+    streaming_source.exceptions.OptionError: unknown option 'maxRow'; did you mean maxRows?
     """
 
     def __init__(self, options: Iterable[Option], foreign: Mapping[str, str] | None = None) -> None:

@@ -140,7 +140,18 @@ class BlockEmitter(RecordEmitter[RecordBlock, SplitT]):
 
 
 class RecordEvaluator(ABC):
-    """Finds the record that says its split has ended."""
+    """Finds the record that says its split has ended.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> class Goodbye(RecordEvaluator):
+    ...     def end_of_stream(self, batch):
+    ...         texts = batch["text"].to_pylist()
+    ...         return texts.index("bye") if "bye" in texts else None
+    >>> Goodbye().end_of_stream(pa.record_batch({"text": ["hello", "bye", "never read"]}))
+    1
+    """
 
     @abstractmethod
     def end_of_stream(self, batch: pa.RecordBatch) -> int | None:

@@ -140,6 +140,14 @@ class SourceEvent:
 
     Subclass it with what the message carries, best as a frozen dataclass. Events travel between processes: they are
     picklable, and their classes are importable by name.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Progress(SourceEvent):
+    ...     split_id: str
+    ...     position: int
     """
 
     __slots__ = ()

@@ -125,6 +125,12 @@ class RecordBlock:
 
     `positions` is that of the first of the `n` records if the others follow it without a gap, else `int64[n]`, rising.
     `source_timestamps` are `int64[n]` microseconds since the epoch, or None.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> RecordBlock(pa.record_batch({"n": [1, 2, 3]}), positions=7).next_position
+    10
     """
 
     batch: pa.RecordBatch

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from streaming_source.spark.late_reader import LateStreamReader
-    from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader
+    from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader, FailedStreamReader
 
 __all__ = ["format_class"]
 
@@ -58,11 +58,16 @@ def format_class(format_name: str, content: bytes | None = None, driver: str | N
         def schema(self) -> StructType:
             return self._aligned.schema()
 
-        def streamReader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
+        def streamReader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader | FailedStreamReader:
             # In a process of Spark's own, where what is imported now stays. Looking through all of it for garbage, as
             # happens every few micro-batches, takes longer than planning one.
             gc.freeze()
-            return self._aligned.stream_reader(schema)
+            try:
+                return self._aligned.stream_reader(schema)
+            except Exception as error:
+                from streaming_source.spark.readers import FailedStreamReader
+
+                return FailedStreamReader(error)
 
         def reader(self, schema: StructType) -> AlignedBatchReader:
             return self._aligned.batch_reader(schema)

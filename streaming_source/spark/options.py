@@ -62,8 +62,8 @@ STRATEGY_OPTIONS: Final = OptionSet(
         Option(
             "timeZone",
             _time_zone,
-            "Of times that are written without one, as in `Europe/Berlin` or `+02:00`. With `spark.readStream` the "
-            "session's is taken when `register` is called.",
+            "Of times that are written without one, as in `Europe/Berlin` or `+02:00`. `spark.readStream` and "
+            "`spark.read` do not know that of the session: name it there, where times may be written so.",
             None,
             "that of the session",
         ),

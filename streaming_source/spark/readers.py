@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from streaming_source.gateway import GatewayAddress
     from streaming_source.spark.channel import ReaderChannel
 
-__all__ = ["AlignedBatchReader", "AlignedStreamReader", "read_splits"]
+__all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "read_splits"]
 
 
 @dataclass(eq=False)
@@ -112,6 +112,26 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_splits(self.source, self.schema, shaper, partition, strategy)
         except AlignmentError as error:
             raise bare(error) from None
+
+
+class FailedStreamReader(DataSourceStreamReader):
+    """Raises at Spark's first call why there is no reader.
+
+    What `DataSource.streamReader` raises itself is followed by an UnboundLocalError of PySpark's, whose last line says
+    nothing.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @property
+    def latestOffset(self) -> NoReturn:
+        """Spark looks at this method before it calls any."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        """Never called."""
+        raise self._error
 
 
 @dataclass(eq=False)

@@ -48,8 +48,11 @@ def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
 
     Examples
     --------
-    >>> register(spark, SqliteSource)  # doctest: +SKIP
-    >>> rows = spark.readStream.format("sqlite").option("database", "sensors.db").load()  # doctest: +SKIP
+    >>> from streaming_source import DataGeneratorSource
+    >>> class Ticks(DataGeneratorSource):
+    ...     name = "ticks"
+    >>> register(spark, Ticks)  # doctest: +SKIP
+    >>> ticks = spark.readStream.format("ticks").option("splits", 2).load()  # doctest: +SKIP
     """
     check_session(spark, "register(spark, MySource)")
     named: dict[str, type[Source[Any, Any]]] = {}

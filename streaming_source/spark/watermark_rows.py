@@ -85,6 +85,13 @@ def required_delay(strategy: WatermarkStrategy, *, per_row: bool = False) -> str
     ------
     OptionError
         If the strategy has a generator whose bound is not known.
+
+    Examples
+    --------
+    >>> from alignment import WatermarkStrategy
+    >>> strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
+    >>> required_delay(strategy.with_watermark_alignment("logs", "1 minute"))
+    '1 minute'
     """
     if strategy.out_of_orderness_us is None:
         raise OptionError("required_delay needs a strategy with a bound on out-of-orderness; use the exact watermark")

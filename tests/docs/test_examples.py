@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 from urllib.request import urlopen
 
+import prometheus_client
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,6 +30,7 @@ RUN_BY_TESTS = {
     "docs/kafka.md",
     "docs/monitoring.md",
     "docs/performance.md",
+    "docs/state-size.md",
     "docs/write-a-connector.md",
 }
 
@@ -97,6 +99,48 @@ def test_the_pages_on_kafka_make_frames_without_asking_a_broker(spark: SparkSess
         assert scope["counted"].isStreaming
         assert scope["counted"].columns == ["window", "count"]
         assert scope["frame"].columns[-2:] == ["timestamp", "timestampType"]
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_the_examples_in_docstrings_that_need_spark_run(spark: SparkSession, tmp_path: Path) -> None:
+    """One after another, as one program: what they give is of the moment, and is not compared."""
+    times = pa.array([1_767_225_600_000_000], pa.timestamp("us", "UTC"))
+    for log in ("slow", "fast"):
+        (tmp_path / "logs" / log).mkdir(parents=True)
+        pq.write_table(pa.table({"ts": times}), tmp_path / "logs" / log / "1.parquet")
+    scope: dict[str, Any] = {"spark": spark, "path": str(tmp_path / "logs")}
+    exec("from streaming_source import *; import prometheus_client", scope)
+
+    def run(name: str) -> None:
+        for example in doctest.DocTestParser().get_examples(getattr(streaming_source, name).__doc__):
+            exec(example.source.replace('"/', f'"{tmp_path}/').replace("/data", ""), scope)
+
+    for name in ("read_stream", "from_source", "with_exact_watermark", "register"):
+        run(name)
+    routed = spark.readStream.format("aligned_files").options(eventTimeColumn="ts", late="route")
+    scope["events"] = streaming_source.with_exact_watermark(routed.load(scope["path"]))
+    writer = scope["events"].writeStream.format("noop").queryName("windows")
+    scope["query"] = writer.option("checkpointLocation", str(tmp_path / "checkpoints" / "windows")).start()
+    scope["query"].processAllAvailable()
+    try:
+        for name in ("explain", "advise", "AlignmentListener", "late_records"):
+            run(name)
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        spark.streams.removeListener(scope["listener"])
+        prometheus_client.REGISTRY.unregister(scope["listener"])
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_the_page_on_state_keeps_as_many_rows_as_it_says(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "docs" / "state-size.md"
+    exec(compile(code(page).replace("/data/", f"{tmp_path}/"), "state-size.md", "exec"), {"spark": spark})
+    assert capsys.readouterr().out.splitlines() == printed(page)
 
 
 @pytest.mark.spark

@@ -147,6 +147,12 @@ def test_csv_without_a_header_is_inferred_by_number(tmp_path: Path) -> None:
     assert read_all(tmp_path, columns="_c0,_c1", **options).column("_c1").to_pylist() == [1, 2]
 
 
+def test_a_line_of_names_is_not_inferred_to_be_a_record(tmp_path: Path) -> None:
+    put_text(tmp_path / "a" / "f.csv", "t,n\n2024-01-01 00:00:00,1\n")
+    with pytest.raises(SchemaError, match=r"its first line alone is text in every column.* set option header = true"):
+        FileSource(str(tmp_path), format=CsvFormat(infer_schema=True)).schema()
+
+
 def test_json_is_inferred_with_its_structs(tmp_path: Path) -> None:
     records = [{"t": "2024-01-01T00:00:00", "in": {"at": "2024-01-01", "l": [None]}}, {"u": None, "in": {"x": True}}]
     put_text(tmp_path / "a" / "f.json", "\n".join(["null", *map(json.dumps, records)]))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
+import subprocess
+import sys
+import tarfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -65,3 +69,48 @@ def test_pyspark_is_required_in_a_version_with_python_streaming_sources(pyprojec
     names = {re.split(r"[<>=~!\[; ]", dep)[0]: dep for dep in pyproject["project"]["dependencies"]}
     assert set(names) == {"pyspark", "pyarrow", "numpy", "sortedcontainers"}
     assert names["pyspark"] == "pyspark>=4.2"
+
+
+def test_make_versions_runs_each_python_that_is_named_and_the_first_pyspark(pyproject: dict[str, Any]) -> None:
+    source = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    pairs = re.findall(r'\("(3\.\d+)", "(\d+\.\d+\.\d+)"\)', source)
+    named = [text.rpartition(" ")[2] for text in pyproject["project"]["classifiers"] if ":: 3." in text]
+    assert sorted({python for python, _ in pairs}, key=lambda python: int(python[2:])) == named
+    assert min(pyspark for _, pyspark in pairs) == "4.2.0"
+    rows = re.findall(r"^\| (3\.\d+) \| (4\..*?) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    assert [(python, pyspark) for python, all_of_it in rows for pyspark in all_of_it.split(", ")] == pairs
+
+
+def test_on_a_package_index_the_readme_has_no_picture_and_no_link_that_leads_nowhere(pyproject: dict[str, Any]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for rule in pyproject["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
+    assert not re.findall(r"\]\((?!https?://|#).*?\)", text)
+    assert "[" in text
+    assert "docs/semantics.md" in text
+
+
+def test_another_project_named_alignment_is_named_with_its_folder_and_the_fix(tmp_path: Path) -> None:
+    """As PyPI has one, which installs a folder of the same name."""
+    (tmp_path / "alignment").mkdir()
+    (tmp_path / "alignment" / "__init__.py").write_text("", encoding="utf-8")
+    # The folder in which a program runs goes before all else.
+    command = [sys.executable, "-c", "from streaming_source import WatermarkStrategy"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    *_, what, fix = done.stderr.splitlines()
+    assert f"the 'alignment' in {tmp_path / 'alignment' / '__init__.py'} is not that of spark-watermark" in what
+    assert "uninstall the project 'alignment'" in fix
+
+
+@pytest.mark.soak
+def test_tests_run_from_the_source_distribution(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "uv", "build", "--quiet", "--sdist", "--out-dir", tmp_path, ROOT], check=True)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    for name in ("Makefile", "noxfile.py", "docs/images/flights.png", "notebooks", "benchmarks", "CONTRIBUTING.md"):
+        assert (unpacked / name).exists(), name
+    some = ["tests/project/test_docs.py", "tests/alignment/test_durations.py", "tests/streaming_source/test_offsets.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some]
+    subprocess.run(command, cwd=unpacked, env={**os.environ, "PYTHONPATH": str(unpacked)}, check=True)

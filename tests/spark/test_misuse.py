@@ -193,8 +193,9 @@ def test_so_does_that_of_a_slip_which_spark_finds(spark: SparkSession, tmp_path:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
         return str(tmp_path / name)
 
-    def plain(path: str, **options: Any) -> DataFrame:
-        return spark.readStream.format("aligned_files").options(**{"eventTimeColumn": "ts", **options}).load(path)
+    def plain(path: str, schema: str | None = None, **options: Any) -> DataFrame:
+        reader = spark.readStream if schema is None else spark.readStream.schema(schema)
+        return reader.format("aligned_files").options(**{"eventTimeColumn": "ts", **options}).load(path)
 
     def exact(path: str, **options: Any) -> DataFrame:
         return read_stream(spark).format("aligned_files").options(**{"eventTimeColumn": "ts", **options}).load(path)
@@ -231,6 +232,11 @@ def test_so_does_that_of_a_slip_which_spark_finds(spark: SparkSession, tmp_path:
         "a filter before the watermark": (
             lambda: with_exact_watermark(plain(good).where("n > 0")),
             "and filter, select and join afterwards",
+        ),
+        "rows of watermarks alone": (lambda: run(plain(good, watermarkRows=True)), "or leave watermarkRows out"),
+        "a schema with another column": (
+            lambda: run(plain(good, schema="ts timestamp, x int")),
+            "leave them out of the schema",
         ),
         "a watermark for a batch": (lambda: with_exact_watermark(spark.range(1)), "leave it out"),
         "two sources of one name": (

@@ -126,6 +126,11 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
       UTC if it has no zone. They are kept as `timedelta` and as a `datetime` in UTC, so that sources given the same
       ones in different words are equal. An `OptionError` is raised if a value is out of range, or they contradict
       each other.
+
+    Examples
+    --------
+    >>> DataGeneratorSource(splits=2, skew=4, rows_per_split=100, bounded=True).schema().names
+    ['key', 'value', 'ts']
     """
 
     splits: int = field(default=4, metadata=_ranged("splits", integer, 1, _MANY, "Number of splits."))

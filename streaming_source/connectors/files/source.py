@@ -50,7 +50,15 @@ _AT_ONCE: Final = 16
 
 @dataclass(frozen=True, repr=False)
 class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
-    """Files below a directory, all of one format. The arguments are those of `FilesConfig`."""
+    """Files below a directory, all of one format. The arguments are those of `FilesConfig`.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from streaming_source.connectors.files import JsonFormat
+    >>> schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("user", pa.string())])
+    >>> clicks = FileSource("/data/clicks", format=JsonFormat(), data_schema=schema, max_files_per_trigger=100)
+    """
 
     @staticmethod
     def options() -> OptionSet:

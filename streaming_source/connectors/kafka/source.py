@@ -39,6 +39,11 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
     """Partitions of topics, each a split. The arguments are those of `KafkaConfig`.
 
     `KafkaSource.of` takes what users write; `from_options` the options of the format.
+
+    Examples
+    --------
+    >>> KafkaSource.of("broker:9092", subscribe="orders").schema().names[:5]
+    ['key', 'value', 'topic', 'partition', 'offset']
     """
 
     name = "aligned_kafka"

@@ -88,13 +88,24 @@ class CsvFormat(RecordFormat):
             if not self.count(data):
                 return pa.schema([(name, pa.string()) for name in names])
 
-            def read(columns: pa.Schema | None) -> pa.Table:
-                convert = csv.ConvertOptions(**self._nulls())
-                if columns is not None:
-                    convert.column_types, convert.include_columns = columns, columns.names
-                return self._table(data, names, convert, skip_malformed=True)
+            found = self._inferred_of(data, names)
+            # A line of names hides the types below it.
+            is_text = not self.header and all(pa.types.is_string(kind) for kind in found.types)
+            if is_text and self._inferred_of(data, names, skip_first=True) != found:
+                raise SchemaError(
+                    f"{file.path}: its first line alone is text in every column, as a line of names is; set option "
+                    "header = true, or name the columns with option dataSchema"
+                )
+            return found
 
-            return self._inferred(read(None).schema, read)
+    def _inferred_of(self, data: bytes, names: tuple[str, ...], *, skip_first: bool = False) -> pa.Schema:
+        def read(columns: pa.Schema | None) -> pa.Table:
+            convert = csv.ConvertOptions(**self._nulls())
+            if columns is not None:
+                convert.column_types, convert.include_columns = columns, columns.names
+            return self._table(data, names, convert, skip_malformed=True, skip_first=skip_first)
+
+        return self._inferred(read(None).schema, read)
 
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
@@ -203,10 +214,12 @@ class CsvFormat(RecordFormat):
         convert: csv.ConvertOptions,
         *,
         skip_malformed: bool = False,
+        skip_first: bool = False,
         empty_lines: bool = False,
     ) -> pa.Table:
         # One block: a record that goes on over several lines must not be cut.
         read = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(names))
+        read.skip_rows_after_names = int(skip_first)
         parse = self._parse_options()
         parse.ignore_empty_lines = not empty_lines
         if skip_malformed:

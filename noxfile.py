@@ -1,0 +1,56 @@
+"""The quick start and the core tests on the pairs of Python and PySpark that are supported: `make versions`."""
+
+from __future__ import annotations
+
+from tempfile import TemporaryDirectory
+
+import nox
+
+MATRIX = [("3.11", "4.2.0"), ("3.12", "4.2.1"), ("3.12", "4.3.0"), ("3.13", "4.3.0")]
+
+# What differs between versions: how Spark finds a format, calls a source and shows its errors; Spark Connect; restarts.
+CORE = [
+    "tests/alignment/test_timestamps.py",
+    "tests/project/test_packaging.py",
+    "tests/spark/test_connect.py",
+    "tests/spark/test_doors.py",
+    "tests/spark/test_errors.py",
+    "tests/spark/test_exact_watermark.py",
+    "tests/spark/test_file_formats.py",
+    "tests/spark/test_misuse.py",
+    "tests/spark/test_recovery.py",
+    "tests/streaming_source/test_files.py",
+]
+
+_PRINT_QUICK_START = "from tests.docs.pages import ROOT, code; print(code(ROOT / 'README.md'))"
+_COUNTED = """
+counted = {tuple(row) for row in spark.table("counts").groupBy("log").agg(F.sum("count")).collect()}
+assert counted == {("fast", 3600), ("slow", 3600)}, counted
+assert spark.readStream.format("aligned_files").option("eventTimeColumn", "ts").load(f"{root}/logs").isStreaming
+"""
+
+nox.needs_version = ">=2024.10"
+nox.options.default_venv_backend = "uv"
+nox.options.download_python = "never"
+nox.options.envdir = ".venvs"
+nox.options.error_on_missing_interpreters = True
+nox.options.reuse_venv = "yes"
+
+
+@nox.session
+@nox.parametrize("python,pyspark", MATRIX)
+def versions(session: nox.Session, pyspark: str) -> None:
+    """Install the project beside one PySpark, run the quick start, then the core tests, or those named after `--`."""
+    session.log("installing the project and PySpark %s: a minute, the first time", pyspark)
+    wanted = [f"pyspark[connect]=={pyspark}", ".[cli,kafka,metrics]", "hypothesis", "pytest", "pytest-timeout"]
+    session.install("--reinstall-package", "spark-watermark-alignment", *wanted, silent=True)
+    python = f"{session.bin}/python"
+    session.env.update(PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH="")
+
+    session.log("running the quick start of README.md, with the project as it is installed")
+    quick_start = session.run("python", "-c", _PRINT_QUICK_START, silent=True, log=False)
+    with TemporaryDirectory() as elsewhere, session.chdir(elsewhere):
+        session.run("python", "-W", "ignore", "-c", f"{quick_start}\n{_COUNTED}", silent=True, log=False)
+
+    session.log("running the core tests")
+    session.run("python", "-m", "pytest", "-m", "not soak", "--durations=10", *(session.posargs or CORE))
