@@ -16,13 +16,8 @@ __all__ = ["exact_path", "raw_field", "top_level_column"]
 def raw_field(batch: pa.RecordBatch, dotted: str) -> pa.Array:
     """The column at a dotted path, as it is; null where a struct on the way is null.
 
-    At each level the longest name that exists goes first: a column called ``a.b`` hides the field ``b`` of
-    ``a``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no such column (with the nearest name there is), or two of that name.
+    At each level the longest name that exists goes first: a column called ``a.b`` hides the field ``b`` of ``a``. An
+    `InvalidArgumentError` if there is no such column (with the nearest name there is), or two of that name.
     """
     segments = dotted.split(".")
     array: pa.Array | None = None
@@ -50,12 +45,8 @@ def raw_field(batch: pa.RecordBatch, dotted: str) -> pa.Array:
 def exact_path(schema: pa.Schema, dotted: str) -> str:
     """A dotted path as the data writes it, of one that may differ in upper and lower case, as in Spark.
 
-    A name that exists as it is written goes first. A path that leads nowhere is given back unchanged.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If two names differ from the path in nothing but case.
+    A name that exists as it is written goes first. A path that leads nowhere is given back unchanged. An
+    `InvalidArgumentError` if two names differ from the path in nothing but case.
     """
     segments = dotted.split(".")
     path: list[str] = []

@@ -41,20 +41,10 @@ class CombinedWatermark:
 
 
 def combine_watermarks(watermarks: npt.NDArray[np.int64], statuses: npt.NDArray[np.int8]) -> CombinedWatermark:
-    """Combine the watermarks of a set of splits, without regard to what was announced before.
+    """Combine the watermarks of a set of splits (`int64[n]`, and `int8[n]` of `SplitStatus`). O(n), vectorised.
 
-    Parameters
-    ----------
-    watermarks : int64[n]
-        Of each split, in microseconds.
-    statuses : int8[n]
-        A :class:`SplitStatus` each.
-
-    Returns
-    -------
-    CombinedWatermark
-        The minimum over active and paused splits; without any, idle and the maximum over the idle ones;
-        without those either, idle at ``MIN_WATERMARK``. O(n), vectorised.
+    That is the minimum over active and paused splits; without any, idle and the maximum over the idle ones; without
+    those either, idle at ``MIN_WATERMARK``.
     """
     counts = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
     if counts.any():

@@ -78,18 +78,9 @@ class DisorderHistogram:
 class SplitDisorder:
     """What is known of the event times of one split, from its records in their order.
 
-    Attributes
-    ----------
-    start, stop
-        Its first position, and that behind its last.
-    rows, invalid
-        Records, and those of them without a valid event time.
-    earliest_us, latest_us
-        Event times; None before any.
-    disorder
-        Of all its records with an event time.
-    reached
-        `int64[PACES]`: the latest event time that was read in each micro-batch or before; `MIN_WATERMARK` before any.
+    Positions are those of `[start, stop)`; `invalid` of its rows have no valid event time. `earliest_us` and
+    `latest_us` are None before any event time; `disorder` is that of all records that have one. `reached` is
+    `int64[PACES]`: the latest event time that was read in each micro-batch or before; `MIN_WATERMARK` before any.
     """
 
     start: int
@@ -124,12 +115,8 @@ class SplitDisorder:
 def paces_of(splits: Mapping[str, SplitDisorder]) -> tuple[Int64Array, int]:
     """What reading all of these at one pace comes to.
 
-    Returns
-    -------
-    before : int64[PACES]
-        The latest event time of all splits that was read before the one before each micro-batch.
-    skew_us : int
-        How far the latest event times of two splits are apart, at most.
+    That is `int64[PACES]`, the latest event time of all splits that was read before the one before each micro-batch;
+    and how far the latest event times of two splits are apart, at most, in microseconds.
     """
     reached = np.array([split.reached for split in splits.values()]).reshape(-1, PACES)
     latest = reached.max(axis=0, initial=MIN_WATERMARK)
@@ -140,21 +127,9 @@ def paces_of(splits: Mapping[str, SplitDisorder]) -> tuple[Int64Array, int]:
 class DelayCount:
     """How many records some delays cover, counted when they are read again.
 
-    Parameters
-    ----------
-    splits
-        What is known of them.
-    delays_us
-        The delays.
-
-    Attributes
-    ----------
-    late
-        `int64[k]`: records whose disorder exceeds each delay: late in their own split, with that as a bound.
-    behind
-        `int64[k]`: records whose lag exceeds each delay: below Spark's watermark, with that delay.
-    lag
-        Of all records that have one: not those of the first two micro-batches.
+    `int64[k]` each: `late` are records whose disorder exceeds each delay, late in their own split with that as a bound;
+    `behind` are those whose lag does, below Spark's watermark with that delay. `lag` is of all records that have one:
+    not those of the first two micro-batches.
     """
 
     def __init__(self, splits: Mapping[str, SplitDisorder], delays_us: Int64Array) -> None:

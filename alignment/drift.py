@@ -21,16 +21,16 @@ __all__ = ["AlignmentGroup", "SourceReport", "source_limit"]
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """What one source of a group says of itself after a micro-batch was planned.
+    """What one source of a group says of itself after a micro-batch was planned; times in microseconds.
 
     Attributes
     ----------
-    max_drift_us : int
-        How far this source may be ahead of the slowest other one, in microseconds; at least 0.
-    watermark : int or None
-        The smallest watermark among its splits that count, in microseconds; None if none counts: the source is idle,
-        finished, or has no splits, and holds nobody back.
-    next_us : int or None
+    max_drift_us
+        How far this source may be ahead of the slowest other one; at least 0.
+    watermark
+        The smallest among its splits that count; None if none counts: the source is idle, finished, or has no splits,
+        and holds nobody back.
+    next_us
         Event time of the record that it would read next; None if it has read all that is there.
     """
 
@@ -44,19 +44,8 @@ def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
 
     Its own splits it holds together itself, ahead of reading. If every counting source that has more to read waits for
     another, since the next record of each is beyond its limit, there is a gap in the event times: then those go on that
-    are nearest, within their drift of those that have read all that is there.
-
-    Parameters
-    ----------
-    source_id : str
-        A key of `reports`.
-    reports : mapping of str to SourceReport
-        The last word of each source of the group, this one included.
-
-    Returns
-    -------
-    int
-        In microseconds; ``MAX_WATERMARK``, that is no limit, if no other source counts.
+    are nearest, within their drift of those that have read all that is there. In microseconds; `MAX_WATERMARK`, that is
+    no limit, if no other source counts.
     """
     limit = _limit_by_others(source_id, reports)
     nearest = reports[source_id].next_us
@@ -115,13 +104,6 @@ class AlignmentGroup:
     def join(self, member_id: str, max_drift_us: int) -> None:
         """Add a member, which counts from its first report on.
 
-        Parameters
-        ----------
-        member_id : str
-            Unique within the group.
-        max_drift_us : int
-            How far this member may be ahead of the slowest other one, in microseconds; at least 0.
-
         Raises
         ------
         InvalidArgumentError
@@ -141,14 +123,11 @@ class AlignmentGroup:
 
         Parameters
         ----------
-        member_id : str
-            A member.
-        watermark : int
-            In microseconds. ``MIN_WATERMARK`` counts like any other: the member has splits, but no watermark
-            yet.
-        counts : bool
+        watermark
+            In microseconds. ``MIN_WATERMARK`` counts like any other: the member has splits, but no watermark yet.
+        counts
             False for a member that must not hold the others: idle, finished, or without splits.
-        next_us : int, optional
+        next_us
             Event time of the record that it would read next, so that the nearest member can cross a gap.
 
         Raises
@@ -160,24 +139,12 @@ class AlignmentGroup:
         self._reports[member_id] = SourceReport(max_drift_us, int(watermark) if counts else None, next_us)
 
     def leave(self, member_id: str) -> None:
-        """Remove a member; what it held back is released at once.
-
-        Raises
-        ------
-        UnknownMemberError
-            If it is not in the group.
-        """
+        """Remove a member; what it held back is released at once. An `UnknownMemberError` if it is not in the group."""
         self._get(member_id)
         del self._reports[member_id]
 
     def limit(self, member_id: str) -> int:
-        """How far a member may go, in microseconds: see `source_limit`.
-
-        Raises
-        ------
-        UnknownMemberError
-            If it is not in the group.
-        """
+        """How far a member may go, by `source_limit`. An `UnknownMemberError` if it is not in the group."""
         self._get(member_id)
         return source_limit(member_id, self._reports)
 

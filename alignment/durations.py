@@ -62,25 +62,12 @@ _EXAMPLES = "write it as text with a unit, such as '5 seconds' or '1 hour 30 min
 
 
 def parse_duration_us(value: timedelta | str, *, name: str, minimum_us: int = 0) -> int:
-    """Read a duration as whole microseconds.
+    """Read a duration, a `timedelta` or text, as whole microseconds within int64.
 
-    Text is one or more ``<number> <unit>``, with or without the word ``INTERVAL`` in front, in any case: ``5
-    seconds``, ``1 hour 30 minutes``, ``500 ms``, ``INTERVAL 5 SECONDS``. Units are weeks, days, hours,
-    minutes, seconds, milliseconds and microseconds, singular, plural or short (``w d h min s ms us``).
-
-    Parameters
-    ----------
-    value : timedelta or str
-        The duration. A bare number is refused: its unit would be a guess.
-    name : str
-        The option or argument, for the message of an error.
-    minimum_us : int
-        The smallest value allowed, in microseconds.
-
-    Returns
-    -------
-    int
-        Microseconds, within int64.
+    Text is one or more ``<number> <unit>``, with or without the word ``INTERVAL`` in front, in any case: ``5 seconds``,
+    ``1 hour 30 minutes``, ``500 ms``, ``INTERVAL 5 SECONDS``. Units are weeks, days, hours, minutes, seconds,
+    milliseconds and microseconds, singular, plural or short (``w d h min s ms us``). `name` is that of the option or
+    argument, for the message of an error.
 
     Raises
     ------

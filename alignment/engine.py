@@ -36,14 +36,14 @@ from alignment.events import (
     SplitsBlocked,
     TimeLimitMoved,
 )
+from alignment.explain import Bounds, Explanation, explain_splits
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
+from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.plan.by_index import plan_micro_batch
-from alignment.plan.model import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.watermarks import MAX_WATERMARK
 
 if TYPE_CHECKING:
-    from alignment.explain import Explanation
     from alignment.plan.by_reports import ReactivePlanner
     from alignment.split_generators import SplitGenerators
 
@@ -79,8 +79,6 @@ class Engine:
         The splits in work, and the announced watermark. Splits that the last plan finished have left.
     late
         `int64[n]`: records of each split that came at or below the announced watermark, so far.
-    idle_clock
-        Since when splits have had nothing to read, and when they were probed.
     last_plan
         The last one that was committed; None before any.
     log
@@ -256,15 +254,7 @@ class Engine:
         return self._changed or self.idle_clock.is_due()
 
     def plan(self, now_us: int, max_rows: int | None = None) -> MicroBatchPlan:
-        """The next micro-batch. It counts when it is committed.
-
-        Parameters
-        ----------
-        now_us
-            Processing time.
-        max_rows
-            Read limit, at least 1; None for no limit.
-        """
+        """The next micro-batch, at a processing time, with a read limit of at least 1 or none; see `commit`."""
         self._settle()
         self._note(Planned(now_us, max_rows))
         self._changed = False
@@ -384,15 +374,7 @@ class Engine:
         return () if self._reactive is None else self._reactive.unreported()
 
     def explain(self, now_us: int) -> Explanation:
-        """Why the watermark stands where it does, after the last plan. O(n).
-
-        Parameters
-        ----------
-        now_us
-            Processing time.
-        """
-        from alignment.explain import Bounds, explain
-
+        """Why the watermark stands where it does, after the last plan, at a processing time. O(n)."""
         plan, table, late = self.last_plan, self.table, self.late
         if self._pending is not None:
             plan = self._pending
@@ -405,23 +387,21 @@ class Engine:
                 own = zip(table.split_ids, table.watermarks.tolist(), strict=True)
                 holds_us = np.array([held.get(split_id, watermark) for split_id, watermark in own], np.int64)
         bound_us = MAX_WATERMARK if plan is None else plan.bound_us
-        drift_us, timeout_us = self.rules.max_drift_us, self.idle_clock.timeout_us
-        return explain(
-            plan,
-            table,
-            holds_us=holds_us,
-            available=self.available(),
-            next_us=self.index.far_next_times(table.positions, saturating_add(bound_us, drift_us or 0)),
-            silent_since_us=self.idle_clock.caught_up_us,
-            late=late,
-            blocked=self.idle_clock.blocked,
-            unreported=frozenset(self.unreported()),
-            group_limit_us=self._group_limit_us,
-            horizon_us=self._horizon_us,
-            bounds=Bounds(self.rules.out_of_orderness_us, drift_us, timeout_us, self._max_rows),
-            stands_since_us=self._stands_since_us,
-            now_us=now_us,
-            is_draining=self._drains_from_us is not None,
+        drift_us = self.rules.max_drift_us
+        next_us = self.index.far_next_times(table.positions, saturating_add(bound_us, drift_us or 0))
+        columns = (holds_us, next_us, self.idle_clock.caught_up_us, late)
+        unreported = frozenset(self.unreported())
+        return Explanation(
+            table.combined,
+            now_us,
+            self._stands_since_us,
+            explain_splits(
+                plan, table, columns, self.available(), self.idle_clock.blocked, unreported, self._group_limit_us
+            ),
+            bound_us,
+            self._horizon_us,
+            Bounds(self.rules.out_of_orderness_us, drift_us, self.idle_clock.timeout_us, self._max_rows),
+            self._drains_from_us is not None,
         )
 
     def validate(self) -> None:

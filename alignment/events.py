@@ -13,8 +13,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from alignment.plan.model import SplitTable
-from alignment.reports import RangeReport
+from alignment.plan import SplitTable
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MIN_WATERMARK
 
 __all__ = [
     "BlocksIndexed",
@@ -28,6 +29,7 @@ __all__ = [
     "PlanCommitted",
     "Planned",
     "Probed",
+    "RangeReport",
     "RangesReported",
     "Restored",
     "SplitAbandoned",
@@ -37,25 +39,39 @@ __all__ = [
     "TimeLimitMoved",
 ]
 
+
+@dataclass(frozen=True, slots=True)
+class RangeReport:
+    """The records of `[start, stop)` of one split, as the reader of that range saw them.
+
+    A range that is read twice gives the same report: taking one in twice makes no difference. `min_us` and `max_us` are
+    the earliest and latest event time, `NO_TIMESTAMP` if no record has one; `late` counts records at or below the
+    watermark that was announced before the micro-batch. Of a generator of the user's own, or the source: the largest
+    watermark that it emitted for these records, whether it marked the split as idle last, and what it goes on from
+    behind them (`alignment.split_generators.GeneratorState`; empty without one).
+    """
+
+    split_id: str
+    start: int
+    stop: int
+    min_us: int = NO_TIMESTAMP
+    max_us: int = NO_TIMESTAMP
+    late: int = 0
+    watermark_us: int = MIN_WATERMARK
+    is_idle: bool = False
+    state_version: int = 0
+    state: str = ""
+
+
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restored:
-    """Planning begins, or begins again, from a state.
+    """Planning begins, or begins again, from a state; its splits that are finished leave at once.
 
-    Attributes
-    ----------
-    table
-        Its splits; those that are finished leave at once.
-    origins
-        `int64[n]`: the position of each split before its first record.
-    late
-        `int64[n]`: late records of each split, so far.
-    silent_since_us
-        `int64[n]`: processing time since which each split has had nothing to read; `NO_TIMESTAMP` if not known.
-    at_us
-        Processing time.
+    `int64[n]` each: `origins`, the position of each split before its first record; `late`, its late records so far;
+    `silent_since_us`, since when it has had nothing to read, `NO_TIMESTAMP` if not known.
     """
 
     table: SplitTable
@@ -69,12 +85,7 @@ class Restored:
 class SplitsAssigned:
     """The enumerator assigned splits: they count at once, from `MIN_WATERMARK`.
 
-    Attributes
-    ----------
-    split_ids, positions, origins
-        Each split, the position of its first unread record, and the one before its first record.
-    at_us
-        Processing time.
+    Of each the position of its first unread record, and the one before its first record.
     """
 
     split_ids: tuple[str, ...]
@@ -85,15 +96,7 @@ class SplitsAssigned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlocksIndexed:
-    """Records of a split are there, behind those that were known; see `EventTimeIndex.append`.
-
-    Attributes
-    ----------
-    split_id
-        Of the split.
-    rows, min_us, max_us
-        `int64[k]`: records of each block, and bounds of their event times; `NO_TIMESTAMP` where they are not known.
-    """
+    """Records of a split are there, behind those that were known: `int64[k]` each, see `EventTimeIndex.append`."""
 
     split_id: str
     rows: Int64Array
@@ -138,15 +141,7 @@ class NoMoreSplits:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A look at the outside that began at `at_us` found no more records than are indexed.
-
-    Attributes
-    ----------
-    at_us
-        Processing time.
-    split_ids
-        Where nothing more was found; None for all splits.
-    """
+    """A look at the outside that began at `at_us` found no more records than are indexed; None for all splits."""
 
     at_us: int
     split_ids: tuple[str, ...] | None = None
@@ -189,26 +184,14 @@ class DrainStarted:
 
 @dataclass(frozen=True, slots=True)
 class EmitPeriodElapsed:
-    """What says the watermarks of splits is to be called without records.
-
-    Attributes
-    ----------
-    at_us
-        Processing time.
-    """
+    """What says the watermarks of splits is to be called without records."""
 
     at_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """In the log: a micro-batch was planned here.
-
-    Attributes
-    ----------
-    now_us, max_rows
-        As `Engine.plan` was called.
-    """
+    """In the log: a micro-batch was planned here, as `Engine.plan` was called."""
 
     now_us: int
     max_rows: int | None

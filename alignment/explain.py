@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
-from alignment.plan.model import LimitedBy, MicroBatchPlan, SplitTable
+from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain"]
+__all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain_splits"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -59,15 +59,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the user decided; None where nothing is.
-
-    Attributes
-    ----------
-    out_of_orderness_us, max_drift_us, idle_timeout_us
-        In microseconds.
-    max_rows
-        Read limit of the last plan.
-    """
+    """What the user decided, in microseconds, and the read limit of the last plan; None where nothing is."""
 
     out_of_orderness_us: int | None = None
     max_drift_us: int | None = None
@@ -79,14 +71,8 @@ class Bounds:
 class GroupMember:
     """Another source of the alignment group, which sets the limit.
 
-    Attributes
-    ----------
-    group, source, pid
-        Its group, its name, and the process of its planner.
-    watermark
-        Of the slowest split of it that counts.
-    reported_us, until_us
-        Processing time of its last report, and until which that counts if no other comes.
+    `pid` is the process of its planner, `watermark` that of its slowest split that counts. Its last report came at
+    `reported_us`, and counts until `until_us` if no other comes, both in processing time.
     """
 
     group: str
@@ -103,19 +89,13 @@ class SplitExplanation:
 
     Attributes
     ----------
-    split_id, status
-        Which one, and what it does.
     watermark
         Its own, in microseconds; `MIN_WATERMARK` before its first record.
     holds_us
         Where it holds the watermark of the source: its own, but of a split of which nothing was read yet, or with
         perfect watermarks, just below its smallest unread event time, where that is known.
-    position
-        Of its next record.
     behind
         Records that are known to be there, and not read.
-    waits_for
-        Why it is not read further.
     silent_since_us
         Processing time since which it has had nothing to read; None if it has, or that is not known.
     late
@@ -151,24 +131,19 @@ class SplitExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A source between two micro-batches.
+    """A source between two micro-batches; times in microseconds.
 
     Attributes
     ----------
-    watermark
-        The announced one, in microseconds.
+    watermark, stands_since_us
+        The announced one, and the processing time since which it has not moved.
     at_us
         Processing time of all this.
-    stands_since_us
-        Processing time since which the watermark has not moved.
-    bound_us
-        No record later than this is in the last plan; `MAX_WATERMARK` for no bound.
-    horizon_us
-        Splits that wait to be assigned have no record earlier than this; `MAX_WATERMARK` if none waits.
-    bounds
-        What the user decided.
     splits
         All splits in work, by id.
+    bound_us, horizon_us
+        No record later than the bound is in the last plan, and splits that wait to be assigned have none earlier than
+        the horizon; `MAX_WATERMARK` for none.
     is_draining
         Only what was there when the run began is read (AvailableNow): nothing becomes idle in it.
     group
@@ -187,7 +162,7 @@ class Explanation:
 
     @property
     def waits_for_group(self) -> bool:
-        """Whether the alignment group sets the limit. O(n)."""
+        """Whether the alignment group sets the limit."""
         return any(split.waits_for is WaitsFor.GROUP for split in self.splits)
 
     @cached_property
@@ -206,12 +181,12 @@ class Explanation:
 
     @cached_property
     def setters(self) -> tuple[SplitExplanation, ...]:
-        """The splits that set the limit of the others: the lowest of those that do not wait at it. O(n)."""
+        """The splits that set the limit of the others: the lowest of those that do not wait at it."""
         return _lowest([split for split in self.splits if split.counts and split.waits_for is not WaitsFor.DRIFT])
 
     @property
     def held_by(self) -> tuple[str, ...]:
-        """Ids of the `holders`. O(n)."""
+        """Ids of the `holders`."""
         return tuple(split.split_id for split in self.holders)
 
     @property
@@ -221,7 +196,7 @@ class Explanation:
 
     @cached_property
     def cause(self) -> Cause:
-        """Why the watermark is not further. O(n)."""
+        """Why the watermark is not further."""
         if self.watermark == MAX_WATERMARK:
             return Cause.ENDED
         if self.is_in_the_future:
@@ -255,7 +230,7 @@ class Explanation:
 
     @property
     def late(self) -> int:
-        """Late records of all splits in work. O(n)."""
+        """Late records of all splits in work."""
         return sum(split.late for split in self.splits)
 
 
@@ -264,57 +239,31 @@ def _lowest(splits: Sequence[SplitExplanation]) -> tuple[SplitExplanation, ...]:
     return tuple(split for split in splits if split.holds_us == lowest_us)
 
 
-def explain(
+def explain_splits(
     plan: MicroBatchPlan | None,
     table: SplitTable,
-    *,
-    holds_us: Int64Array,
+    columns: Sequence[Int64Array],
     available: Mapping[str, tuple[int, int]],
-    next_us: Int64Array,
-    silent_since_us: Int64Array,
-    late: Int64Array,
     blocked: Collection[str],
     unreported: Collection[str],
     group_limit_us: int,
-    horizon_us: int,
-    bounds: Bounds,
-    stands_since_us: int,
-    now_us: int,
-    is_draining: bool,
-) -> Explanation:
-    """Explain the state of an engine. O(n).
+) -> tuple[SplitExplanation, ...]:
+    """Explain the splits of a table after the last plan, None before any. O(n).
 
-    Parameters
-    ----------
-    plan, table
-        The last plan, None before any; and the splits in work, with the statuses after it.
-    holds_us
-        `int64[n]`: where each split holds the watermark of the source.
-    available
-        Of each split its next position, and the one after the last record known to be there.
-    next_us
-        `int64[n]`: event time of each split's next record, where it is known and far beyond the bound; else
-        `MIN_WATERMARK`.
-    silent_since_us
-        `int64[n]`: processing time since which each split has had nothing to read, if it has nothing;
-        `MIN_WATERMARK` where that is not known.
-    late
-        `int64[n]`: late records of each split.
-    blocked, unreported
-        Splits with records that cannot be read yet, and those whose readers have not reported what they read.
-    group_limit_us
-        The bound that other sources of the same alignment group set.
-    horizon_us, bounds, stands_since_us, is_draining
-        See `Explanation`.
-    now_us
-        Processing time.
+    The `columns`, `int64[n]` each: where the splits hold the watermark of the source; the event time of their next
+    records; since when they have had nothing to read; and their late records. `MIN_WATERMARK` where one is not known,
+    or the next record not far beyond the bound. `available` has each split's next position, and the one after the last
+    record known to be there. `blocked` have records that cannot be read yet; the readers of the `unreported` have not
+    reported all that they read.
     """
     limited_by, bound_us = (None, MAX_WATERMARK) if plan is None else (plan.limited_by, plan.bound_us)
     limit = _limit(limited_by, is_group=bound_us == group_limit_us < MAX_WATERMARK)
-    columns = (table.watermarks, table.statuses, holds_us, next_us, silent_since_us, late)
     splits = []
-    for split_id, watermark, status, holds, following, since, lateness in zip(
-        table.split_ids, *(column.tolist() for column in columns), strict=True
+    for split_id, status, watermark, holds, following, since, late in zip(
+        table.split_ids,
+        table.statuses.tolist(),
+        *(column.tolist() for column in (table.watermarks, *columns)),
+        strict=True,
     ):
         position, end = available[split_id]
         if split_id in blocked:
@@ -323,23 +272,11 @@ def explain(
             waits_for = limit
         else:
             waits_for = WaitsFor.REPORT if split_id in unreported else WaitsFor.RECORDS
-        splits.append(
-            SplitExplanation(
-                split_id,
-                SplitStatus(status),
-                watermark,
-                holds,
-                position,
-                end - position,
-                waits_for,
-                since if position == end and since > MIN_WATERMARK else None,
-                lateness,
-                following if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK else None,
-            )
-        )
-    return Explanation(
-        table.combined, now_us, stands_since_us, tuple(splits), bound_us, horizon_us, bounds, is_draining
-    )
+        silent_since_us = since if position == end and since > MIN_WATERMARK else None
+        next_us = following if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK else None
+        of_reading = (position, end - position, waits_for, silent_since_us, late, next_us)
+        splits.append(SplitExplanation(split_id, SplitStatus(status), watermark, holds, *of_reading))
+    return tuple(splits)
 
 
 def _limit(limited_by: LimitedBy | None, *, is_group: bool) -> WaitsFor:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
-from alignment.plan.model import SplitTable
+from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 
@@ -27,15 +27,10 @@ class IdleClock:
     have one entry for each split, in the order of the engine's table. Processing time is in microseconds since the
     epoch.
 
-    Parameters
-    ----------
-    timeout_us
-        After how long without anything to read a split is idle; None for never.
-
     Attributes
     ----------
     timeout_us
-        As given.
+        After how long without anything to read a split is idle; None for never.
     caught_up_us
         `int64[n]`: processing time since which each split has had nothing to read, if it has nothing; `MIN_WATERMARK`
         where it is idle from before a restart.
@@ -61,19 +56,7 @@ class IdleClock:
     def begin(
         self, statuses: npt.NDArray[np.int8], origins: Int64Array, silent_since_us: Int64Array, now_us: int
     ) -> None:
-        """Start with restored splits: those that were idle still are. O(n).
-
-        Parameters
-        ----------
-        statuses
-            `int8[n]` of `SplitStatus`.
-        origins
-            `int64[n]`: the position of each split before its first record.
-        silent_since_us
-            What `silent_since_us` said.
-        now_us
-            Processing time.
-        """
+        """Start with restored splits, as `Restored` has them: those that were idle still are. O(n)."""
         # The wall clock may have been put back since.
         since_us = np.where(silent_since_us == NO_TIMESTAMP, now_us, np.minimum(silent_since_us, now_us))
         self.caught_up_us = np.where(statuses == SplitStatus.IDLE, MIN_WATERMARK, since_us)
@@ -124,17 +107,10 @@ class IdleClock:
     def idle(self, table: SplitTable, drains_from_us: int | None = None, marked: BoolArray | None = None) -> BoolArray:
         """`bool[n]`: splits whose last record was read at least the timeout before they were last probed. O(n).
 
-        Parameters
-        ----------
-        table
-            The splits.
-        drains_from_us
-            Since when what is there is all there is (AvailableNow); None as long as more may come. A snapshot says
-            nothing of the time that passes while it is read. Of a split that never had a record nobody knows when it
-            will have one: a run that ends does not wait for it.
-        marked
-            `bool[n]`: splits that the user's own generators marked as idle. They know what was planned, not whether a
-            split was probed.
+        `drains_from_us` is since when what is there is all there is (AvailableNow): a snapshot says nothing of the time
+        that passes while it is read. Of a split that never had a record nobody knows when it will have one: a run that
+        ends does not wait for it. Generators of the user's own that `marked` splits as idle (`bool[n]`) know what was
+        planned, not whether a split was probed.
         """
         probed_us = np.full(len(table), self._probed_all_us, np.int64)
         if self._probed_us:
@@ -154,16 +130,9 @@ class IdleClock:
         return idle
 
     def track(self, unread: BoolArray, statuses: npt.NDArray[np.int8], now_us: int) -> None:
-        """Start anew for every split that has, or just had, something to read. O(n).
+        """Start anew for each split that has (`unread`), or just had, something to read. O(n).
 
-        Parameters
-        ----------
-        unread
-            `bool[n]`, before the plan.
-        statuses
-            `int8[n]` of `SplitStatus`, after the plan.
-        now_us
-            Processing time.
+        `statuses` are those after the plan.
         """
         self.caught_up_us = np.where(unread, now_us, self.caught_up_us)
         self._deadline_us = None

@@ -22,9 +22,8 @@ from alignment import events
 from alignment.engine import Engine
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
+from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
-from alignment.plan.model import MicroBatchPlan, PlanningRules, SplitTable
-from alignment.reports import RangeReport
 from alignment.split_generators import Said, SplitGenerators
 from alignment.watermarks import WatermarkOutput
 
@@ -35,15 +34,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class EngineStarted:
-    """What an engine was made with; see `Engine`.
-
-    Attributes
-    ----------
-    rules, idle_timeout_us
-        As given to it.
-    by_reports, generates
-        Whether it plans by what readers report; whether something else than a bound says the watermarks.
-    """
+    """What an engine was made with; see `Engine`. Either readers report, or event times are known ahead."""
 
     rules: PlanningRules
     idle_timeout_us: int | None
@@ -71,13 +62,7 @@ class _Located:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPlan:
-    """One plan of a log, made again.
-
-    Attributes
-    ----------
-    recorded, replayed
-        What was planned then, and now; equal if both are the same plan.
-    """
+    """One plan of a log, as it was recorded, and made again; equal if both are the same plan."""
 
     recorded: dict[str, Any]
     replayed: dict[str, Any]
@@ -90,7 +75,6 @@ _TYPES: Final = {
         EngineStarted,
         MicroBatchPlan,
         PlanningRules,
-        RangeReport,
         Said,
         SplitTable,
         _Loaded,
@@ -100,13 +84,7 @@ _TYPES: Final = {
 
 
 class Recorder:
-    """Writes a log.
-
-    Parameters
-    ----------
-    path
-        The file; lines are appended to it.
-    """
+    """Writes a log: appends lines to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -149,18 +127,7 @@ class Recorder:
 
 
 def replay(lines: Iterable[str]) -> Iterator[ReplayedPlan]:
-    """Plan again what a log says.
-
-    Parameters
-    ----------
-    lines
-        Of the log.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If it is not such a log.
-    """
+    """Plan again what the lines of a log say; an `InvalidArgumentError` if they are not such a log."""
     engine_lines: list[Any] = []
     for number, line in enumerate(lines, 1):
         try:

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from alignment.columns import raw_field
 from alignment.combine import SplitStatus
+from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
-from alignment.plan.model import SplitTable
-from alignment.reports import RangeReport
+from alignment.plan import SplitTable
 from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 
 __all__ = [
@@ -42,13 +42,9 @@ RecordLoader: TypeAlias = Callable[[str, int, int], Iterable[tuple[pa.RecordBatc
 class GeneratorState:
     """What a restart needs of the watermarks of one split, beside the watermark.
 
-    Attributes
-    ----------
-    position
-        All records before it count in the watermark, and in the state; None for the position of the split itself. It is
-        an earlier one where readers report, and have not reported what was admitted last.
-    version, text
-        Of a generator: its version, and what it gave as JSON; `null` if that is nothing.
+    All records before `position` count in the watermark, and in the state; None for the position of the split itself.
+    It is an earlier one where readers report, and have not reported what was admitted last. `version` and `text` are
+    those of a generator: its version, and what it gave as JSON; `null` if that is nothing.
     """
 
     position: int | None = None
@@ -92,15 +88,7 @@ class LatestWatermark(WatermarkOutput):
 
 
 class RunningGenerator:
-    """A generator of the user's own, as it goes over one split.
-
-    Parameters
-    ----------
-    generator
-        New.
-    state
-        What it goes on from; None for the beginning.
-    """
+    """A generator of the user's own, as it goes over one split, from its beginning or from a state."""
 
     def __init__(self, generator: WatermarkGenerator, state: GeneratorState | None = None) -> None:
         self._generator = generator
@@ -122,13 +110,7 @@ class RunningGenerator:
         self._generator.on_periodic_emit(output)
 
     def state(self) -> GeneratorState:
-        """What it knows of the records that it has seen.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If that is no value of JSON.
-        """
+        """What it knows of the records that it has seen; an `InvalidArgumentError` if that is no value of JSON."""
         state = self._generator.snapshot_state()
         try:
             text = json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -141,12 +123,9 @@ class RunningGenerator:
 
 
 class SplitGenerators(ABC):
-    """What says the watermark of each split. A split is known from the first call with its id.
+    """What says the watermark of each split, called every `interval_us` without records.
 
-    Parameters
-    ----------
-    interval_us
-        How often it is called without records, in microseconds.
+    A split is known from the first call with its id.
 
     Attributes
     ----------
@@ -269,17 +248,7 @@ class SplitGenerators(ABC):
 
 
 class UserGenerators(SplitGenerators):
-    """A generator of the user's own for each split.
-
-    Parameters
-    ----------
-    create
-        Makes one.
-    interval_us
-        See `SplitGenerators`.
-    load
-        Gives it the records.
-    """
+    """A generator of the user's own for each split, made by `create`; `load` gives it the records."""
 
     def __init__(self, create: Callable[[], WatermarkGenerator], interval_us: int, load: RecordLoader) -> None:
         super().__init__(interval_us)
@@ -317,13 +286,8 @@ class UserGenerators(SplitGenerators):
 class SourceWatermarks(SplitGenerators):
     """What the source emits with its records.
 
-    Parameters
-    ----------
-    interval_us
-        See `SplitGenerators`.
-    said_before
-        `(split_id, position)`: the largest watermark that it emitted behind the records before a position, or earlier;
-        and whether it marked the split as idle last. None where it said nothing, or only the readers know.
+    `said_before(split_id, position)` is the largest watermark that it emitted behind the records before a position, or
+    earlier, and whether it marked the split as idle last; None where it said nothing, or only the readers know.
     """
 
     def __init__(self, interval_us: int, said_before: Callable[[str, int], tuple[int, bool] | None]) -> None:

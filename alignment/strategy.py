@@ -23,14 +23,8 @@ __all__ = ["AlignmentParameters", "WatermarkStrategy"]
 class AlignmentParameters:
     """How a source takes part in watermark alignment (FLIP-182, FLIP-217).
 
-    Attributes
-    ----------
-    group : str
-        Sources that name the same group are aligned with each other.
-    max_drift_us : int
-        How far a split may be ahead of the slowest one of the group, in microseconds; at least 0.
-    update_interval_us : int
-        How often the group's limit is looked up, in microseconds; above 0.
+    Sources that name the same `group` are aligned with each other: no split may be more than `max_drift_us` (at least
+    0) ahead of the slowest one. The group's limit is looked up every `update_interval_us` (above 0).
     """
 
     group: str
@@ -118,13 +112,7 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: timedelta | str) -> WatermarkStrategy:
-        """Records of a split are at most this far behind its latest one.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If it is not a duration of at least 0.
-        """
+        """Records of a split are at most this far behind its latest one; a duration of at least 0."""
         return WatermarkStrategy(
             out_of_orderness_us=parse_duration_us(max_out_of_orderness, name="max_out_of_orderness")
         )
@@ -143,16 +131,8 @@ class WatermarkStrategy:
     def for_generator(supplier: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
         """Generate watermarks by the user's own code.
 
-        Parameters
-        ----------
-        supplier : callable
-            Returns a new generator at each call, one for each split; picklable. A generator class without
-            arguments is such a callable.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If it is not callable.
+        `supplier` returns a new generator at each call, one for each split; picklable. A generator class without
+        arguments is such a callable.
         """
         if not callable(supplier):
             raise InvalidArgumentError(
@@ -176,17 +156,7 @@ class WatermarkStrategy:
     ) -> WatermarkStrategy:
         """Take event times from an assigner, a column (dotted path), or a function over a batch.
 
-        Parameters
-        ----------
-        assigner : TimestampAssigner or str or callable
-            Where event times come from.
-        unit : {"s", "ms", "us", "ns"}, optional
-            What one step of a column of numbers means.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If it is none of these, or `unit` is given without the name of a column.
+        `unit` is what one step of a column of numbers means.
 
         Examples
         --------
@@ -196,35 +166,17 @@ class WatermarkStrategy:
         return replace(self, timestamp_assigner=as_timestamp_assigner(assigner, unit))
 
     def with_idleness(self, timeout: timedelta | str) -> WatermarkStrategy:
-        """Let a split that has had nothing to read for `timeout` hold nothing back.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If it is not a duration above 0.
-        """
+        """Let a split that has had nothing to read for `timeout`, above 0, hold nothing back."""
         return replace(self, idle_timeout_us=parse_duration_us(timeout, name="timeout", minimum_us=1))
 
     def with_auto_watermark_interval(self, interval: timedelta | str) -> WatermarkStrategy:
-        """Call a generator of the user's every `interval` although no record comes; by default every 200 ms.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If it is not a duration above 0.
-        """
+        """Call a generator of the user's every `interval`, above 0, although no record comes; else every 200 ms."""
         return replace(self, auto_watermark_interval_us=parse_duration_us(interval, name="interval", minimum_us=1))
 
     def with_watermark_alignment(
         self, group: str, max_drift: timedelta | str, update_interval: timedelta | str = "1 second"
     ) -> WatermarkStrategy:
-        """Keep the splits of all sources of a group within `max_drift` of the slowest one.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If `group` is empty, `max_drift` is below 0, or `update_interval` is not above 0.
-        """
+        """Keep the splits of all sources of a group within `max_drift` of the slowest; see `AlignmentParameters`."""
         parameters = AlignmentParameters(
             group=group,
             max_drift_us=parse_duration_us(max_drift, name="max_drift"),
@@ -243,13 +195,7 @@ class WatermarkStrategy:
         return () if self.generator_supplier is None else tuple(self.create_watermark_generator().columns)
 
     def create_watermark_generator(self) -> WatermarkGenerator:
-        """Make a new generator of the user's.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If the strategy has no supplier, the supplier returns something else, or a generator that sees no records.
-        """
+        """Make a new generator of the user's; an `InvalidArgumentError` if it is none that sees records."""
         generator = None if self.generator_supplier is None else self.generator_supplier()
         if not isinstance(generator, WatermarkGenerator):
             raise InvalidArgumentError(

@@ -17,16 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.columns import raw_field
-from alignment.epoch import (
+from alignment.arrow_times import (
     EPOCH_UNITS,
+    UTC,
     check_time_type,
     is_order_preserving,
     scalar_to_microseconds,
+    time_zone,
     to_microseconds,
 )
+from alignment.columns import raw_field
 from alignment.exceptions import InvalidArgumentError
-from alignment.zones import UTC, time_zone
 
 __all__ = [
     "NO_TIMESTAMP",
@@ -47,16 +48,9 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventTimes:
-    """The event times of one batch. Invariant: invalid ones, and only they, hold :data:`NO_TIMESTAMP`.
+    """The event times of one batch, epoch microseconds in UTC, and which are valid: only those.
 
-    Use :meth:`of` unless the invariant is known to hold.
-
-    Attributes
-    ----------
-    values : int64[n]
-        Epoch microseconds, UTC.
-    valid : bool[n]
-        Whether the record has a readable event time.
+    Invariant: invalid ones, and only they, hold :data:`NO_TIMESTAMP`. Use :meth:`of` unless it is known to hold.
     """
 
     values: npt.NDArray[np.int64]
@@ -115,20 +109,10 @@ class TimestampAssigner(ABC):
 
     @abstractmethod
     def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
-        """Give the event times of a batch.
+        """Give the event times of a batch of n records.
 
-        Parameters
-        ----------
-        batch : pa.RecordBatch
-            n records.
-        source_timestamps : int64[n] or None
-            What the connector attached, :data:`NO_TIMESTAMP` where a record has none; None if it attaches
-            nothing.
-
-        Returns
-        -------
-        EventTimes
-            Of length n.
+        `source_timestamps` are what the connector attached, :data:`NO_TIMESTAMP` where a record has none; None if it
+        attaches nothing.
         """
 
     @property
@@ -142,19 +126,9 @@ class TimestampAssigner(ABC):
         return None
 
     def from_statistics(self, data_type: pa.DataType, value: object) -> int | None:
-        """Event time of a minimum or maximum found in the statistics of :attr:`statistics_column`.
+        """Event time of a minimum or maximum of :attr:`statistics_column`; None if its statistics say nothing.
 
-        Parameters
-        ----------
-        data_type : pa.DataType
-            Arrow type of the column.
-        value : object
-            The statistic, as Parquet readers give it: an int, ``date`` or ``datetime``.
-
-        Returns
-        -------
-        int or None
-            Microseconds; None if the statistics of such a column say nothing about event times.
+        `value` is the statistic as Parquet readers give it: an int, ``date`` or ``datetime``.
         """
         return None
 
@@ -215,13 +189,7 @@ class FieldTimestampAssigner(TimestampAssigner):
             object.__setattr__(self, "zone", time_zone(self.zone))
 
     def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
-        """Read the column; `source_timestamps` are not looked at.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If the column is missing, is not of a type that holds time, or needs a unit.
-        """
+        """Read the column; an `InvalidArgumentError` if it is missing, holds no time, or needs a unit."""
         array = raw_field(batch, self.column)
         check_time_type(array.type, self.unit, self.column)
         return EventTimes.of(*to_microseconds(array, self.unit, self.zone or UTC))
@@ -247,14 +215,10 @@ class FieldTimestampAssigner(TimestampAssigner):
 class CallableTimestampAssigner(TimestampAssigner):
     """Takes the event times from a function over the batch.
 
-    Parameters
-    ----------
-    function : callable
-        ``function(batch, source_timestamps)`` returns one event time for each record, in microseconds: whole
-        numbers or timestamps, as an Arrow array, numpy array, list or :class:`EventTimes`; null or None is
-        invalid. It must be picklable where the assigner travels (``cloudpickle`` also takes a lambda).
-    reads : tuple of str, optional
-        Dotted paths of what the function reads, if it does not need every column.
+    ``function(batch, source_timestamps)`` returns one event time for each record, in microseconds: whole numbers or
+    timestamps, as an Arrow array, numpy array, list or :class:`EventTimes`; null or None is invalid. It must be
+    picklable where the assigner travels (``cloudpickle`` also takes a lambda). `reads` are the dotted paths of what it
+    reads, if it does not need every column.
     """
 
     function: Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any]
@@ -262,13 +226,7 @@ class CallableTimestampAssigner(TimestampAssigner):
     reads: tuple[str, ...] | None = field(default=None)
 
     def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
-        """Call the function.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If it returns something else than one whole number or timestamp for each record.
-        """
+        """Call the function; an `InvalidArgumentError` if it does not give one whole number or timestamp each."""
         result = self.function(batch, source_timestamps)
         times = result if isinstance(result, EventTimes) else self._convert(result)
         if len(times) != batch.num_rows:
@@ -303,13 +261,7 @@ def as_timestamp_assigner(
     assigner: TimestampAssigner | str | Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any],
     unit: str | None = None,
 ) -> TimestampAssigner:
-    """Accept an assigner, the name of a column (and the unit of its numbers), or a function over a batch.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If it is none of these.
-    """
+    """Accept an assigner, the name of a column (and the unit of its numbers), or a function over a batch."""
     if isinstance(assigner, str):
         return FieldTimestampAssigner(assigner, unit)
     if unit is not None:

@@ -80,31 +80,15 @@ class WatermarkGenerator(ABC):
     """Version of what :meth:`snapshot_state` gives: to be raised when that changes its meaning."""
 
     def on_event(self, record: Mapping[str, Any], timestamp: int, output: WatermarkOutput) -> None:
-        """See one record.
-
-        Parameters
-        ----------
-        record : mapping
-            Its values by the names in :attr:`columns`.
-        timestamp : int
-            Its event time, in microseconds; see :meth:`on_batch`.
-        output : WatermarkOutput
-            Where watermarks go.
-        """
+        """See one record: its values by the names in :attr:`columns`, and its event time, see :meth:`on_batch`."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither on_event nor on_batch")
 
     def on_batch(self, records: pa.RecordBatch, timestamps: npt.NDArray[np.int64], output: WatermarkOutput) -> None:
-        """See records, as many at once as were read. The default calls :meth:`on_event` for each, which is slower.
+        """See `n` records, as many at once as were read. The default calls :meth:`on_event` for each, which is slower.
 
-        Parameters
-        ----------
-        records : pa.RecordBatch
-            The `n` records with the :attr:`columns`, under these names; `n` may be 0.
-        timestamps : int64[n]
-            Their event times, in microseconds. With :attr:`columns` of all records, ``NO_TIMESTAMP`` where one has no
-            valid event time; without, of those alone that have one.
-        output : WatermarkOutput
-            Where watermarks go.
+        `records` has the :attr:`columns`, under these names; `n` may be 0. `timestamps` are `int64[n]` microseconds:
+        with :attr:`columns` of all records, ``NO_TIMESTAMP`` where one has no valid event time; without, of those alone
+        that have one.
         """
         rows: Iterable[Mapping[str, Any]] = records.to_pylist() if self.columns else repeat({}, len(timestamps))
         for record, timestamp in zip(rows, timestamps.tolist(), strict=True):
@@ -126,19 +110,9 @@ class WatermarkGenerator(ABC):
         """
 
     def restore_state(self, version: int, state: Any) -> None:
-        """Go on from what :meth:`snapshot_state` gave. Called on a new generator, unless that was None.
+        """Go on from what :meth:`snapshot_state` gave, as JSON has it: a tuple has become a list.
 
-        Parameters
-        ----------
-        version : int
-            The :attr:`state_version` of the generator that gave it.
-        state : object
-            What it gave, as JSON has it: a tuple has become a list.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If it is not overridden.
+        Called on a new generator, unless that was None, with the :attr:`state_version` of the generator that gave it.
         """
         raise InvalidArgumentError(
             f"the offset has the state {state!r} (version {version}) of a watermark generator, and "
@@ -153,17 +127,8 @@ def bounded_watermark(max_time: npt.NDArray[np.int64], bound_us: int) -> npt.NDA
 def bounded_watermark(max_time: int | npt.NDArray[np.int64], bound_us: int) -> int | npt.NDArray[np.int64]:
     """Bounded out-of-orderness: ``max_time - bound_us - 1``, not below :data:`MIN_WATERMARK`.
 
-    Parameters
-    ----------
-    max_time : int or int64[n]
-        Latest event time seen, in microseconds; ``NO_TIMESTAMP`` before any record.
-    bound_us : int
-        How far records may be behind it, in microseconds: 0 to 2**63 - 1.
-
-    Returns
-    -------
-    int or int64[n]
-        :data:`MIN_WATERMARK` where there was no record yet.
+    `max_time` is the latest event time seen, ``NO_TIMESTAMP`` before any record; `bound_us` how far records may be
+    behind it, 0 to 2**63 - 1.
     """
     # The earliest time that does not saturate; raising to it first keeps the subtraction within int64.
     earliest = MIN_WATERMARK + bound_us + 1

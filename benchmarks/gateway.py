@@ -8,7 +8,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from benchmarks.report import Report
 from streaming_source.gateway import GatewayClient, GatewayServer
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from alignment.plan.by_index import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from benchmarks.report import Report

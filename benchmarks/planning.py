@@ -13,7 +13,8 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.index import EventTimeIndex
-from alignment.plan.by_index import PlanConditions, PlanningRules, SplitTable, plan_micro_batch
+from alignment.plan import PlanConditions, PlanningRules, SplitTable
+from alignment.plan.by_index import plan_micro_batch
 from alignment.strategy import WatermarkStrategy
 from alignment.watermarks import MIN_WATERMARK
 from benchmarks.report import Report

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
-from alignment.runs import first_not_before, running
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 
-__all__ = ["CACHED_TIMES", "BlockTable", "EventTimeLoader"]
+__all__ = ["CACHED_TIMES", "BlockTable", "EventTimeLoader", "first_not_before", "running"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -66,16 +65,11 @@ _NO_BLOCKS = _Blocks._make([*(np.empty(0, np.int64) for _ in range(10)), np.empt
 
 
 class BlockTable:
-    """Splits and the blocks of their unread records, as columns that change seldom and are asked often.
+    """Splits and the blocks of their unread records, as columns that change seldom and are read often.
 
-    Changes are collected, and taken into the columns by `_settle` before the first question after them.
-
-    Parameters
-    ----------
-    load
-        Called for the exact times of one whole block. The latest answers are kept.
-    cached_times
-        How many exact event times (8 bytes each) are kept at most; the latest block always is.
+    Changes are collected, and taken into the columns by `_settle` before the first question after them. `load` is
+    called for the exact times of one whole block; `cached_times` of these (8 bytes each) are kept at most, the latest
+    block always.
     """
 
     _PORTION_TIMES: ClassVar[int] = 4 * 1024 * 1024
@@ -97,15 +91,10 @@ class BlockTable:
     # ---- changes -------------------------------------------------------------------------------------------------
 
     def add_split(self, split_id: str, position: int = 0) -> None:
-        """Make a split known whose blocks will follow `position`. O(1) amortised.
+        """Make a split known whose blocks will follow `position`; an error if it is known already. O(1) amortised.
 
-        The first block may be what is left of one that was partly read before: its maximum may then be that of a
-        record already read.
-
-        Raises
-        ------
-        DuplicateSplitError
-            If the split is known already.
+        The first block may be what is left of one that was partly read before: its maximum may then be that of a record
+        already read.
         """
         if split_id in self._end_of:
             raise DuplicateSplitError(f"split {split_id!r} is in the event-time index already; unregister it first")
@@ -113,17 +102,12 @@ class BlockTable:
         self._stale = True
 
     def append(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
-        """Add the blocks that follow the last known one of a split. O(1) amortised a block.
+        """Add the blocks that follow the last known one of a split, `int64[k]` each. O(1) amortised a block.
 
-        Parameters
-        ----------
-        rows
-            `int64[k]`, records of each block, at least 1.
-        min_us, max_us
-            `int64[k]`, bounds of the event times of each block in microseconds. `min_us` is `NO_TIMESTAMP` where a
-            record has no valid event time, `max_us` where none has. No record is earlier than `min_us`, and one is at
-            `max_us`: watermarks are made of it. A block with times beyond the limit of `limit_times` is loaded at
-            the first question.
+        Each block has at least 1 of `rows`, and bounds of their event times in microseconds. `min_us` is `NO_TIMESTAMP`
+        where a record has no valid event time, `max_us` where none has. No record is earlier than `min_us`, and one is
+        at `max_us`: watermarks are made of it. A block with times beyond the limit of `limit_times` is loaded at the
+        first question.
         """
         count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
         if not count.shape == low.shape == high.shape:
@@ -138,10 +122,9 @@ class BlockTable:
         self._add(split_id, count, low, high, 0)
 
     def limit_times(self, limit_us: int, positions: Int64Array) -> None:
-        """From now on event times from `limit_us` on count as none. In opaque blocks there must not be any.
+        """From now on event times from `limit_us` on count as none. In opaque blocks there must not be any. O(m).
 
         Records before `positions` (`int64[n]`) were judged by an earlier limit, and this one changes nothing of them.
-        O(m); blocks with such times are loaded at the next question.
         """
         self._settle()
         self._latest_valid_us, blocks = limit_us - 1, self._blocks
@@ -155,13 +138,7 @@ class BlockTable:
         return np.where(times <= self._latest_valid_us, times, NO_TIMESTAMP)
 
     def remove(self, split_ids: Iterable[str]) -> None:
-        """Forget splits, their blocks and their times. O(m + n), however many are removed.
-
-        Raises
-        ------
-        UnknownSplitError
-            If one of them is not known; then none is removed.
-        """
+        """Forget splits, their blocks and their times; none if one of them is not known, an error. O(m + n)."""
         gone = frozenset(split_ids)
         for split_id in gone:
             self._known_end(split_id)
@@ -173,13 +150,7 @@ class BlockTable:
         self._stale = True
 
     def forget_unread(self, split_id: str, position: int) -> None:
-        """The records of a split from `position` on are not there any more: what follows them follows it. O(m + n).
-
-        Raises
-        ------
-        UnknownSplitError
-            If it is not known.
-        """
+        """The records of a split from `position` on are not there any more: what follows them follows it. O(m + n)."""
         if self._known_end(split_id) > position:
             self.remove([split_id])
             self.add_split(split_id, position)
@@ -264,6 +235,9 @@ class BlockTable:
         for block in np.flatnonzero(blocks.loose == _PERHAPS_LOOSE):
             self._tighten(int(block))
         self._attained = self._attained_times()
+        self._end_of_block: Int64Array = blocks.first + blocks.rows
+        self._rows_before: Int64Array = np.append(0, np.cumsum(blocks.rows))
+        self._prefix_max = running(np.maximum, blocks.high, blocks.owner)
         self._suffix_max = running(np.maximum, self._attained[::-1], blocks.owner[::-1])[::-1]
         self._suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
         self._stale = False
@@ -275,8 +249,8 @@ class BlockTable:
     def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
         self._settle()
-        end_of_block = self._blocks.first + self._blocks.rows
-        block = first_not_before(self._begin, self._stop, lambda block, slot: end_of_block[block] <= positions[slot])
+        ends = self._end_of_block
+        block = first_not_before(self._begin, self._stop, lambda block, slot: ends[block] <= positions[slot])
         return block, np.flatnonzero(block < self._stop)
 
     def _begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
@@ -296,8 +270,8 @@ class BlockTable:
     ) -> Iterator[tuple[slice, Int64Array, Int64Array]]:
         """Exact event times of the records `[begin, end)` of each of `blocks`, laid end to end, in portions.
 
-        Each portion is told as the slice of `blocks` that it covers, the times, and where those of each block start.
-        `begin < end` throughout.
+        Each is the slice of `blocks` that it covers, the times, and where those of each block start. `begin < end`
+        throughout.
         """
         portion = np.cumsum(self._blocks.rows[blocks]) // self._PORTION_TIMES
         borders = np.flatnonzero(np.diff(portion, prepend=-1, append=-1)).tolist()
@@ -347,3 +321,66 @@ class BlockTable:
         self._blocks.times[gone] = None
         self._blocks.used[gone] = 0
         self._cache_size -= int(self._blocks.rows[gone].sum())
+
+
+def running(ufunc: np.ufunc, values: Int64Array, owner: Int64Array) -> Int64Array:
+    """Running maximum or minimum within each run of equal owners, `int64[m]`. O(m log longest run).
+
+    O(m) where the values rise, or fall, anyway.
+    """
+    result = values.copy()
+    step = 1
+    while step < result.size:
+        inside = owner[step:] == owner[:-step]
+        merged = np.where(inside, ufunc(result[step:], result[:-step]), result[step:])
+        # Each entry is that of the last `step` values. If it is also that of those before, it is that of all.
+        if not inside.any() or (merged == result[step:]).all():
+            break
+        result[step:] = merged
+        step *= 2
+    return result
+
+
+def first_not_before(
+    low: Int64Array,
+    high: Int64Array,
+    before: Callable[[Int64Array, Int64Array], BoolArray],
+) -> Int64Array:
+    """In each `[low, high)` the first index for which `before(index, slot)` is false; `high` if it always is.
+
+    `int64[n]`. All searches go side by side: O(n log longest run).
+    """
+    low, high = low.copy(), high.copy()
+    slots = np.flatnonzero(low < high)
+    while slots.size:
+        middle = (low[slots] + high[slots]) // 2
+        right = before(middle, slots)
+        low[slots[right]] = middle[right] + 1
+        high[slots[~right]] = middle[~right]
+        slots = slots[low[slots] < high[slots]]
+    return low
+
+
+def ranges(begin: Int64Array, end: Int64Array) -> Int64Array:
+    """All indices of the ranges `[begin, end)`, laid end to end; `begin <= end`."""
+    sizes = end - begin
+    return np.repeat(begin - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+
+
+def accumulate_runs(times: Int64Array, starts: Int64Array) -> None:
+    """Put in place of each time the latest so far of its run, in place; runs begin at `starts`. O(length).
+
+    All at once where no run's times reach those of the next when each run is lifted above the one before.
+    """
+    earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
+    span = int(times.max(initial=NO_TIMESTAMP)) - earliest + 2
+    if 0 < span * starts.size < MAX_WATERMARK:
+        lift = np.repeat(np.arange(starts.size) * span, np.diff(np.append(starts, times.size)))
+        # One below the earliest stands for no time.
+        lifted = np.maximum(times, earliest - 1) - (earliest - 1) + lift
+        np.maximum.accumulate(lifted, out=lifted)
+        lifted -= lift
+        np.copyto(times, np.where(lifted > 0, lifted + (earliest - 1), NO_TIMESTAMP))
+        return
+    for begin, end in pairwise([*starts.tolist(), times.size]):
+        np.maximum.accumulate(times[begin:end], out=times[begin:end])

@@ -51,15 +51,7 @@ class _Answer(NamedTuple):
 
 
 class OpaqueBlocks(BlockTable):
-    """A table of blocks of which some are opaque.
-
-    Parameters
-    ----------
-    load, cached_times
-        See `BlockTable`.
-    locate
-        Answers the questions; None if there are no such blocks.
-    """
+    """A table of blocks of which some are opaque; `locate` answers the questions about them."""
 
     def __init__(
         self, load: EventTimeLoader, *, cached_times: int = CACHED_TIMES, locate: FirstLater | None = None
@@ -71,17 +63,8 @@ class OpaqueBlocks(BlockTable):
     def append_opaque(self, split_id: str, rows: int, max_us: int) -> None:
         """Add one block behind the last known one of a split, which is never loaded. O(1) amortised.
 
-        Parameters
-        ----------
-        rows
-            Positions that it covers, at least 1. Where these have gaps, it has fewer records.
-        max_us
-            The latest event time in it: a record of the block has it, and none is later.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If there is no record in it, or nobody to ask.
+        It covers `rows` positions, at least 1: where these have gaps, it has fewer records. One of them has the event
+        time `max_us`, and none is later.
         """
         if rows < 1 or max_us == NO_TIMESTAMP:
             raise InvalidArgumentError(

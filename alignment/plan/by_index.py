@@ -22,7 +22,7 @@ import numpy.typing as npt
 from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
-from alignment.plan.model import (
+from alignment.plan import (
     LimitedBy,
     MicroBatchPlan,
     PlanConditions,
@@ -34,15 +34,7 @@ from alignment.plan.model import (
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark
 
-__all__ = [
-    "LimitedBy",
-    "MicroBatchPlan",
-    "PlanConditions",
-    "PlanningRules",
-    "SplitTable",
-    "WatermarkAdvance",
-    "plan_micro_batch",
-]
+__all__ = ["WatermarkAdvance", "plan_micro_batch"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -58,27 +50,9 @@ def plan_micro_batch(
     conditions: PlanConditions | None = None,
     advance: WatermarkAdvance | None = None,
 ) -> MicroBatchPlan:
-    """Plan one micro-batch.
+    """Plan one micro-batch of the splits of a state, which are those of the index.
 
-    Parameters
-    ----------
-    before
-        The state now; its splits are those of the index.
-    index
-        Event times of what is unread.
-    rules
-        See `PlanningRules`.
-    conditions
-        See `PlanConditions`; None for those of its defaults.
-    advance
-        Watermarks of a generator whose watermarks cannot be foretold; None for a generator that never emits.
-
-    Returns
-    -------
-    MicroBatchPlan
-
-    Notes
-    -----
+    `advance` gives the watermarks of a generator whose watermarks cannot be foretold; None for one that never emits.
     O((m + n) log m) for n splits and m unread blocks, in numpy steps, beside the loading of the blocks that the cut
     divides.
     """

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.durations import saturating_add
+from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
-from alignment.plan.model import (
+from alignment.plan import (
     LimitedBy,
     MicroBatchPlan,
     PlanConditions,
@@ -31,7 +32,6 @@ from alignment.plan.model import (
 )
 from alignment.plan.observed import ObservedSplits
 from alignment.plan.shares import share_by_time, share_evenly
-from alignment.reports import RangeReport
 from alignment.watermarks import MAX_WATERMARK, bounded_watermark
 
 __all__ = ["ReactivePlanner"]
@@ -117,10 +117,10 @@ class ReactivePlanner:
     # ---- what comes in -------------------------------------------------------------------------------------------
 
     def report(self, report: RangeReport) -> bool:
-        """Take in what a reader saw; whether it changed anything that a plan depends on.
+        """Take in what a reader saw; whether it changed anything that a plan depends on. O(1).
 
         Reports of one split may come in any order, again, or not at all. Ignored is what no plan since the last
-        `rewind` handed out, or of a split that is not known. O(1).
+        `rewind` admitted, or of a split that is not known.
         """
         return self._splits.report(report)
 
@@ -137,38 +137,21 @@ class ReactivePlanner:
         self._splits.rewind(table)
 
     def unreported(self) -> list[str]:
-        """Ids of the splits of which not all that was handed out last is reported. O(n)."""
+        """Ids of the splits of which not all that was admitted last is reported. O(n)."""
         return self._splits.unreported()
 
     # ---- plans ---------------------------------------------------------------------------------------------------
 
     def plan(self, before: SplitTable, ends: Int64Array, conditions: PlanConditions | None = None) -> MicroBatchPlan:
-        """Plan one micro-batch, after the one before it was read.
+        """Plan one micro-batch, after the one before it was read. O(n log n), in numpy steps but for one look-up each.
 
-        Parameters
-        ----------
-        before
-            The state now. A split that is not where the last plan left it starts anew, as after `rewind`.
-        ends
-            `int64[n]`: position after the last record that is known to be there.
-        conditions
-            As for `plan_micro_batch`. Nothing later than a horizon is announced, but may be read.
+        A split that is not where the last plan left it starts anew, as after `rewind`. `ends` are `int64[n]`, the
+        position after the last record of each split that is known to be there. Nothing later than a horizon is
+        announced, but may be read.
 
-        Returns
-        -------
-        MicroBatchPlan
-            `bound_us` is the limit. `late` are the late records reported since the plan before: each is in one plan
-            only, so a plan with any must be handed out even if it reads nothing. `rows` are positions: where the
-            positions of a source have gaps, an upper bound of its records.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If `ends` are not as many as the splits.
-
-        Notes
-        -----
-        O(n log n) for n splits, in numpy steps but for one look-up each.
+        In the plan `bound_us` is the limit. `late` are the late records reported since the plan before: each is in one
+        plan only, so a plan with any must be committed even if it reads nothing. `rows` are positions: where the
+        positions of a source have gaps, an upper bound of its records.
         """
         if ends.shape != before.positions.shape:
             raise InvalidArgumentError(f"ends has the shape {ends.shape}: must be one for each of {len(before)} splits")

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from alignment.plan.model import SplitTable
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
+from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 
@@ -42,8 +42,6 @@ class ObservedSplits:
         Positions in the last admission; 0 before any.
     is_reported
         Whether all of the last admission was reported; True before any.
-
-    Each has one entry for each slot: read them at the slots that `take_up` gives.
     """
 
     _COLUMNS: Final = (

@@ -17,21 +17,10 @@ _HALVINGS: Final = 80
 
 
 def share_evenly(wanted: Int64Array, positions: Int64Array, max_rows: int) -> Int64Array:
-    """Each split as many as any other, or all that it wants. O(n log(max_rows)).
+    """Each split as many as any other, or all that it wants: together `max_rows`, or all. O(n log(max_rows)).
 
-    Parameters
-    ----------
-    wanted
-        `int64[n]`, at least 0: how many each could take.
-    positions
-        `int64[n]`: what cannot be divided goes to those of which least was read.
-    max_rows
-        At most so many in all; at least 0.
-
-    Returns
-    -------
-    int64[n]
-        Together `max_rows`, or all that is wanted.
+    `wanted` is how many each could take, `int64[n]`. What cannot be divided goes to those of which least was read, by
+    `positions`.
     """
     level, too_high = 0, max_rows + 1
     while too_high - level > 1:
@@ -50,22 +39,9 @@ def share_by_time(
 ) -> Int64Array:
     """Those records that are predicted to be earliest. O(n) in 80 numpy steps, and O(n log n).
 
-    Record `k` of a split, counted from 0, is predicted at `times_us + k / density`. So the slowest split is the first
-    to get one, however thin it is.
-
-    Parameters
-    ----------
-    wanted, positions, max_rows
-        As for `share_evenly`; of records that are predicted at one time those go first of which least was read.
-    times_us
-        `int64[n]`: where each split stands.
-    density
-        `float64[n]`: records per microsecond, above 0 where any are wanted.
-
-    Returns
-    -------
-    int64[n]
-        Together `max_rows`, or all that is wanted.
+    Record `k` of a split, counted from 0, is predicted at `times_us + k / density`, with the density in records per
+    microsecond, above 0 where any are wanted. So the slowest split is the first to get one, however thin it is. All
+    else is as in `share_evenly`; of records that are predicted at one time those go first of which least was read.
     """
     if int(wanted.sum()) <= max_rows:
         return wanted.copy()

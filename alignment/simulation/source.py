@@ -16,15 +16,15 @@ from alignment.events import (
     GroupLimitMoved,
     NoMoreSplits,
     Probed,
+    RangeReport,
     RangesReported,
     Restored,
     SplitCompleted,
     SplitsAssigned,
 )
 from alignment.index import EventTimeIndex
+from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
-from alignment.plan.model import MicroBatchPlan, PlanningRules, SplitTable
-from alignment.reports import RangeReport
 from alignment.simulation.scenario import Faults, Planning, Records, SourceScenario
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark

@@ -1,34 +1,47 @@
 """The source model of FLIP-27: what a connector implements, without Spark."""
 
-from streaming_source.api.clients import KeptClients
+from streaming_source.api.clients import KeptClients, RetryPolicy
 from streaming_source.api.discovery import (
     DiscoveredSplits,
     DiscoveredSplitsSerializer,
     DiscoveringSource,
     DiscoveringSplitEnumerator,
 )
-from streaming_source.api.enumerator import ReaderInfo, SplitEnumerator, SplitEnumeratorContext, SplitsAssignment
-from streaming_source.api.event_time_index import SplitRange, SupportsEventTimeIndex
-from streaming_source.api.events import DataclassEventSerializer, SourceEvent
+from streaming_source.api.enumerator import (
+    ReaderInfo,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitRange,
+    SplitsAssignment,
+    SupportsEventTimeIndex,
+)
 from streaming_source.api.options import Option, OptionSet
-from streaming_source.api.output import (
+from streaming_source.api.reader import (
     BlockEmitter,
+    InputStatus,
+    ReaderMetrics,
     ReaderOutput,
     RecordEmitter,
     RecordEvaluator,
     SourceOutput,
+    SourceReader,
+    SourceReaderContext,
     SplitState,
 )
-from streaming_source.api.reader import InputStatus, ReaderMetrics, SourceReader, SourceReaderContext
-from streaming_source.api.retry import RetryPolicy
-from streaming_source.api.serializer import JsonSerializer, SimpleVersionedSerializer
+from streaming_source.api.serializer import (
+    DataclassEventSerializer,
+    JsonSerializer,
+    SimpleVersionedSerializer,
+    SourceEvent,
+)
 from streaming_source.api.source import Boundedness, Fetching, Source
-from streaming_source.api.split import RecordSplit, SourceSplit
-from streaming_source.api.split_reader import (
+from streaming_source.api.split import (
     CaughtUp,
     RecordBlock,
     RecordsBySplits,
+    RecordSplit,
     RecordsWithSplitIds,
+    SourceSplit,
     SplitReader,
     SplitsAddition,
     SplitsChange,

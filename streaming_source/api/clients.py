@@ -1,16 +1,16 @@
-"""Clients that outlive a micro-batch."""
+"""Calls to what is outside: clients that outlive a micro-batch, and trying again what is away for a moment."""
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-__all__ = ["KEPT_CLIENTS", "KeptClients"]
+__all__ = ["KEPT_CLIENTS", "KeptClients", "RetryPolicy"]
 
 _log = logging.getLogger(__name__)
 
@@ -25,17 +25,9 @@ class KeptClients:
 
     A reader lives for one micro-batch; Spark keeps its Python worker for the next ones. A client is in use by one
     `SplitReader` at a time: it is taken out by its key, typically the split's id and all that the client was made with,
-    and is kept again when that reader closes. What nobody took for a while, and what is too much, is closed when
-    another client is taken or kept. No thread is needed for that: Spark ends workers that have nothing to do.
-
-    Parameters
-    ----------
-    max_kept
-        Clients kept at most; the one that was kept longest goes first.
-    idle_seconds
-        How long a client is kept.
-    clock
-        Seconds, monotonic.
+    and is kept again when that reader closes. What nobody took for `idle_seconds`, and what is more than `max_kept`,
+    the oldest first, is closed when another client is taken or kept. No thread is needed for that: Spark ends workers
+    that have nothing to do.
 
     Examples
     --------
@@ -57,64 +49,47 @@ class KeptClients:
         self._idle_seconds = idle_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        # In the order in which they were kept.
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
-        self._by_key: dict[Hashable, list[int]] = {}
-        self._number = 0
+        # In the order in which they were kept; few enough to be looked through.
+        self._kept: list[_Kept] = []
 
     def __len__(self) -> int:
         """Clients kept, and not in use."""
         return len(self._kept)
 
     def take(self, key: Hashable, create: Callable[[], ClientT]) -> ClientT:
-        """The client of that key that was kept last, or a new one. It is the caller's until it is kept again. O(1)."""
+        """The client of that key that was kept last, or a new one. It is the caller's until it is kept again."""
         with self._lock:
-            unused = self._without_unused()
-            numbers = self._by_key.get(key)
-            kept = self._remove(numbers[-1]) if numbers else None
+            unused = self._take_out_unused()
+            kept = next((kept for kept in reversed(self._kept) if kept.key == key), None)
+            if kept is not None:
+                self._kept.remove(kept)
         _close_all(unused)
         client: ClientT = create() if kept is None else kept.client
         return client
 
     def keep(self, key: Hashable, client: object, close: Callable[[], object]) -> None:
-        """Give a client back that is in order; one that is not is closed by its user instead. O(1).
+        """Give a client back that is in order; one that is not is closed by its user instead.
 
-        Parameters
-        ----------
-        close
-            Called when nobody wants the client any more.
+        `close` is called when nobody wants the client any more.
         """
         with self._lock:
-            self._number += 1
-            self._kept[self._number] = _Kept(key, client, close, self._clock())
-            self._by_key.setdefault(key, []).append(self._number)
-            unused = self._without_unused()
+            self._kept.append(_Kept(key, client, close, self._clock()))
+            unused = self._take_out_unused()
         _close_all(unused)
 
     def close(self) -> None:
         """Close all that are kept."""
         with self._lock:
-            unused = [self._remove(number) for number in list(self._kept)]
+            unused, self._kept = self._kept, []
         _close_all(unused)
 
-    def _without_unused(self) -> list[_Kept]:
+    def _take_out_unused(self) -> list[_Kept]:
         """Take out what is too old or too much."""
         until = self._clock() - self._idle_seconds
-        unused = []
-        while self._kept:
-            number, oldest = next(iter(self._kept.items()))
-            if len(self._kept) <= self._max_kept and oldest.since > until:
-                break
-            unused.append(self._remove(number))
+        old = sum(kept.since <= until for kept in self._kept)
+        gone = max(old, len(self._kept) - self._max_kept)
+        unused, self._kept = self._kept[:gone], self._kept[gone:]
         return unused
-
-    def _remove(self, number: int) -> _Kept:
-        kept = self._kept.pop(number)
-        numbers = self._by_key[kept.key]
-        numbers.remove(number)
-        if not numbers:
-            del self._by_key[kept.key]
-        return kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,3 +110,95 @@ def _close_all(unused: list[_Kept]) -> None:
 
 KEPT_CLIENTS: Final = KeptClients()
 """Those of this process: what a `SourceReaderContext` has unless it is given others."""
+
+
+T = TypeVar("T")
+
+_FIRST_BACKOFF_S: Final = 0.1
+_LAST_BACKOFF_S: Final = 5.0
+
+
+class RetryPolicy:
+    """Tries again what fails for reasons that pass, with growing pauses, until its time is over.
+
+    It belongs to what calls: an enumerator, a `SplitReader`. It is not picklable, as a `Source` must be.
+
+    Parameters
+    ----------
+    seconds
+        How long.
+    first_s
+        How long as long as no call has succeeded: what was never there is an error of the configuration, sooner than
+        a source that is away for a while.
+    retries
+        At most so many; None for as many as fit into the time.
+    pause_s
+        The same pause each time; None for growing ones.
+    passing
+        Errors that may pass; all others are raised at once.
+
+    Examples
+    --------
+    >>> answers = iter([ConnectionError("away"), "here"])
+    >>> def ask():
+    ...     answer = next(answers)
+    ...     if isinstance(answer, Exception):
+    ...         raise answer
+    ...     return answer
+    >>> RetryPolicy(30).run(ask)
+    'here'
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        first_s: float = math.inf,
+        retries: int | None = None,
+        pause_s: float | None = None,
+        passing: type[Exception] | tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._first_s = min(first_s, seconds)
+        self._retries = math.inf if retries is None else retries
+        self._pause_s = pause_s
+        self._passing = passing
+        self._ended = threading.Event()
+        self.has_succeeded = False
+
+    @property
+    def seconds(self) -> float:
+        """How long, for now."""
+        return self._seconds if self.has_succeeded else self._first_s
+
+    def passes(self, error: Exception) -> bool:
+        """Whether it is worth trying again."""
+        return isinstance(error, self._passing)
+
+    def run(self, call: Callable[[], T]) -> T:
+        """What the call returns when it succeeds.
+
+        Raises the error of the last trial, at once where trying again is in vain.
+        """
+        until, backoff_s = self._clock() + self.seconds, self._pause_s or _FIRST_BACKOFF_S
+        trials = 0
+        while True:
+            try:
+                result = call()
+                self.has_succeeded = True
+                return result
+            except Exception as error:
+                left_s = until - self._clock()
+                if left_s <= 0 or trials >= self._retries or not self.passes(error):
+                    raise
+                _log.warning("a call failed, and is tried again for %.0f s: %s", left_s, error)
+                if self._ended.wait(min(backoff_s, left_s)):
+                    raise
+            trials += 1
+            backoff_s = self._pause_s or min(2 * backoff_s, _LAST_BACKOFF_S)
+
+    def end(self) -> None:
+        """Try nothing again any more. From any thread."""
+        self._ended.set()

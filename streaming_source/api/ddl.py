@@ -39,10 +39,7 @@ _TOKEN: Final = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<
 def schema_of_ddl(option: str, text: str) -> pa.Schema:
     """The columns that an option's text describes, in Arrow's types.
 
-    Raises
-    ------
-    OptionError
-        If it is not understood; says from where on.
+    An error that says from where on it is not understood.
 
     Examples
     --------

@@ -24,12 +24,9 @@ SplitT = TypeVar("SplitT", bound=SourceSplit)
 class DiscoveredSplits(Generic[SplitT]):
     """Checkpoint of a `DiscoveringSplitEnumerator`.
 
-    Attributes
-    ----------
-    unassigned
-        Splits that wait for a reader, in the order in which they will be assigned.
-    known
-        Ids of the splits that were there at the last listing, sorted: not new any more.
+    Splits that wait for a reader, in their order, and the ids at the last listing.
+
+    The ids are sorted; what has one of them is not new any more.
     """
 
     unassigned: tuple[SplitT, ...] = ()
@@ -37,12 +34,9 @@ class DiscoveredSplits(Generic[SplitT]):
 
 
 class DiscoveredSplitsSerializer(SimpleVersionedSerializer[DiscoveredSplits[SplitT]]):
-    """`{"known": [ids], "unassigned": [splits], "unassigned_v": version}`.
+    """`{"known": [ids], "unassigned": [splits], "unassigned_v".
 
-    Parameters
-    ----------
-    split_serializer
-        Writes the splits.
+    Version}`, with the splits as their own serializer writes them.
     """
 
     def __init__(self, split_serializer: SimpleVersionedSerializer[SplitT]) -> None:
@@ -50,17 +44,14 @@ class DiscoveredSplitsSerializer(SimpleVersionedSerializer[DiscoveredSplits[Spli
 
     @property
     def version(self) -> int:
-        """See `SimpleVersionedSerializer`."""
         return 1
 
     def serialize(self, value: DiscoveredSplits[SplitT]) -> bytes:
-        """See `SimpleVersionedSerializer`."""
         unassigned = [bytes_to_json(self._splits.serialize(split)) for split in value.unassigned]
         state = {"known": value.known, "unassigned": unassigned, "unassigned_v": self._splits.version}
         return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> DiscoveredSplits[SplitT]:
-        """See `SimpleVersionedSerializer`."""
         if version > self.version:
             raise OffsetError(
                 f"the offset's discovered splits have version {version}, this library reads up to {self.version}: they "
@@ -85,8 +76,6 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
 
     Parameters
     ----------
-    context
-        The planner that hosts this.
     discover
         Lists all splits there are, each as it is before its first record is read. Runs on a worker thread. An error
         fails the query.
@@ -118,7 +107,6 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         self._asking: dict[int, None] = {}
 
     def start(self) -> None:
-        """See `SplitEnumerator`."""
         if not self._is_complete:
             self._context.call_async(
                 lambda: list(self._discover()), self._on_discovered, period_seconds=self._period_seconds
@@ -130,16 +118,13 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         self._assign()
 
     def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
-        """See `SplitEnumerator`."""
         self._unassigned.extendleft(reversed(splits))
         self._assign()
 
     def end_positions(self, splits: Sequence[SplitT]) -> Sequence[int | None]:
-        """See `SplitEnumerator`."""
         return super().end_positions(splits) if self._end_positions is None else self._end_positions(splits)
 
     def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SplitT]:
-        """See `SplitEnumerator`."""
         return DiscoveredSplits(tuple(self._unassigned), tuple(sorted(self._known)))
 
     def _on_discovered(self, splits: list[SplitT] | None, error: BaseException | None) -> None:
@@ -189,13 +174,11 @@ class DiscoveringSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
     def create_enumerator(
         self, context: SplitEnumeratorContext[RecordSplit]
     ) -> DiscoveringSplitEnumerator[RecordSplit]:
-        """See `Source`."""
         return self._enumerator(context, None)
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[RecordSplit], checkpoint: DiscoveredSplits[RecordSplit]
     ) -> DiscoveringSplitEnumerator[RecordSplit]:
-        """See `Source`."""
         return self._enumerator(context, checkpoint)
 
     def _enumerator(

@@ -7,17 +7,25 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from streaming_source.api.events import SourceEvent
+from streaming_source.api.serializer import SourceEvent
 from streaming_source.api.split import SourceSplit
 from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
     from alignment.timestamps import TimestampAssigner
 
-__all__ = ["ReaderInfo", "SplitEnumerator", "SplitEnumeratorContext", "SplitsAssignment"]
+__all__ = [
+    "ReaderInfo",
+    "SplitEnumerator",
+    "SplitEnumeratorContext",
+    "SplitRange",
+    "SplitsAssignment",
+    "SupportsEventTimeIndex",
+]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -46,13 +54,7 @@ class ReaderInfo:
 
 @dataclass(frozen=True, slots=True)
 class SplitsAssignment(Generic[SplitT]):
-    """New splits for readers, beside those that they have.
-
-    Attributes
-    ----------
-    assignment
-        Splits by the number of their reader.
-    """
+    """New splits for readers, by their numbers, beside those that they have."""
 
     assignment: Mapping[int, Sequence[SplitT]]
 
@@ -104,10 +106,8 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
         """Give splits to readers. They count for the watermark at once, read or not.
 
-        Raises
-        ------
-        streaming_source.exceptions.SourceError
-            If one of the readers is not registered, or one of the splits in work already; then nothing is assigned.
+        A `SourceError` if one of the readers is not registered, or one of the splits in work already; then none is
+        assigned.
         """
 
     def assign_split(self, split: SplitT, subtask_id: int) -> None:
@@ -123,14 +123,9 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @abstractmethod
     def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
-        """Have a reader's `handle_source_events` called with this event.
+        """Have `handle_source_events` of a reader called with this event; a `SourceError` if it is not registered.
 
         On Spark the reader is the task of that number in a micro-batch to come; events do not survive a restart.
-
-        Raises
-        ------
-        streaming_source.exceptions.SourceError
-            If the reader is not registered.
         """
 
     # ---- work ----------------------------------------------------------------------------------------------------
@@ -182,14 +177,8 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
         """Add the next records of a split as one opaque block, cut where `SupportsEventTimeIndex.first_later` says.
 
-        Only where `supports_opaque_blocks` says so.
-
-        Parameters
-        ----------
-        rows
-            Positions that it covers; where these have gaps, it has fewer records.
-        max_us
-            Its latest event time, below `event_time_limit_us`: a record of the block has it, and none is later.
+        Only where `supports_opaque_blocks` says so. It covers `rows` positions; where these have gaps, it has fewer
+        records. One of these has the event time `max_us`, below `event_time_limit_us`, and none is later.
         """
 
     @abstractmethod
@@ -261,12 +250,7 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
 
         Called again and again where event times are learnt from the readers' reports (`indexing=off`), on a worker
         thread. What it says is there must stay there, to be read before that position and no further. By default the
-        splits' own stops. Whether a split without a stop has ended is found out by a `SplitReader` that starts there.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            If a split has no stop, unless this is overridden.
+        splits' own stops, which each must have. Whether a split without one has ended is found out by a `SplitReader`.
         """
         return own_stops(self, splits)
 
@@ -282,12 +266,7 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
 
         Called before a micro-batch is read that was planned a while ago: one that is read again after a restart, then
         also before `start`, and each one of a run to the end of what is there (AvailableNow). An enumerator that has
-        started may abandon and assign splits here.
-
-        Raises
-        ------
-        DataLossError
-            If the user does not want to go on without them.
+        started may abandon and assign splits here. A `DataLossError` if the user does not want to go on without them.
         """
         return ()
 
@@ -295,12 +274,8 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     def snapshot_state(self, checkpoint_id: int) -> CheckpointT:
         """What must survive a restart beside the splits in work; all that was assigned is in work.
 
-        Its size must not grow with the splits ever seen.
-
-        Parameters
-        ----------
-        checkpoint_id
-            Number of the state, and so of the micro-batch that leads to it; it rises.
+        Its size must not grow with the splits ever seen. `checkpoint_id` is the number of the state, and so of the
+        micro-batch that leads to it; it rises.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -314,13 +289,7 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
 
 
 def own_stops(owner: object, splits: Sequence[SourceSplit]) -> list[int]:
-    """The stops of splits, for `end_positions` of a source or an enumerator.
-
-    Raises
-    ------
-    UnsupportedOperationError
-        If a split has none.
-    """
+    """The stops of splits, for `end_positions` of a source or an enumerator; an error if a split has none."""
     stops = []
     for split in splits:
         if split.stop is None:
@@ -330,3 +299,89 @@ def own_stops(owner: object, splits: Sequence[SourceSplit]) -> list[int]:
             )
         stops.append(split.stop)
     return stops
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRange(Generic[SplitT]):
+    """A part of a split that one reader reads in one micro-batch.
+
+    How many records, and a split that knows where to stop.
+
+    Several ranges may have the same split id.
+    """
+
+    split: SplitT
+    rows: int
+
+
+class SupportsEventTimeIndex(ABC, Generic[SplitT]):
+    """Mixed into a `SplitEnumerator`, in front of it: it knows its records' event times without reading them.
+
+    Parquet files have them in their footers, brokers in a time index. Such an enumerator assigns its splits, and adds
+    their records with `SplitEnumeratorContext.add_blocks`. Without this, the planner reads ahead of the readers to
+    learn event times: every record is read twice.
+
+    Records are counted by their positions: where these have gaps, limits on rows count more than there are.
+    """
+
+    @abstractmethod
+    def restore_splits(self, splits: Sequence[SplitT]) -> None:
+        """Take back the splits in work as the offset has them, before `start`. They are assigned already."""
+
+    @abstractmethod
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Exact event times of the block `[start, stop)`, `int64[stop - start]`; `NO_TIMESTAMP` where there is none."""
+
+    def first_later(
+        self, split_ids: Sequence[str], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], bound_us: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Of each split the first record in `[start, stop)` whose event time is later than a bound.
+
+        Only of splits that have opaque blocks, see `SplitEnumeratorContext.add_opaque_block`. A plan calls it and waits
+        for the answer: for all splits at once, and seldom more than twice. Gives positions and event times, `int64[n]`
+        each: `stop` and `NO_TIMESTAMP` where there is none.
+        """
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} tells blocks that are asked: it must say with first_later where they are to be cut"
+        )
+
+    def extend_snapshot(self) -> None:
+        """Add more records of the splits whose known ones are all in a state, up to what was there when last listed.
+
+        Called before each plan of a run that reads to the end of what is there (AvailableNow), when nothing is
+        listed any more. By default all was added when it was found.
+        """
+
+    @abstractmethod
+    def split_at(self, split_id: str, position: int) -> SplitT:
+        """The split in the state in which the record at `position` is next."""
+
+    @abstractmethod
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        """What to read to get from one state of a split to another, cut into parts of about `rows_per_range`.
+
+        A function of the two states: it works before any discovery, and always gives the same records. A
+        `DataLossError` if these are not all there any more.
+        """
+
+    @abstractmethod
+    def finish_split(self, split_id: str) -> None:
+        """A completed split was read to its end and leaves the offset; remember not to assign it again."""
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        """Assign splits that were kept waiting, if it is their turn; whether any was assigned. By default none waits.
+
+        A source with more splits than can be in work at once assigns them in the order of their earliest records, and
+        says with `SplitEnumeratorContext.set_horizon` from when on there are others. Called before each plan while
+        there is a horizon, until nothing is assigned. `readable` splits in work have something to read; the next record
+        has the event time `nearest_us`: where it is beyond the horizon, nothing can be read before more splits are in
+        work.
+        """
+        return False
+
+    def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
+        """See `SplitEnumerator`. Not called here: an earlier state has a new enumerator restored from it."""
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} does not take splits back: what was told of their records is forgotten as they are "
+            "read. Restore a new enumerator from the checkpoint"
+        )

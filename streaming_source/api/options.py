@@ -45,20 +45,8 @@ Parser = Callable[[str, str], Any]
 class Option:
     """One option.
 
-    Attributes
-    ----------
-    name
-        As documented, camelCase.
-    parse
-        Makes a value of the user's string.
-    doc
-        One sentence for the documentation.
-    default
-        Parsed value when the option is not given.
-    default_text
-        The default as the documentation says it.
-    same_as
-        Name of the option that this is another name of: its value is that one's.
+    `parse` makes a value of the user's string, `doc` is one sentence for the documentation, which says the default as
+    `default_text`. `same_as` is the option that this is another name of: its value is that one's.
     """
 
     name: str
@@ -70,18 +58,11 @@ class Option:
 
 
 class OptionSet:
-    """The options that a format takes.
+    """The options that a format takes, no name twice.
 
     An option whose name ends in `.*` stands for all that begin so: its value is a dictionary of what they have behind
-    that, with their values.
-
-    Parameters
-    ----------
-    options
-        All of them, no name twice.
-    foreign
-        Names that other systems have and users bring along (`cloudFiles.*` for all that begin so) -> what to do
-        instead. A name that is an option counts as that.
+    that, with their values. `foreign` are names that other systems have and users bring along (`cloudFiles.*` for all
+    that begin so), with what to do instead. A name that is an option counts as that.
     """
 
     def __init__(self, options: Iterable[Option], foreign: Mapping[str, str] | None = None) -> None:
@@ -109,11 +90,8 @@ class OptionSet:
     def parse(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Parsed values by documented name, defaults filled in.
 
-        Raises
-        ------
-        OptionError
-            For an unknown name (the nearest known one is offered), one given twice in different case, or a value that
-            is not of the option's kind.
+        An `OptionError` for an unknown name (the nearest known one is offered), one given twice in different case, or a
+        value that is not of the option's kind.
         """
         values = {option.name: option.default for option in self}
         seen: dict[str, tuple[str, str]] = {}
@@ -151,12 +129,7 @@ class OptionSet:
 def option(name: str, parse: Parser, doc: str, default_text: str = "") -> dict[str, Option]:
     """Metadata of a dataclass's field that this option sets.
 
-    Parameters
-    ----------
-    name, parse, doc
-        See `Option`.
-    default_text
-        The field's default as the documentation says it; empty where that is how the default is written.
+    Without a `default_text` its default is written as it is.
     """
     return {"option": Option(name, parse, doc, default_text=default_text)}
 
@@ -164,16 +137,9 @@ def option(name: str, parse: Parser, doc: str, default_text: str = "") -> dict[s
 def duration_option(
     name: str, minimum_us: int, doc: str, default_text: str = "", *, optional: bool = False
 ) -> dict[str, Any]:
-    """Metadata of a field that holds a duration; `durations_as_timedelta` reads such fields.
+    """Metadata of a field that holds a duration of at least this; `durations_as_timedelta` reads such fields.
 
-    Parameters
-    ----------
-    name, doc, default_text
-        See `option`.
-    minimum_us
-        Of the duration, as an option and as the dataclass's argument.
-    optional
-        Whether it may be `none`.
+    With `optional` it may be `none`.
     """
     parse_us = optional_duration(minimum_us) if optional else duration(minimum_us)
 
@@ -185,13 +151,7 @@ def duration_option(
 
 
 def durations_as_timedelta(value: Any) -> None:
-    """Let the durations of a frozen dataclass be equal however they were written; called in `__post_init__`.
-
-    Raises
-    ------
-    OptionError
-        If one is not a `timedelta` or Spark-style text, or too short.
-    """
+    """Let the durations of a frozen dataclass be equal however they were written; called in `__post_init__`."""
     for field in fields(value):
         given = getattr(value, field.name)
         if "minimum_us" in field.metadata and not (given is None and field.default is None):
@@ -206,10 +166,7 @@ def option_names(kind: type[Any]) -> dict[str, str]:
 def arguments(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Parsed values of `OptionSet.of(kind)` as keywords of the dataclass.
 
-    Raises
-    ------
-    OptionError
-        If one is not given whose field has no default.
+    An error if one is missing that has no default.
     """
     for field in fields(kind):
         has_default = (field.default, field.default_factory) != (MISSING, MISSING)
@@ -287,13 +244,7 @@ def optional_duration(minimum_us: int = 0) -> Parser:
 
 
 def duration_argument(name: str, value: timedelta | str, minimum_us: int = 0) -> timedelta:
-    """The duration that a source was given in Python, equal however it was written.
-
-    Raises
-    ------
-    OptionError
-        If it is not a `timedelta` or Spark-style text, or below `minimum_us`.
-    """
+    """The duration that a source was given in Python, equal however it was written; an `OptionError` if it is none."""
     return timedelta(microseconds=_duration_us(name, value, minimum_us))
 
 

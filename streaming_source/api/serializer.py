@@ -1,17 +1,25 @@
-"""How splits and checkpoints are written down, so that they outlive the code that wrote them (FLIP-27)."""
+"""How splits, checkpoints and events are written down, so that they outlive the code that wrote them (FLIP-27)."""
 
 from __future__ import annotations
 
 import base64
 import json
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from streaming_source.exceptions import OffsetError
+from streaming_source.exceptions import MalformedDataError, OffsetError
 
-__all__ = ["JsonSerializer", "SimpleVersionedSerializer", "bytes_to_json", "json_to_bytes"]
+__all__ = [
+    "DataclassEventSerializer",
+    "JsonSerializer",
+    "SimpleVersionedSerializer",
+    "SourceEvent",
+    "bytes_to_json",
+    "json_to_bytes",
+]
 
 T = TypeVar("T")
 
@@ -35,11 +43,8 @@ class SimpleVersionedSerializer(ABC, Generic[T]):
     def deserialize(self, version: int, data: bytes) -> T:
         """The value that was written with `version`.
 
-        Raises
-        ------
-        streaming_source.exceptions.OffsetError
-            If the version is newer than this code, or the bytes are not such a value. For source events, which stand
-            in no offset: `MalformedDataError`.
+        An `OffsetError` if the version is newer than this code, or the bytes are not such a value. For source events,
+        which stand in no offset: `MalformedDataError`.
         """
 
 
@@ -54,11 +59,6 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
         Version of its fields as they are now: to be raised when they change their names or meanings.
     upgrades
         For each older version what makes the next version's JSON object of its own.
-
-    Raises
-    ------
-    TypeError
-        If `kind` is no dataclass.
 
     Examples
     --------
@@ -83,16 +83,13 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
 
     @property
     def version(self) -> int:
-        """See `SimpleVersionedSerializer`."""
         return self._version
 
     def serialize(self, value: T) -> bytes:
-        """See `SimpleVersionedSerializer`."""
         written = {name: getattr(value, name) for name in self._names}
         return json.dumps(written, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> T:
-        """See `SimpleVersionedSerializer`."""
         kind = self._kind.__name__
         if version > self._version:
             raise OffsetError(
@@ -133,3 +130,170 @@ def json_to_bytes(value: Any) -> bytes:
 
 def _with_tuples(value: Any) -> Any:
     return tuple(_with_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+_VERSION: Final = 1
+
+
+class SourceEvent:
+    """A message of a connector's own, from its enumerator to its readers or back.
+
+    Subclass it with what the message carries, best as a frozen dataclass. Events travel between processes: they are
+    picklable, and their classes are importable by name.
+    """
+
+    __slots__ = ()
+
+
+class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
+    """Writes events that are frozen dataclasses as JSON objects: the name of the class, and its fields.
+
+    What is read is checked: the class is one of those registered, its fields are exactly those of the class, and each
+    value has the type that the class declares. Nothing else is made of what came over the wire.
+
+    The classes have names of their own. Their fields are declared as `str`, `int`, `float`, `bool`, `None`, a tuple of
+    these (`tuple[int, ...]`, `tuple[str, int]`), or a union of them; anything else is a TypeError.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from streaming_source.api import SourceEvent
+    >>> @dataclass(frozen=True)
+    ... class AskForMore(SourceEvent):
+    ...     split_id: str
+    ...     rows: int
+    >>> serializer = DataclassEventSerializer(AskForMore)
+    >>> serializer.serialize(AskForMore("orders", 7))
+    b'{"event":"AskForMore","fields":{"rows":7,"split_id":"orders"}}'
+    """
+
+    def __init__(self, *kinds: type[SourceEvent]) -> None:
+        self._kinds: dict[str, type[SourceEvent]] = {}
+        self._types: dict[str, dict[str, Any]] = {}
+        for kind in kinds:
+            name = kind.__name__
+            _require_frozen_event(kind)
+            if name in self._kinds:
+                raise TypeError(f"two events are named {name}: {self._kinds[name]!r} and {kind!r}; rename one")
+            self._kinds[name] = kind
+            self._types[name] = _types_of(kind)
+
+    def __reduce__(self) -> tuple[type[DataclassEventSerializer], tuple[type[SourceEvent], ...]]:
+        """Copy it by its classes."""
+        return type(self), tuple(self._kinds.values())
+
+    @property
+    def version(self) -> int:
+        return _VERSION
+
+    def serialize(self, value: SourceEvent) -> bytes:
+        name = type(value).__name__
+        if self._kinds.get(name) is not type(value):
+            raise TypeError(f"{name} is no event of this serializer, which knows {self._known}: register it")
+        written = {field: getattr(value, field) for field in self._types[name]}
+        self._checked(name, written)
+        event = {"event": name, "fields": written}
+        return json.dumps(event, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
+
+    def deserialize(self, version: int, data: bytes) -> SourceEvent:
+        if version != _VERSION:
+            raise MalformedDataError(f"a source event was written with version {version}, this code reads {_VERSION}")
+        try:
+            read = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise MalformedDataError("a source event is no JSON text") from error
+        if not isinstance(read, dict) or read.keys() != {"event", "fields"}:
+            raise MalformedDataError("a source event is a JSON object of `event` and `fields`")
+        name, values = read["event"], read["fields"]
+        if not isinstance(name, str) or name not in self._kinds:
+            raise MalformedDataError(f"a source event is of an unknown class; known are {self._known}")
+        if not isinstance(values, dict) or values.keys() != self._types[name].keys():
+            raise MalformedDataError(f"a {name} has the fields {sorted(self._types[name])}, and no others")
+        try:
+            return self._kinds[name](**self._checked(name, values))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise MalformedDataError(f"this is no {name}: {error}") from error
+
+    def _checked(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
+        made = {}
+        for field, declared in self._types[name].items():
+            try:
+                made[field] = _checked(declared, values[field])
+            except TypeError as error:
+                # Without the value: events may carry what is nobody else's business.
+                raise TypeError(f"field {field} of {name}: {error}") from None
+        return made
+
+    @property
+    def _known(self) -> str:
+        return ", ".join(self._kinds) or "none"
+
+
+def _require_frozen_event(kind: type) -> None:
+    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    if not frozen or not issubclass(kind, SourceEvent):
+        raise TypeError(f"{kind!r}: an event of this serializer is a frozen dataclass and a SourceEvent")
+
+
+def _types_of(kind: type) -> dict[str, Any]:
+    """The declared types of the fields of an event."""
+    declared = get_type_hints(kind)
+    names = [field.name for field in fields(kind) if field.init]
+    for name in names:
+        _require_known(declared[name], f"{kind.__name__}.{name}")
+    return {name: declared[name] for name in names}
+
+
+def _require_known(declared: Any, where: str) -> None:
+    parts = get_args(declared)
+    if get_origin(declared) is tuple:
+        parts = parts[:1] if parts[1:] == (...,) else parts
+    elif not parts or get_origin(declared) not in (Union, types.UnionType):
+        if declared in (None, type(None), str, int, float, bool):
+            return
+        raise TypeError(
+            f"{where} is declared as {declared!r}: a field of an event is a str, int, float, bool, None, "
+            "a tuple of these, or a union"
+        )
+    for part in parts:
+        _require_known(part, where)
+
+
+def _checked(declared: Any, value: Any) -> Any:
+    """The value of a declared type that a JSON value stands for; a TypeError if it has another type."""
+    if declared is float:
+        return _number(value)
+    parts = get_args(declared)
+    if get_origin(declared) is tuple:
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"must be a list, not {type(value).__name__}")
+        if parts[1:] == (...,):
+            parts = parts[:1] * len(value)
+        if len(value) != len(parts):
+            raise TypeError(f"must have {len(parts)} items, not {len(value)}")
+        return tuple(map(_checked, parts, value))
+    if parts:
+        problems = []
+        for part in parts:
+            try:
+                return _checked(part, value)
+            except TypeError as error:
+                problems.append(str(error))
+        raise TypeError(", or ".join(problems))
+    kind = type(None) if declared is None else declared
+    # Not isinstance: True is an int.
+    if type(value) is not kind:
+        raise TypeError(f"must be {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"must be a number, not {type(value).__name__}")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise TypeError("must be a number that a float holds") from None
+    if number - number != 0:
+        raise TypeError("must be a finite number")
+    return number

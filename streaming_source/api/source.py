@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from streaming_source.api.options import OptionSet, arguments
-from streaming_source.api.output import BlockEmitter, RecordEmitter, RecordEvaluator
+from streaming_source.api.reader import BlockEmitter, RecordEmitter, RecordEvaluator
 from streaming_source.api.split import SourceSplit
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext
-    from streaming_source.api.events import SourceEvent
     from streaming_source.api.reader import SourceReader, SourceReaderContext
-    from streaming_source.api.serializer import SimpleVersionedSerializer
-    from streaming_source.api.split_reader import SplitReader
+    from streaming_source.api.serializer import SimpleVersionedSerializer, SourceEvent
+    from streaming_source.api.split import SplitReader
 
 __all__ = ["Boundedness", "Fetching", "Source"]
 
@@ -40,17 +39,7 @@ class Boundedness(Enum):
 class Fetching:
     """A choice of threads: what a `Source` says of how its splits are best read.
 
-    Attributes
-    ----------
-    kind
-        `single_thread`, `fixed_size`, `per_split` or `adaptive`.
-    threads
-        How many, or for `adaptive` how many at most; None for those that need no number.
-
-    Raises
-    ------
-    OptionError
-        If the number is below 1.
+    `threads` is how many, or for `adaptive` how many at most; None for those that need no number.
     """
 
     kind: Literal["single_thread", "fixed_size", "per_split", "adaptive"]
@@ -110,10 +99,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     def from_options(cls, values: Mapping[str, Any]) -> Source[SplitT, CheckpointT]:
         """The source of parsed values of `options`.
 
-        Raises
-        ------
-        OptionError
-            If a required one is missing, or they contradict each other.
+        An `OptionError` if one is missing, or they contradict each other.
         """
         return cls(**arguments(cls, values)) if is_dataclass(cls) else cls()
 
@@ -198,11 +184,6 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         `streaming_source.reader.create_reader(source, context)` makes the one or the other; `create_base_reader` there
         makes the base reader for an override to begin with. The planner reads ahead with the four above alone, where
         the enumerator is no `SupportsEventTimeIndex`: a reader of one's own must emit the same records.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            If it is not overridden.
         """
         raise UnsupportedOperationError(
             f"{type(self).__name__} has no reader of its own: streaming_source.reader.create_reader(source, context) "

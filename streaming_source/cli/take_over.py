@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import SplitTable
+from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.connectors.kafka import KafkaSource

@@ -15,20 +15,19 @@ from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked, TimeLimitMoved
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
-from alignment.plan.model import MicroBatchPlan
+from alignment.plan import MicroBatchPlan
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
-from streaming_source.coordinator.event_times.indexed import IndexedTimes
-from streaming_source.coordinator.rules import ReadRules
+from streaming_source.coordinator.event_times import IndexedTimes
 from streaming_source.coordinator.runtime import SourceRuntime
-from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.workers import WorkerPool, Workers
+from streaming_source.coordinator.state import ReadRules, SourceState
+from streaming_source.coordinator.threads import WorkerPool, Workers
 from streaming_source.exceptions import SourceError
 
 if TYPE_CHECKING:
     from alignment.recording import Recorder
-    from streaming_source.coordinator.group_exchange import GroupExchange, GroupMembership
+    from streaming_source.coordinator.group_exchange import GroupExchange
 
 __all__ = ["SourceCoordinator"]
 
@@ -93,11 +92,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._clock_us = now_us if clock_us is None else clock_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
-        self._group: GroupMembership | None = None
-        if meeting is not None:
-            from streaming_source.coordinator.group_exchange import GroupMembership
-
-            self._group = GroupMembership(meeting)
+        self._group = meeting
         self._recorder = recorder
         # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
         self._drains_from_us: int | None = None
@@ -114,13 +109,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def runtime(self) -> SourceRuntime[SplitT, CheckpointT]:
-        """The enumerator, and all around it; there after `restore`.
-
-        Raises
-        ------
-        SourceError
-            Before `restore`.
-        """
+        """The enumerator, and all around it; there after `restore`."""
         if self._runtime is None:
             raise SourceError(
                 f"the planner of {self._source.name} has no enumerator yet: call restore() first, with the state of an "
@@ -136,10 +125,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def restore(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet.
 
-        Raises
-        ------
-        SourceError
-            If planning has begun.
+        Once planning has begun it goes on from an earlier state with `rewind` alone.
         """
         if self._started:
             raise SourceError(
@@ -159,9 +145,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         )
         self._started = False
         self._begin_from(state)
-        alignment = self._rules.strategy.alignment
-        if self._group is not None and alignment is not None and not self.is_draining:
-            self._group.start(self.runtime.calls, alignment.update_interval_us / 1e6, self._plan_again)
+        if self._group is not None and not self.is_draining:
+            self._group.start(self.host.calls, self._plan_again)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
@@ -180,7 +165,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
         self._drains_from_us = self._now_us()
         if self._started:
-            self.runtime.calls.end()
+            self.host.calls.end()
             self._drain_engine()
 
     def start(self) -> None:
@@ -190,12 +175,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._drain_engine()
         runtime.begin_from(self.state)
         self.host.start(runtime.engine.table.split_ids)
-        self.host.run_until(lambda: not runtime.calls.awaits_first)
+        self.host.run_until(lambda: not runtime.host.calls.awaits_first)
         runtime.take_added()
         runtime.event_times.start()
         self._started = True
         if self.is_draining:
-            runtime.calls.end()
+            runtime.host.calls.end()
         else:
             # Not needed, but the first micro-batch had better not be an empty one.
             self.host.run_until(runtime.event_times.is_warm, _FIRST_LOOKS_S)
@@ -218,11 +203,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
         Where probing is cheap, this very call probes whether there is something to do. A source without an
         index that is being drained is waited for: what has not been seen of it may be there.
-
-        Parameters
-        ----------
-        max_rows
-            Read limit, at least 1; None for none.
         """
         has_looked = not self._started
         if not self._started:
@@ -247,7 +227,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             if runtime.event_times.is_at_rest:
                 self._warn_of_unread()
                 return self.state
-            runtime.calls.wait()
+            runtime.host.calls.wait()
 
     def unread_rows(self) -> int:
         """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
@@ -281,14 +261,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         explanation = self.runtime.engine.explain(self._now_us())
         known = self.state.by_id()
         splits = tuple(self._located(split, known.get(split.split_id)) for split in explanation.splits)
-        waits = self._group is not None and explanation.waits_for_group
-        member = self._group.slowest(explanation.at_us) if waits and self._group is not None else None
+        member = None
+        if self._group is not None and explanation.waits_for_group:
+            member = self._group.slowest_at(explanation.at_us)
         return replace(explanation, splits=splits, group=member)
 
     def _located(self, split: SplitExplanation, state: SourceSplit | None) -> SplitExplanation:
         """In positions of the source, with all records that are said to be there, be they seen or not."""
         position = self.runtime.event_times.position_at(split.split_id, split.position)
-        unseen = self.runtime.context.known_ends.get(split.split_id, 0) - position
+        unseen = self.host.known_ends.get(split.split_id, 0) - position
         if position == split.position and unseen <= split.behind and split.next_us is None:
             return split
         if unseen > split.behind:
@@ -337,7 +318,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _plan(self, max_rows: int | None) -> bool:
         """Plan, and hand the state out if there is news in it; whether there is."""
         runtime, engine = self.runtime, self.runtime.engine
-        limit_us = runtime.context.event_time_limit_us
+        limit_us = runtime.host.event_time_limit_us
         if limit_us is not None:
             engine.apply(TimeLimitMoved(limit_us))
         runtime.assign_waiting()
@@ -347,23 +328,23 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # A snapshot says nothing of the time that passes while it is read.
         group = None if self.is_draining else self._group
         if group is not None:
-            engine.apply(GroupLimitMoved(group.limit_us()))
+            engine.apply(GroupLimitMoved(group.renew()))
         runtime.event_times.before_plan()
         plan = engine.plan(self._now_us(), max_rows)
         is_news = self._announce_again or engine.has_news(plan)
         if is_news:
             self._hand_out(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if group is not None:
-            group.report(plan.slowest_us, engine.nearest_us)
+            group.report(plan.slowest_us, engine.nearest_us())
         return is_news
 
     def _look_for_more(self) -> None:
         """Whether something is there that was not seen yet, as far as that can be said soon."""
         runtime = self.runtime
-        runtime.calls.refresh(_LOOK_S)
-        if runtime.context.expected:
-            runtime.event_times.find_expected(runtime.context.expected)
-            runtime.context.expected.clear()
+        runtime.host.calls.refresh(_LOOK_S)
+        if runtime.host.expected:
+            runtime.event_times.find_expected(runtime.host.expected)
+            runtime.host.expected.clear()
             runtime.host.run_until(runtime.event_times.has_found_expected, _LOOK_S)
 
     def _warn_of_unread(self) -> None:

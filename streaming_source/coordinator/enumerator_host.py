@@ -1,40 +1,243 @@
-"""The life of an enumerator, and of the readers that it knows."""
+"""The enumerator in its planner: what it sees of it, and the life of it and of the readers that it knows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from streaming_source.api import ReaderInfo, SourceEvent, SourceSplit, SplitEnumerator
-from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.context import CoordinatorContext
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-__all__ = ["EnumeratorHost"]
+from alignment.engine import Engine
+from alignment.events import (
+    BlocksIndexed,
+    Event,
+    HorizonMoved,
+    NoMoreSplits,
+    OpaqueBlockIndexed,
+    Probed,
+    SplitAbandoned,
+    SplitCompleted,
+    SplitsAssigned,
+)
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.api import (
+    ReaderInfo,
+    SourceEvent,
+    SourceSplit,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitsAssignment,
+)
+from streaming_source.coordinator.state import ReadRules
+from streaming_source.coordinator.threads import AsyncCalls
+from streaming_source.exceptions import SourceError
 
+__all__ = ["AssignmentTracker", "EnumeratorHost"]
+
+T = TypeVar("T")
+U = TypeVar("U")
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
+Assignments: TypeAlias = dict[int, list[SplitT]]
 
-class EnumeratorHost(Generic[SplitT, CheckpointT]):
-    """Runs an enumerator as FLIP-27's source coordinator does, for readers that live for one micro-batch each.
 
-    The readers it registers stand for the tasks of the next micro-batch. Each asks for a split when it is registered
-    and whenever it was given some, until the enumerator has no more for it: so all known splits are in work, and hold
-    the watermark. Which task reads what of them is decided anew in each micro-batch.
+class AssignmentTracker(Generic[SplitT]):
+    """Splits by reader, and by the first checkpoint that has them.
 
-    Parameters
-    ----------
-    enumerator, context, calls
-        What it runs, and with what.
+    A checkpoint is a state that Spark was given, its id the state's number. Assignments are *uncheckpointed* until the
+    next state is made, and forgotten when the micro-batch that leads to the state is committed.
     """
 
-    def __init__(
-        self, enumerator: SplitEnumerator[SplitT, CheckpointT], context: CoordinatorContext[SplitT], calls: AsyncCalls
+    def __init__(self) -> None:
+        self.uncheckpointed: Assignments[SplitT] = {}
+        self.by_checkpoint: dict[int, Assignments[SplitT]] = {}
+
+    def record(self, assignment: Mapping[int, Sequence[SplitT]]) -> None:
+        """Splits were assigned. O(splits)."""
+        for subtask_id, splits in assignment.items():
+            if splits:
+                self.uncheckpointed.setdefault(subtask_id, []).extend(splits)
+
+    def on_checkpoint(self, checkpoint_id: int) -> None:
+        """A state was made, and has all that was assigned so far. O(1)."""
+        self.by_checkpoint[checkpoint_id] = self.uncheckpointed
+        self.uncheckpointed = {}
+
+    def on_complete(self, checkpoint_id: int) -> None:
+        """The micro-batch that leads to a state is committed: nothing before it comes back. O(states)."""
+        for known in [known for known in self.by_checkpoint if known <= checkpoint_id]:
+            del self.by_checkpoint[known]
+
+    def take_back(self, subtask_id: int, checkpoint_id: int) -> list[SplitT]:
+        """Take from a reader what it was assigned after a state, in the order in which it was. O(states + splits)."""
+        later = [self.by_checkpoint[known] for known in sorted(self.by_checkpoint) if known > checkpoint_id]
+        return [split for entry in [*later, self.uncheckpointed] for split in entry.pop(subtask_id, [])]
+
+    def forget_after(self, checkpoint_id: int) -> list[int]:
+        """Forget the states after one, which are given up; their ids."""
+        given_up = sorted(known for known in self.by_checkpoint if known > checkpoint_id)
+        for known in given_up:
+            del self.by_checkpoint[known]
+        return given_up
+
+
+class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT]):
+    """Runs an enumerator as FLIP-27's source coordinator does, for readers that live for one micro-batch each.
+
+    As the enumerator's context it carries out what that wants, and sends what it finds to the engine. The readers that
+    it registers stand for the tasks of the next micro-batch. Each requests a split when it is registered and whenever
+    it was given some, until the enumerator has no more for it: so all known splits are in work, and hold the watermark.
+    Which task reads what of them is decided anew in each micro-batch.
+
+    Attributes
+    ----------
+    enumerator, engine
+        Set once, before any use.
+    added
+        Splits assigned since they were last taken.
+    expected, known_ends
+        Of splits, a position before which there are records, for the planner to take; and the last known of each.
+    """
+
+    enumerator: SplitEnumerator[SplitT, CheckpointT]
+    engine: Engine
+
+    def __init__(self, parallelism: int, schema: pa.Schema, rules: ReadRules, calls: AsyncCalls) -> None:
+        self._parallelism = parallelism
+        self.schema = schema
+        self.timestamp_assigner = rules.strategy.timestamp_assigner
+        self.out_of_orderness_us = rules.strategy.out_of_orderness_us
+        self.supports_opaque_blocks = rules.supports_opaque_blocks
+        self._earliest_us = rules.earliest_us
+        self._is_hosted = self._probes_records = False
+        self._time_limit_us: Callable[[], int | None] = lambda: None
+        self.calls = calls
+        self._events: dict[int, list[SourceEvent]] = {}
+        self.readers: dict[int, ReaderInfo] = {}
+        # Readers that are to request a split, new ones and those that were given some; and those that get no more.
+        self.asking: deque[int] = deque()
+        self.without_more: set[int] = set()
+        self.tracker: AssignmentTracker[SplitT] = AssignmentTracker()
+        self.added: list[SplitT] = []
+        self.expected: dict[str, int] = {}
+        self.known_ends: dict[str, int] = {}
+
+    def take_engine(self, engine: Engine, time_limit_us: Callable[[], int | None], *, probes_records: bool) -> None:
+        """Send events to this engine from now on. Called once, before any use.
+
+        `time_limit_us` says from when on event times are invalid now; None for no limit. Where `probes_records` the
+        enumerator's calls look for records of all splits; else they look for splits alone.
+        """
+        self.engine = engine
+        self._is_hosted = True
+        self._probes_records = probes_records
+        self._time_limit_us = time_limit_us
+
+    @property
+    def event_time_limit_us(self) -> int | None:
+        return self._time_limit_us()
+
+    def take_added(self) -> list[SplitT]:
+        """Splits assigned since the last call."""
+        added, self.added = self.added, []
+        return added
+
+    # ---- readers -------------------------------------------------------------------------------------------------
+
+    def current_parallelism(self) -> int:
+        return self._parallelism
+
+    def registered_readers(self) -> Mapping[int, ReaderInfo]:
+        return dict(self.readers)
+
+    def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
+        # Copied: it may take effect later.
+        by_reader = {subtask_id: tuple(splits) for subtask_id, splits in assignment.assignment.items()}
+        self._check_all_registered(by_reader)
+        self.calls.on_thread(lambda: self._assign(by_reader))
+
+    def signal_no_more_splits(self, subtask_id: int) -> None:
+        self.calls.on_thread(lambda: self._end(subtask_id))
+
+    def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
+        self._check_registered(subtask_id, f"cannot send a {type(event).__name__}")
+        self.calls.on_thread(lambda: self._events.setdefault(subtask_id, []).append(event))
+
+    def take_events(self, subtask_id: int) -> list[SourceEvent]:
+        """Events for a reader that were not taken yet."""
+        return self._events.pop(subtask_id, [])
+
+    @property
+    def no_more_splits(self) -> bool:
+        """Whether no split will be assigned to any reader."""
+        return bool(self.readers) and self.without_more >= self.readers.keys()
+
+    # ---- work ----------------------------------------------------------------------------------------------------
+
+    def call_async(
+        self,
+        call: Callable[[], T],
+        handler: Callable[[T | None, BaseException | None], None],
+        *,
+        initial_delay_seconds: float = 0.0,
+        period_seconds: float | None = None,
+        at_each_trigger: bool = False,
     ) -> None:
-        self.enumerator = enumerator
-        self._context = context
-        self._calls = calls
+        def handle(result: Any, error: BaseException | None, began_us: int) -> None:
+            handler(result, error)
+            if error is None:
+                self.engine.apply(Probed(began_us, None if self._probes_records else ()))
+
+        self.calls.call(
+            call,
+            handle,
+            delay_s=initial_delay_seconds,
+            period_s=period_seconds,
+            at_each_trigger=at_each_trigger,
+        )
+
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        self.calls.post(action)
+
+    def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        return self.calls.workers.map(function, items)
+
+    # ---- event times ---------------------------------------------------------------------------------------------
+
+    def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
+        # Copied: it may take effect later.
+        count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
+        low[low < self._earliest_us] = NO_TIMESTAMP
+        high[high < self._earliest_us] = NO_TIMESTAMP
+        if high.size:
+            self._send(BlocksIndexed(split_id, count, low, high))
+
+    def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
+        self._send(OpaqueBlockIndexed(split_id, rows, max_us))
+
+    def expect_records(self, ends: Mapping[str, int]) -> None:
+        expected = dict(ends)
+
+        def expect() -> None:
+            self.expected.update(expected)
+            self.known_ends.update(expected)
+
+        self.calls.on_thread(expect)
+
+    def complete_split(self, split_id: str) -> None:
+        self._send(SplitCompleted(split_id))
+
+    def abandon_split(self, split_id: str) -> None:
+        self._send(SplitAbandoned(split_id))
+
+    def set_horizon(self, event_time_us: int | None) -> None:
+        self._send(HorizonMoved(MAX_WATERMARK if event_time_us is None else event_time_us))
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -45,32 +248,32 @@ class EnumeratorHost(Generic[SplitT, CheckpointT]):
 
     def close(self) -> None:
         """Close the enumerator, and do nothing for it any more. What is under way on a worker is not waited for."""
-        self._calls.close()
+        self.calls.close()
         self.enumerator.close()
 
     # ---- what readers say ----------------------------------------------------------------------------------------
 
     def register(self, subtask_id: int, restored_splits: Sequence[str] = ()) -> None:
         """A reader is there; it asks for a split."""
-        self._context.readers[subtask_id] = ReaderInfo(subtask_id, restored_splits=tuple(restored_splits))
+        self.readers[subtask_id] = ReaderInfo(subtask_id, restored_splits=tuple(restored_splits))
         self.enumerator.add_reader(subtask_id)
         self.request_split(subtask_id)
 
     def unregister(self, subtask_id: int) -> None:
         """A reader has failed: nothing can be assigned to it. One that is not registered is fine."""
-        self._context.readers.pop(subtask_id, None)
+        self.readers.pop(subtask_id, None)
 
     def reset(self, subtask_id: int, checkpoint_id: int) -> None:
         """A reader goes on from a state: give back what it was assigned later. It may be given splits again."""
         self.unregister(subtask_id)
-        self._context.without_more.discard(subtask_id)
-        self._context.take_events(subtask_id)
-        self.enumerator.add_splits_back(self._context.tracker.take_back(subtask_id, checkpoint_id), subtask_id)
+        self.without_more.discard(subtask_id)
+        self.take_events(subtask_id)
+        self.enumerator.add_splits_back(self.tracker.take_back(subtask_id, checkpoint_id), subtask_id)
 
     def request_split(self, subtask_id: int) -> None:
         """A reader asks for a split: heard in the next `ask`."""
-        if subtask_id not in self._context.asking:
-            self._context.asking.append(subtask_id)
+        if subtask_id not in self.asking:
+            self.asking.append(subtask_id)
 
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
         """A reader sends an event of the connector's."""
@@ -80,7 +283,7 @@ class EnumeratorHost(Generic[SplitT, CheckpointT]):
 
     def run(self) -> None:
         """Do what has arrived, and let readers ask."""
-        self._calls.run()
+        self.calls.run()
         self.ask()
 
     def run_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> None:
@@ -91,41 +294,77 @@ class EnumeratorHost(Generic[SplitT, CheckpointT]):
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return
-            self._calls.wait(left_s)
+            self.calls.wait(left_s)
             self.run()
 
     def ask(self) -> None:
         """Let every reader that was registered, or given splits, ask for another; not those that get no more."""
-        asking = self._context.asking
+        asking = self.asking
         while asking:
             subtask_id = asking.popleft()
-            if subtask_id in self._context.readers and subtask_id not in self._context.without_more:
+            if subtask_id in self.readers and subtask_id not in self.without_more:
                 self.enumerator.handle_split_request(subtask_id)
 
     def snapshot(self, checkpoint_id: int) -> CheckpointT:
         """The enumerator's part of a state; from now on all that was assigned so far is in the state."""
-        self._context.tracker.on_checkpoint(checkpoint_id)
+        self.tracker.on_checkpoint(checkpoint_id)
         return self.enumerator.snapshot_state(checkpoint_id)
 
     def complete(self, checkpoint_id: int) -> None:
         """The micro-batch that leads to a state is committed."""
-        self._context.tracker.on_complete(checkpoint_id)
+        self.tracker.on_complete(checkpoint_id)
         self.enumerator.notify_checkpoint_complete(checkpoint_id)
 
     def go_back(self, checkpoint_id: int, restored_splits: Sequence[str] = ()) -> None:
         """All readers go on from an earlier state, with the splits that it has; the later ones are given up."""
-        readers = sorted(self._context.readers)
+        readers = sorted(self.readers)
         for subtask_id in readers:
             self.unregister(subtask_id)
         for subtask_id in readers:
             self.reset(subtask_id, checkpoint_id)
-        for given_up in self._context.tracker.forget_after(checkpoint_id):
+        for given_up in self.tracker.forget_after(checkpoint_id):
             self.enumerator.notify_checkpoint_aborted(given_up)
         self._register_all(restored_splits)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- on the coordinator's thread -----------------------------------------------------------------------------
+
+    def _send(self, event: Event) -> None:
+        # An enumerator that is being made has no engine yet.
+        do = self.calls.on_thread if self._is_hosted else self.calls.post
+        do(lambda: self.engine.apply(event))
+
+    def _check_registered(self, subtask_id: int, what: str) -> None:
+        if subtask_id not in self.readers:
+            known = ", ".join(map(str, sorted(self.readers))) or "none"
+            raise SourceError(f"{what} to reader {subtask_id}: it is not registered; registered are {known}")
+
+    def _check_all_registered(self, by_reader: Mapping[int, Sequence[SplitT]]) -> None:
+        for subtask_id, splits in by_reader.items():
+            self._check_registered(subtask_id, f"cannot assign splits {[split.split_id for split in splits]}")
+
+    def _assign(self, by_reader: Mapping[int, Sequence[SplitT]]) -> None:
+        self._check_all_registered(by_reader)
+        splits = [split for reader_splits in by_reader.values() for split in reader_splits]
+        ids: dict[str, int] = {}
+        for split in splits:
+            if split.split_id in ids or split.split_id in self.engine.index:
+                raise SourceError(f"split {split.split_id!r} was assigned, and is in work already")
+            ids[split.split_id] = split.position
+        if splits:
+            origins = tuple([split.origin().position for split in splits])
+            self.engine.apply(SplitsAssigned(tuple(ids), tuple(ids.values()), origins, self.calls.now_us()))
+        self.tracker.record(by_reader)
+        self.added += splits
+        for subtask_id, reader_splits in by_reader.items():
+            if reader_splits and subtask_id not in self.asking:
+                self.asking.append(subtask_id)
+
+    def _end(self, subtask_id: int) -> None:
+        self.without_more.add(subtask_id)
+        if self.no_more_splits:
+            self.engine.apply(NoMoreSplits())
 
     def _register_all(self, restored_splits: Sequence[str]) -> None:
-        readers = self._context.current_parallelism()
+        readers = self._parallelism
         for subtask_id in range(readers):
             self.register(subtask_id, restored_splits[subtask_id::readers])

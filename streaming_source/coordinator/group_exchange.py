@@ -16,9 +16,9 @@ from typing import Final
 from alignment.drift import SourceReport, source_limit
 from alignment.explain import GroupMember
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.coordinator.threads import AsyncCalls
 
-__all__ = ["GroupExchange", "GroupMembership"]
+__all__ = ["GroupExchange"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,10 +53,6 @@ class GroupExchange:
     ----------
     path
         The file; made if it is not there.
-    group
-        Name of the group.
-    max_drift_us
-        How far this source may be ahead of the slowest other one.
     interval_us
         How often a report is renewed at least; the lease is ten times as long, and no less than ten seconds.
     now_us
@@ -97,36 +93,63 @@ class GroupExchange:
         self._limit_us = MAX_WATERMARK
         self._last_exchange_us = self._last_try_us = now_us()
         self._has_warned = self._has_left = False
+        # Whether something is to be read as soon as the others let it; and the limit of the last plan.
+        self._waits = False
+        self._planned_limit_us: int = MAX_WATERMARK
         self.source_id = uuid.uuid4().hex
+
+    def start(self, calls: AsyncCalls, on_change: Callable[[], None]) -> None:
+        """Have the report renewed again and again; `on_change` is called when what waits may go on.
+
+        It is renewed on a worker, whatever the coordinator's thread does: a source is not dead because its micro-batch
+        takes longer than its lease.
+        """
+        is_posted = False
+
+        def changed() -> None:
+            nonlocal is_posted
+            is_posted = False
+            on_change()
+
+        def renew() -> None:
+            nonlocal is_posted
+            limit_us = self.renew_when_due(reads=self._waits)
+            if self._waits and limit_us != self._planned_limit_us and not is_posted:
+                is_posted = True
+                calls.post(changed)
+
+        calls.repeat(renew, min(self._interval_us / 1e6, _LISTEN_S))
 
     def report(self, watermark: int | None, next_us: int | None) -> int:
         """Write how far this source is, and take its limit. From any thread; see `SourceReport`."""
+        self._waits = next_us is not None
         with self._lock:
             self._report = SourceReport(self._report.max_drift_us, watermark, next_us)
             return self._exchange()
 
     def renew(self) -> int:
-        """Renew the report, and take the limit. From any thread."""
+        """Renew the report, and take the limit of the next plan."""
         with self._lock:
-            return self._exchange()
+            self._planned_limit_us = self._exchange()
+            return self._planned_limit_us
 
     def renew_when_due(self, *, reads: bool) -> int:
-        """Renew the report once an interval has passed. From any thread.
+        """Renew the report once an interval has passed; the limit that was taken last. From any thread.
 
-        Parameters
-        ----------
-        reads
-            Take the limit also if it has not: other reports may have changed.
-
-        Returns
-        -------
-        int
-            The limit that was taken last.
+        With `reads` the limit is taken also if it has not: other reports may have changed.
         """
         with self._lock:
             if self.now_us() - self._last_try_us >= self._interval_us:
                 return self._exchange()
             return self._exchange(writes=False) if reads else self._limit_us
+
+    def slowest_at(self, now_us: int) -> GroupMember | None:
+        """The `slowest` with its times by the clock that shows `now_us` at this moment."""
+        member = self.slowest
+        if member is None:
+            return None
+        shift_us = now_us - self.now_us()
+        return replace(member, reported_us=member.reported_us + shift_us, until_us=member.until_us + shift_us)
 
     def leave(self) -> None:
         """Hold nobody back any more, whatever is still reported. A process that ends has left without it."""
@@ -212,75 +235,6 @@ class GroupExchange:
                 error,
                 self._lease_us // 1_000_000,
             )
-
-
-class GroupMembership:
-    """A planner's part in its group: takes the limit before a plan, and reports after it how far the source is.
-
-    Parameters
-    ----------
-    exchange
-        With the other members.
-    """
-
-    def __init__(self, exchange: GroupExchange) -> None:
-        self._exchange = exchange
-        self._limit_us = MAX_WATERMARK
-        self._waits = False
-
-    def start(self, calls: AsyncCalls, interval_s: float, on_change: Callable[[], None]) -> None:
-        """Have the report renewed again and again; `on_change` is called when what waits may go on.
-
-        It is renewed on a worker, whatever the coordinator's thread does: a source is not dead because its micro-batch
-        takes longer than its lease.
-        """
-        is_posted = False
-
-        def changed() -> None:
-            nonlocal is_posted
-            is_posted = False
-            on_change()
-
-        def renew() -> None:
-            nonlocal is_posted
-            limit_us = self._exchange.renew_when_due(reads=self._waits)
-            if self._waits and limit_us != self._limit_us and not is_posted:
-                is_posted = True
-                calls.post(changed)
-
-        calls.repeat(renew, min(interval_s, _LISTEN_S))
-
-    def limit_us(self) -> int:
-        """The bound for the next plan; `MAX_WATERMARK` for none."""
-        self._limit_us = self._exchange.renew()
-        return self._limit_us
-
-    def report(self, slowest_us: int | None, nearest_us: Callable[[], int | None] | None) -> None:
-        """How far the source is after a plan.
-
-        Parameters
-        ----------
-        slowest_us
-            The smallest watermark of its splits that count; None if none counts.
-        nearest_us
-            Finds the event time of the record that would be read next, None if all that is there was read; None for a
-            state that nobody has planned from yet.
-        """
-        nearest = None if nearest_us is None else nearest_us()
-        self._waits = nearest is not None
-        self._exchange.report(slowest_us, nearest)
-
-    def slowest(self, now_us: int) -> GroupMember | None:
-        """Who sets the limit, with its times by the clock that shows `now_us` at this moment; None if nobody does."""
-        member = self._exchange.slowest
-        if member is None:
-            return None
-        shift_us = now_us - self._exchange.now_us()
-        return replace(member, reported_us=member.reported_us + shift_us, until_us=member.until_us + shift_us)
-
-    def leave(self) -> None:
-        """Hold nobody back any more."""
-        self._exchange.leave()
 
 
 def _is_alive(pid: int) -> bool:

@@ -12,21 +12,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.engine import Engine
-from alignment.events import RangesReported, Restored
+from alignment.events import RangeReport, RangesReported, Restored
 from alignment.index import EventTimeIndex, EventTimeLoader
-from alignment.reports import RangeReport
+from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.api import Source, SourceEvent, SourceSplit, SplitEnumerator, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.assignment import even_ranges
-from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
-from streaming_source.coordinator.event_times.indexed import IndexedTimes
-from streaming_source.coordinator.event_times.provider import EventTimeProvider
-from streaming_source.coordinator.rules import ReadRules
-from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.workers import Workers
+from streaming_source.coordinator.event_times import EventTimeProvider, IndexedTimes
+from streaming_source.coordinator.state import ReadRules, SourceState
+from streaming_source.coordinator.threads import AsyncCalls, Workers
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:
@@ -44,28 +40,18 @@ CheckpointT = TypeVar("CheckpointT")
 
 @dataclass(frozen=True, slots=True)
 class SourceRuntime(Generic[SplitT, CheckpointT]):
-    """An enumerator in its place.
+    """An enumerator in its place: its host, and the engine.
 
     Attributes
     ----------
-    calls
-        The coordinator's thread, and what is done off it.
-    context
-        What the enumerator knows of its planner.
-    host
-        Runs the enumerator.
     event_times
         Where event times of unread records come from.
-    engine
-        Owns what is known between two micro-batches, and plans.
     generators
         What says the watermarks of splits, where no bound gives them; None if there is none.
     reads_on
         Readers report, and a watermark needs all records before it: what was not reported is read again for it.
     """
 
-    calls: AsyncCalls
-    context: CoordinatorContext[SplitT]
     host: EnumeratorHost[SplitT, CheckpointT]
     event_times: EventTimeProvider[SplitT]
     engine: Engine
@@ -87,51 +73,20 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     ) -> SourceRuntime[SplitT, CheckpointT]:
         """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
 
-        Parameters
-        ----------
-        source, rules, schema
-            What to read, and how.
-        checkpoint
-            Of the enumerator; None for a fresh start.
-        readers
-            How many read one micro-batch.
-        workers, now_us
-            Where and when work is done.
-        time_limit_us
-            Says from when on event times are invalid now; None for no limit.
-        recorder
-            Writes down what drives the engine; None for nobody.
-
-        Raises
-        ------
-        OptionError
-            If the source has an index, or records that end its splits, and is to be read by reports.
+        `time_limit_us` says from when on event times are invalid now; None for no limit. An `OptionError` if the source
+        has an index, or records that end its splits, and is to be read by reports.
         """
-        strategy = rules.strategy
-        calls = AsyncCalls(workers, now_us)
-        context: CoordinatorContext[SplitT] = CoordinatorContext(
-            readers,
-            strategy.timestamp_assigner,
-            schema,
-            calls,
-            workers,
-            strategy.out_of_orderness_us,
-            supports_opaque_blocks=rules.supports_opaque_blocks,
-            earliest_us=rules.earliest_us,
-        )
+        host: EnumeratorHost[SplitT, CheckpointT] = EnumeratorHost(readers, schema, rules, AsyncCalls(workers, now_us))
         if checkpoint is None:
-            enumerator = source.create_enumerator(context)
+            host.enumerator = source.create_enumerator(host)
         else:
-            enumerator = source.restore_enumerator(context, checkpoint)
-        context.enumerator = enumerator
-        event_times = _event_times_of(source, enumerator, context, calls, workers, now_us, rules)
+            host.enumerator = source.restore_enumerator(host, checkpoint)
+        event_times = _event_times_of(source, host, rules)
         index = _index_of(event_times, rules.earliest_us, recorder)
         generators = _generators_of(event_times, index, rules)
         engine = _engine_of(index, generators, rules, recorder)
-        context.take_engine(engine, time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
-        host = EnumeratorHost(enumerator, context, calls)
-        reads_on = rules.reports and generators is not None
-        return cls(calls, context, host, event_times, engine, generators, reads_on)
+        host.take_engine(engine, time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
+        return cls(host, event_times, engine, generators, rules.reports and generators is not None)
 
     def ranges(
         self,
@@ -182,7 +137,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     def begin_from(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Let the splits of a state be in work; those that it finished leave."""
         origins = np.array([split.origin().position for split in state.splits], np.int64)
-        restored = Restored(state.table, origins, state.late, state.silent_since_us, self.calls.now_us())
+        restored = Restored(state.table, origins, state.late, state.silent_since_us, self.host.calls.now_us())
         self.engine.apply(restored)
         if self.generators is not None and state.generators:
             self.generators.restore([split.split_id for split in state.splits], state.generators)
@@ -191,7 +146,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
 
     def go_back(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Give back what was assigned since an earlier state, and plan on from that."""
-        self.context.added.clear()
+        self.host.added.clear()
         self.begin_from(state)
         self.host.go_back(state.sequence, [split.split_id for split in state.unfinished()])
 
@@ -207,14 +162,14 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
 
     def take_added(self) -> None:
         """Let event times be found of the splits that were assigned."""
-        if added := self.context.take_added():
+        if added := self.host.take_added():
             self.event_times.add_splits(added)
 
     def whole_splits(self, readers: int, min_rows: int) -> list[SplitRange[SplitT]]:
         """All that a fresh source has that ends, found by its enumerator alone. Call this only."""
         self.host.start()
-        self.host.run_until(lambda: not self.calls.awaits_first)
-        splits = [split for split in self.context.added if split.stop is None or split.stop > split.position]
+        self.host.run_until(lambda: not self.host.calls.awaits_first)
+        splits = [split for split in self.host.added if split.stop is None or split.stop > split.position]
         sizes = [(split.stop or split.position + 1) - split.position for split in splits]
         rows_per_range = max(min_rows, _share(sum(sizes), readers))
         return [
@@ -231,51 +186,43 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
 
     def take_reports(self, reports: Sequence[RangeReport]) -> None:
         """What readers saw. From any thread; it counts from the next plan on."""
-        self.calls.post(partial(self.engine.apply, RangesReported(tuple(reports))))
+        self.host.calls.post(partial(self.engine.apply, RangesReported(tuple(reports))))
 
     def take_event(self, subtask_id: int, event: SourceEvent) -> None:
         """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
-        self.calls.post(partial(self.host.handle_source_event, subtask_id, event))
+        self.host.calls.post(partial(self.host.handle_source_event, subtask_id, event))
 
     def take_events(self, subtask_id: int) -> list[SourceEvent]:
         """Events from the enumerator to a reader that were not taken yet."""
-        return self.context.take_events(subtask_id)
+        return self.host.take_events(subtask_id)
 
     def work(self) -> None:
         """Let the enumerator do what has arrived, between two plans. An error is raised by the next plan."""
         try:
             self.host.run()
         except BaseException as error:  # whatever it is, the query must hear of it
-            self.calls.fail(error)
+            self.host.calls.fail(error)
 
 
 def _event_times_of(
-    source: Source[SplitT, Any],
-    enumerator: SplitEnumerator[SplitT, Any],
-    context: CoordinatorContext[SplitT],
-    calls: AsyncCalls,
-    workers: Workers,
-    now_us: Callable[[], int],
-    rules: ReadRules,
+    source: Source[SplitT, Any], host: EnumeratorHost[SplitT, Any], rules: ReadRules
 ) -> EventTimeProvider[SplitT]:
     """Where the event times of a source come from, by what its enumerator is and what the user decided."""
+    enumerator = host.enumerator
     if isinstance(enumerator, SupportsEventTimeIndex):
         if rules.reports:
             raise OptionError(
                 f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen by "
                 "it; leave the option out"
             )
-        return _indexed_times_of(source, enumerator, context, rules)
+        return _indexed_times_of(source, enumerator, host.schema, rules.strategy)
     # These are imported here and not above: they bring the readers with them, which a planner with an index never runs.
     if not rules.reports:
         from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
 
         return ReadAheadTimes(
             source,
-            context,
-            calls,
-            workers,
-            now_us,
+            host,
             rules.read_ahead_rows,
             max_drift_us=rules.planning.max_drift_us,
             allow_unaligned=rules.allow_unaligned,
@@ -289,16 +236,15 @@ def _event_times_of(
         )
     from streaming_source.coordinator.event_times.reported import ReportedTimes
 
-    return ReportedTimes(source, enumerator, context, calls, workers, now_us)
+    return ReportedTimes(source, host)
 
 
 def _indexed_times_of(
     source: Source[SplitT, Any],
     enumerator: SupportsEventTimeIndex[SplitT],
-    context: CoordinatorContext[SplitT],
-    rules: ReadRules,
+    schema: pa.Schema,
+    strategy: WatermarkStrategy,
 ) -> IndexedTimes[SplitT]:
-    strategy = rules.strategy
     if strategy.uses_source_watermarks:
         raise OptionError(
             f"WatermarkStrategy.from_source_watermarks(): {source.name} has an index of event times, and emits no "
@@ -311,7 +257,7 @@ def _indexed_times_of(
     from streaming_source.coordinator.event_times.ahead_reader import read_range
 
     assigner = strategy.timestamp_assigner
-    return IndexedTimes(enumerator, lambda split: read_range(source, split, context.schema, assigner, columns))
+    return IndexedTimes(enumerator, lambda split: read_range(source, split, schema, assigner, columns))
 
 
 def _index_of(event_times: EventTimeProvider[Any], earliest_us: int, recorder: Recorder | None) -> EventTimeIndex:

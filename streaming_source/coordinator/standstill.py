@@ -20,12 +20,8 @@ _LOOKS: Final = 20
 class StandstillWarning:
     """Warns where the same splits have held the watermark for too long; again only when it is others, or why changes.
 
-    Parameters
-    ----------
-    warn_after_us
-        How long is too long, in microseconds of processing time.
-    explain
-        Why the watermark stands, at this moment; None where nobody knows yet. It is called now and then only.
+    `explain` says why the watermark stands, at this moment; None where nobody knows yet. It is called now and then
+    only.
     """
 
     def __init__(self, warn_after_us: int, explain: Callable[[], Explanation | None]) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.gateway.messages import (
@@ -63,7 +63,7 @@ class GatewayClient:
 
     Examples
     --------
-    >>> from alignment.reports import RangeReport
+    >>> from alignment.events import RangeReport
     >>> address = GatewayAddress("127.0.0.1", 1, "0123456789abcdef", token="nobody listens at port 1")
     >>> messages = GatewayClient(address).for_task(batch=7, subtask_id=0, attempt=0)
     >>> messages.send_reports([RangeReport("orders", start=0, stop=10)])

@@ -12,7 +12,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
 

@@ -19,7 +19,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
 from streaming_source.exceptions import OptionError
 from streaming_source.gateway.messages import (

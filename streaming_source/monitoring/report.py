@@ -9,10 +9,10 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from alignment.arrow_times import format_timestamp
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration, parse_duration_us
 from alignment.explain import Bounds, Explanation, GroupMember, SplitExplanation, WaitsFor
-from alignment.iso8601 import format_timestamp
 from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 

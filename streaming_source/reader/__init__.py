@@ -10,11 +10,10 @@ costs a micro-batch of one small split 0.3 to 0.8 ms against fetching on the rea
 from some 300,000 records on. So there is no second way to read, with rules of its own, for cheap splits.
 """
 
-from streaming_source.reader.adaptive import AdaptiveFetcherManager
-from streaming_source.reader.base import SourceReaderBase
-from streaming_source.reader.factory import create_base_reader, create_fetcher_manager, create_reader
-from streaming_source.reader.fetcher import SplitFetcher, SplitFetcherTask
+from streaming_source.reader.base import SourceReaderBase, create_base_reader, create_fetcher_manager, create_reader
+from streaming_source.reader.fetcher import SplitFetcher
 from streaming_source.reader.managers import (
+    AdaptiveFetcherManager,
     FixedSizeSplitFetcherManager,
     PerSplitFetcherManager,
     SingleThreadFetcherManager,
@@ -31,7 +30,6 @@ __all__ = [
     "SourceReaderBase",
     "SplitFetcher",
     "SplitFetcherManager",
-    "SplitFetcherTask",
     "create_base_reader",
     "create_fetcher_manager",
     "create_reader",

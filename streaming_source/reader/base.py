@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from streaming_source.api import (
+    Fetching,
     InputStatus,
     ReaderOutput,
     RecordEmitter,
     RecordEvaluator,
+    Source,
     SourceReader,
     SourceReaderContext,
     SourceSplit,
@@ -18,10 +20,17 @@ from streaming_source.api import (
 )
 from streaming_source.exceptions import SourceError
 from streaming_source.reader.fetcher import Handover
-from streaming_source.reader.managers import SplitFetcherManager
+from streaming_source.reader.managers import (
+    AdaptiveFetcherManager,
+    FixedSizeSplitFetcherManager,
+    PerSplitFetcherManager,
+    SingleThreadFetcherManager,
+    SplitFetcherManager,
+    SplitReaderSupplier,
+)
 from streaming_source.reader.split_output import SplitOutput
 
-__all__ = ["SourceReaderBase"]
+__all__ = ["SourceReaderBase", "create_base_reader", "create_fetcher_manager", "create_reader"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
@@ -52,18 +61,8 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
       of the fetch that finished it is out; so is its output.
     - The end of input is reached when no split will be added, no fetcher is left, and nothing is queued.
 
-    Parameters
-    ----------
-    fetcher_manager
-        Whose threads fetch. Closed with the reader.
-    record_emitter
-        Makes records of elements.
-    context
-        Where this runs.
-    end_of_stream
-        Finds the record that ends a split, for sources that write one; None for none.
-    close_timeout_s
-        How long `close` waits for threads that are inside a fetch.
+    The manager is closed with the reader, which waits up to `close_timeout_s` for threads that are inside a fetch.
+    `end_of_stream` finds the record that ends a split, for sources that write one.
     """
 
     def __init__(
@@ -105,7 +104,6 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         """See `SourceReader`."""
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """See `SourceReader`."""
         self._fetchers.add_splits(splits)
         for split in splits:
             opened = self._open[split.split_id] = _OpenSplit(self.initialized_state(split))
@@ -117,12 +115,10 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         self._fetchers.remove_splits([split_id for split_id in split_ids if split_id not in self._dropped])
 
     def notify_no_more_splits(self) -> None:
-        """See `SourceReader`."""
         self._no_more_splits = True
         self._fetchers.queue.notify_available()
 
     def snapshot_state(self) -> list[SplitT]:
-        """See `SourceReader`."""
         return [opened.state.to_split() for opened in self._open.values()]
 
     def close(self) -> None:
@@ -132,18 +128,14 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     # ---- polling -------------------------------------------------------------------------------------------------
 
     def is_available(self) -> Future[None]:
-        """See `SourceReader`."""
         if self._handover is not None:
             return self._ready
         return self._fetchers.queue.available
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """See `SourceReader`.
+        """See `SourceReader`. Raises what a `SplitReader` raised on its thread.
 
-        Raises
-        ------
-        Exception
-            What a `SplitReader` raised, on its thread; notes say which, and what failed after it.
+        Notes say which, and what failed later.
         """
         if self._output is None:
             self._output = output
@@ -240,3 +232,33 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     def _create_output(self, opened: _OpenSplit[SplitT], output: ReaderOutput) -> None:
         target = output.create_output_for_split(opened.state.split.split_id)
         opened.output = SplitOutput(target, self.context.metrics, self._end_of_stream, opened.state.split.stop)
+
+
+def create_reader(source: Source[SplitT, Any], context: SourceReaderContext) -> SourceReader[SplitT]:
+    """The reader of one micro-batch: the source's own where it overrides `Source.create_reader`, else the base one."""
+    if type(source).create_reader is Source.create_reader:
+        return create_base_reader(source, context)
+    return source.create_reader(context)
+
+
+def create_base_reader(source: Source[SplitT, Any], context: SourceReaderContext) -> SourceReaderBase[SplitT, Any]:
+    """The base reader over a source's `create_split_reader`, `create_record_emitter`, `fetching` and `end_of_stream`.
+
+    An override of `Source.create_reader` may begin with it.
+    """
+    manager = create_fetcher_manager(source.fetching, lambda: source.create_split_reader(context))
+    emitter = source.create_record_emitter(context)
+    return SourceReaderBase(manager, emitter, context, end_of_stream=source.end_of_stream)
+
+
+def create_fetcher_manager(
+    fetching: Fetching, split_reader_supplier: SplitReaderSupplier[SplitT]
+) -> SplitFetcherManager[SplitT, Any]:
+    """The manager of a choice; no thread is started before there are splits."""
+    if fetching.kind == "per_split":
+        return PerSplitFetcherManager(split_reader_supplier)
+    if fetching.kind == "fixed_size":
+        return FixedSizeSplitFetcherManager(split_reader_supplier, fetching.threads or 1)
+    if fetching.kind == "adaptive":
+        return AdaptiveFetcherManager(split_reader_supplier, max_fetchers=fetching.threads or 1)
+    return SingleThreadFetcherManager(split_reader_supplier)

@@ -8,7 +8,7 @@ import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from streaming_source.api import SourceSplit, SplitReader
 from streaming_source.exceptions import SourceError
@@ -16,10 +16,12 @@ from streaming_source.reader.fetcher import Handover, SplitFetcher
 from streaming_source.reader.queue import DEFAULT_CAPACITY, ElementQueue
 
 __all__ = [
+    "AdaptiveFetcherManager",
     "FixedSizeSplitFetcherManager",
     "PerSplitFetcherManager",
     "SingleThreadFetcherManager",
     "SplitFetcherManager",
+    "fetchers_needed",
 ]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
@@ -28,24 +30,18 @@ SplitReaderSupplier: TypeAlias = Callable[[], SplitReader[SplitT]]
 
 _log = logging.getLogger(__name__)
 
+_WARM_UP_FETCHES: Final = 2
+"""The first fetches of a fetcher connect and open: they say nothing of its rate."""
+
+_WEIGHT_OF_NEW: Final = 0.3
+
 
 class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
     """Starts fetchers, gives them splits, and ends them. What remains for a subclass is whose a split is.
 
-    All calls come from the reader's thread.
-
-    Parameters
-    ----------
-    split_reader_supplier
-        Makes a new `SplitReader` for each fetcher. An old one may still be about to close when the next one is made:
-        they share nothing.
-    queue_capacity
-        Fetches that wait for the reader before fetchers wait for it.
-
-    Attributes
-    ----------
-    queue
-        From the fetchers to the reader.
+    All calls come from the reader's thread. Each fetcher has a new `SplitReader` of the supplier's: an old one may
+    still be about to close when the next one is made, so they share nothing. `queue` leads from the fetchers to the
+    reader, and holds `queue_capacity` fetches.
     """
 
     def __init__(
@@ -70,13 +66,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """Give splits to fetchers, new ones where none of their key lives.
-
-        Raises
-        ------
-        SourceError
-            If the manager is closed, or a split of this id is still read.
-        """
+        """Give splits to fetchers, new ones where none of their key lives; an error if one of them is still read."""
         if self._is_closed:
             raise SourceError("splits were added to a reader that is closed")
         by_key: dict[Hashable, list[SplitT]] = {}
@@ -207,25 +197,11 @@ class SingleThreadFetcherManager(SplitFetcherManager[SplitT, ElementT]):
     """One fetcher for all splits."""
 
     def key_of(self, split_id: str) -> Hashable:
-        """See `SplitFetcherManager`."""
         return 0
 
 
 class FixedSizeSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
-    """At most so many fetchers; the CRC-32 of its id says whose a split is, the same in every process.
-
-    Parameters
-    ----------
-    split_reader_supplier, queue_capacity
-        See `SplitFetcherManager`.
-    fetchers
-        At least 1.
-
-    Raises
-    ------
-    ValueError
-        If `fetchers` is below 1.
-    """
+    """At most so many fetchers; the CRC-32 of its id says whose a split is, the same in every process."""
 
     def __init__(
         self,
@@ -240,7 +216,6 @@ class FixedSizeSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
         self._fetchers = fetchers
 
     def key_of(self, split_id: str) -> Hashable:
-        """See `SplitFetcherManager`."""
         return zlib.crc32(split_id.encode()) % self._fetchers
 
 
@@ -248,5 +223,111 @@ class PerSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
     """A fetcher for each split."""
 
     def key_of(self, split_id: str) -> Hashable:
-        """See `SplitFetcherManager`."""
         return split_id
+
+
+def fetchers_needed(fetch_s: float, process_s: float, active_splits: int, max_fetchers: int) -> int:
+    """How many fetchers bring a fetch, of `fetch_s`, as often as the reader can process one, in `process_s`.
+
+    That is `fetch_s / process_s` rounded up, and neither below 1 nor above the splits or the maximum.
+    """
+    most = max(min(active_splits, max_fetchers), 1)
+    return most if fetch_s >= most * process_s else max(-int(-fetch_s // process_s), 1)
+
+
+class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
+    """Begins with one fetcher, and spreads its splits over more where fetching is slower than processing.
+
+    The rule, `fetchers_needed`: as many as the time of a fetch is times the time the reader takes over what it brings,
+    both smoothed over the latest; at most one for each split. The number grows at once and does not shrink: fetchers
+    without splits end by themselves. To reach it, splits are taken from the fetchers that have more than their share:
+    removed, and when all that was fetched of them is out, added to another fetcher from where they are. So the
+    `SplitReader` must let go of splits (`SplitsRemoval`), and go on with a split in the state that `SplitState` gives.
+    """
+
+    def __init__(
+        self,
+        split_reader_supplier: SplitReaderSupplier[SplitT],
+        *,
+        max_fetchers: int = 8,
+        queue_capacity: int = DEFAULT_CAPACITY,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(split_reader_supplier, queue_capacity=queue_capacity)
+        if max_fetchers < 1:
+            raise ValueError(f"max_fetchers = {max_fetchers}: must be at least 1")
+        self._max_fetchers = max_fetchers
+        self._clock = clock
+        self._slots: dict[str, int] = {}
+        self._moving: set[str] = set()
+        self._fetchers = 1
+        self._fetches = 0
+        self._fetch_s = 0.0
+        self._process_s = 0.0
+        self._polled_at: float | None = None
+
+    @property
+    def fetchers(self) -> int:
+        """How many fetchers the splits are spread over, if there are as many splits."""
+        return self._fetchers
+
+    def key_of(self, split_id: str) -> Hashable:
+        """The fetcher that has the fewest splits."""
+        self._moving.discard(split_id)
+        self._slots.pop(split_id, None)
+        loads = self._loads()
+        self._slots[split_id] = slot = loads.index(min(loads))
+        return slot
+
+    def forget_split(self, split_id: str) -> None:
+        super().forget_split(split_id)
+        self._slots.pop(split_id, None)
+        self._moving.discard(split_id)
+
+    def is_moving(self, split_id: str) -> bool:
+        return split_id in self._moving
+
+    def remove_splits(self, split_ids: Sequence[str]) -> None:
+        """See `SplitFetcherManager`. Splits that were to move to another fetcher do not."""
+        self._moving.difference_update(split_ids)
+        super().remove_splits(split_ids)
+
+    def poll(self) -> Handover[ElementT] | None:
+        """See `SplitFetcherManager`; measures, and spreads the splits."""
+        if self._polled_at is not None:
+            self._process_s = self._smooth(self._process_s, self._clock() - self._polled_at)
+        handover = super().poll()
+        if handover is None or handover.removed:
+            self._polled_at = None
+            return handover
+        self._fetches += 1
+        self._fetch_s = self._smooth(self._fetch_s, handover.seconds)
+        if self._fetches > _WARM_UP_FETCHES and not self._moving:
+            self._spread()
+        self._polled_at = self._clock()
+        return handover
+
+    def _smooth(self, mean: float, new: float) -> float:
+        return new if self._fetches <= _WARM_UP_FETCHES else mean + _WEIGHT_OF_NEW * (new - mean)
+
+    def _loads(self) -> list[int]:
+        loads = [0] * self._fetchers
+        for slot in self._slots.values():
+            loads[slot] += 1
+        return loads
+
+    def _spread(self) -> None:
+        active = len(self._slots)
+        needed = fetchers_needed(self._fetch_s, self._process_s, active, self._max_fetchers)
+        if needed <= self._fetchers:
+            return
+        self._fetchers = needed
+        share = -(-active // needed)
+        kept = [0] * needed
+        surplus = []
+        for split_id, slot in self._slots.items():
+            kept[slot] += 1
+            if kept[slot] > share:
+                surplus.append(split_id)
+        self.remove_splits(surplus)
+        self._moving.update(surplus)

@@ -20,10 +20,6 @@ class SplitOutput(SourceOutput):
 
     Parameters
     ----------
-    target
-        Where records go.
-    metrics
-        Counts records.
     end_of_stream
         Finds the record that ends the split; None if there is no such record.
     stop
@@ -57,7 +53,6 @@ class SplitOutput(SourceOutput):
         *,
         positions: int | npt.NDArray[np.int64],
     ) -> None:
-        """See `SourceOutput`."""
         if self.ended or not batch.num_rows:
             return
         rows = self._rows_before_stop(batch.num_rows, positions)
@@ -78,12 +73,10 @@ class SplitOutput(SourceOutput):
             self._target.emit_watermark(watermark)
 
     def mark_idle(self) -> None:
-        """See `SourceOutput`."""
         if not self.ended:
             self._target.mark_idle()
 
     def mark_active(self) -> None:
-        """See `SourceOutput`."""
         if not self.ended:
             self._target.mark_active()
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.arrow_times import format_timestamp
 from alignment.disorder import DelayCount, DisorderHistogram, SplitDisorder, paces_of
 from alignment.durations import format_duration
-from alignment.iso8601 import format_timestamp
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
 from streaming_source.spark.from_source import SOURCES

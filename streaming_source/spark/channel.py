@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent, SourceSplit
 from streaming_source.coordinator import SourceCoordinator
 from streaming_source.gateway import GatewayAddress, GatewayServer, TaskMessages

@@ -13,11 +13,11 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.types import StructField, StructType, TimestampType
 
+from alignment.arrow_times import UTC, time_zone
 from alignment.columns import exact_path, raw_field, top_level_column
-from alignment.plan.by_index import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
-from alignment.zones import UTC, time_zone
 from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules

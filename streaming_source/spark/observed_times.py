@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from alignment.split_generators import GeneratorState, LatestWatermark, RunningGenerator
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, EventTimes

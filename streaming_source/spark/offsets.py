@@ -24,7 +24,7 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
-from alignment.plan.by_index import SplitTable
+from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit

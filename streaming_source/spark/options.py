@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from alignment.arrow_times import time_zone
 from alignment.exceptions import InvalidArgumentError
-from alignment.plan.by_index import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
-from alignment.zones import time_zone
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import arguments, boolean, choice, duration, integer, option, optional_duration, text
 from streaming_source.coordinator import ReadRules

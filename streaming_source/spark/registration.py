@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
 
-from alignment.zones import UTC
+from alignment.arrow_times import UTC
 from streaming_source.api import Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, pickled

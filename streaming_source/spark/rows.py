@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.arrow_times import format_timestamp, to_microseconds
 from alignment.columns import raw_field
-from alignment.epoch import to_microseconds
 from alignment.exceptions import InvalidTimestampError
-from alignment.iso8601 import format_timestamp
 from alignment.split_generators import LatestWatermark
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
-from streaming_source.api.output import ignore
+from streaming_source.api.reader import ignore
 from streaming_source.exceptions import LateRecordError, SchemaError
 from streaming_source.spark.options import FrameOptions
 

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import PlanningRules
+from alignment.events import RangeReport
+from alignment.plan import PlanningRules
 from alignment.recording import Recorder
-from alignment.reports import RangeReport
 from alignment.strategy import WatermarkStrategy
 from streaming_source.api import (
     Boundedness,

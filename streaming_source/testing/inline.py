@@ -39,7 +39,7 @@ def create_inline_reader(
 
 
 class _InlineFetcher(SplitFetcher[SplitT, ElementT]):
-    """Runs a task whenever the reader has nothing to do."""
+    """Takes a step whenever the reader has nothing to do."""
 
     _failed = False
 
@@ -52,7 +52,7 @@ class _InlineFetcher(SplitFetcher[SplitT, ElementT]):
         return True
 
     def step(self) -> bool:
-        """Run a task if there is one."""
+        """Take a step if there is one."""
         try:
             return not self._failed and self.run_once(wait=False)
         except BaseException as error:  # as on a thread: the reader hears of it when it polls

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import InputStatus, ReaderOutput, SourceEvent, SourceReader, SourceSplit
 from streaming_source.testing.output import EmittedRecord

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import LimitedBy, PlanningRules
+from alignment.plan import LimitedBy, PlanningRules
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import PlanningRules
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
+from alignment.plan import PlanningRules
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.naive_planner import clamp, naive_combined, watermark_of

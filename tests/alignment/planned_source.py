@@ -9,7 +9,8 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.index import EventTimeIndex
-from alignment.plan.by_index import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, plan_micro_batch
+from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
+from alignment.plan.by_index import plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.naive_planner import NaivePlan, NaiveSplit, clamp, naive_plan

@@ -10,9 +10,9 @@ from itertools import pairwise
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
+from alignment.events import RangeReport
+from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
-from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.naive_reactive import NaiveReactivePlan, ToldSplit, naive_reactive_plan

@@ -20,7 +20,7 @@ from alignment.events import (
 )
 from alignment.explain import Cause, Explanation, WaitsFor
 from alignment.index import EventTimeIndex
-from alignment.plan.model import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.sentence import sentence
 
 S = 1_000_000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
-from alignment.plan.by_index import LimitedBy, MicroBatchPlan
+from alignment.plan import LimitedBy, MicroBatchPlan
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.index_blocks import n_blocks

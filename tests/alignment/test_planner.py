@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from alignment.combine import SplitStatus
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
-from alignment.plan.by_index import LimitedBy, PlanConditions, PlanningRules, SplitTable, plan_micro_batch
+from alignment.plan import LimitedBy, PlanConditions, PlanningRules, SplitTable
+from alignment.plan.by_index import plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.planned_source import Block, PlannedSource

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from alignment.plan.by_index import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.planned_source import Block, PlannedSource

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignment.durations import parse_duration_us
-from alignment.plan.by_index import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from streaming_source.spark.watermark_rows import required_delay
 from tests.alignment.planned_source import Block, PlannedSource

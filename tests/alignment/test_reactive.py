@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignment.combine import SplitStatus
+from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
-from alignment.plan.by_index import LimitedBy, PlanConditions, PlanningRules, SplitTable
+from alignment.plan import LimitedBy, PlanConditions, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
 from alignment.plan.observed import ObservedSplits
-from alignment.reports import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.reported_source import ReportedSource

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.plan.model import LimitedBy, PlanningRules, SplitTable, conclude
+from alignment.plan import LimitedBy, PlanningRules, SplitTable, conclude
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
 

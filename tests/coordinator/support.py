@@ -16,8 +16,7 @@ from alignment import WatermarkStrategy
 from alignment.engine import Engine
 from alignment.events import Restored, SplitsAssigned
 from alignment.index import EventTimeIndex
-from alignment.plan.by_index import PlanningRules, SplitTable
-from alignment.timestamps import RecordTimestampAssigner
+from alignment.plan import PlanningRules, SplitTable
 from streaming_source.api import (
     Boundedness,
     Fetching,
@@ -32,10 +31,9 @@ from streaming_source.api import (
     SplitsChange,
 )
 from streaming_source.coordinator import ReadRules, SourceCoordinator, Workers
-from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.context import CoordinatorContext
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
+from streaming_source.coordinator.threads import AsyncCalls
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
 
 WAIT_S = 20.0
@@ -116,18 +114,17 @@ class Planner:
         self.clock = FakeClock()
         self.workers = InlineWorkers(self.clock) if workers is None else workers
         self.calls = AsyncCalls(self.workers, self.clock.now_us)
-        self.context: CoordinatorContext[RecordSplit] = CoordinatorContext(
-            readers, RecordTimestampAssigner(), SCHEMA, self.calls, self.workers
-        )
+        rules = ReadRules(WatermarkStrategy.no_watermarks(), PlanningRules(None))
+        self.host: EnumeratorHost[RecordSplit, Any] = EnumeratorHost(readers, SCHEMA, rules, self.calls)
         self.index = EventTimeIndex(self._load)
         self.engine = Engine(PlanningRules(None), self.index)
-        self.context.take_engine(self.engine, lambda: None, probes_records=True)
-        self.enumerator = NotingEnumerator(self.context, splits)
-        self.host = EnumeratorHost(self.enumerator, self.context, self.calls)
+        self.host.take_engine(self.engine, lambda: None, probes_records=True)
+        self.enumerator = NotingEnumerator(self.host, splits)
+        self.host.enumerator = self.enumerator
 
     def assigned(self) -> list[str]:
         """Ids of the splits that were assigned and not taken by a plan."""
-        return ids(self.context.added)
+        return ids(self.host.added)
 
     def settle(self) -> None:
         """Plan, so that only what comes after it makes another plan due."""
@@ -138,7 +135,7 @@ class Planner:
         """What a coordinator does before its readers go back."""
         none = np.empty(0, np.int64)
         self.engine.apply(Restored(SplitTable.empty(), none, none, none, self.clock.now_us()))
-        self.context.added.clear()
+        self.host.added.clear()
 
     def _load(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         raise AssertionError("no times are asked for")
@@ -240,12 +237,10 @@ class Looking:
             self.planner.clock = source.clock
             self.planner.workers = InlineWorkers(source.clock)
             self.planner.calls = AsyncCalls(self.planner.workers, source.clock.now_us)
-            self.planner.context._calls = self.planner.calls
-        self.calls, self.context = self.planner.calls, self.planner.context
+            self.planner.host.calls = self.planner.calls
+        self.calls, self.host = self.planner.calls, self.planner.host
         self.index = self.planner.index
-        self.read_ahead = ReadAheadTimes(
-            source, self.context, self.calls, self.planner.workers, self.planner.clock.now_us, max_rows, **options
-        )
+        self.read_ahead = ReadAheadTimes(source, self.host, max_rows, **options)
 
     def add(self, *split_ids: str) -> None:
         self.planner.engine.apply(SplitsAssigned(split_ids, (0,) * len(split_ids), (0,) * len(split_ids), 0))

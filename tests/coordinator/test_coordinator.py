@@ -198,7 +198,7 @@ def test_what_was_assigned_and_not_planned_is_assigned_once_after_going_back() -
     source.go_on("b", 2)
     source.clock.advance("2 seconds")
     planning.host.run()
-    assert ids(planning.runtime.context.added) == ["b"]
+    assert ids(planning.host.added) == ["b"]
     planning.rewind(first)
     source.clock.advance("2 seconds")
     planning.advance()
@@ -214,9 +214,9 @@ def test_cd_22_with_an_index_of_its_own_the_enumerator_is_another_and_has_no_rea
     planning.rewind(first)
     assert planning.host is not before
     assert planning.host.enumerator is not before.enumerator
-    assert planning.runtime.context.registered_readers() == {}
+    assert planning.host.registered_readers() == {}
     again = planning.advance(4)
-    assert sorted(planning.runtime.context.registered_readers()) == [0, 1]
+    assert sorted(planning.host.registered_readers()) == [0, 1]
     assert (again.splits, again.sequence) == (state.splits, state.sequence)
     planning.close()
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming_source.coordinator.event_times.fetch_scheduler import FetchScheduler
+from streaming_source.coordinator.event_times.split_scan import FetchScheduler
 
 
 def taken(turns: FetchScheduler[str]) -> list[tuple[str, bool]]:

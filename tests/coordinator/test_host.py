@@ -34,16 +34,16 @@ def test_readers_ask_in_turn_until_there_are_no_more_splits() -> None:
     planner.host.start()
     assert planner.assigned() == []
     planner.host.run()
-    of = {reader: ids(splits) for reader, splits in planner.context.tracker.uncheckpointed.items()}
+    of = {reader: ids(splits) for reader, splits in planner.host.tracker.uncheckpointed.items()}
     assert of == {0: ["a", "c", "e"], 1: ["b", "d"]}
-    assert planner.context.no_more_splits
+    assert planner.host.no_more_splits
 
 
 def test_who_gets_no_more_splits_is_not_heard() -> None:
     planner = Planner(1, "a")
     planner.host.start()
     planner.host.run()
-    planner.enumerator.unassigned.extend(planner.context.added)
+    planner.enumerator.unassigned.extend(planner.host.added)
     planner.host.request_split(0)
     planner.host.run()
     assert planner.assigned() == ["a"], "a second assignment would have been refused"
@@ -65,7 +65,7 @@ def test_the_request_of_a_reader_that_is_gone_is_dropped() -> None:
     planner.host.start()
     planner.host.unregister(0)
     planner.host.run()
-    assert dict(planner.context.tracker.uncheckpointed).keys() == {1}
+    assert dict(planner.host.tracker.uncheckpointed).keys() == {1}
 
 
 def test_cd_04_an_event_of_a_reader_is_delivered_once_and_is_the_same_object() -> None:
@@ -91,9 +91,9 @@ def test_what_is_in_no_state_comes_back_to_the_enumerator() -> None:
     planner = Planner(1, SIX)
     planner.enumerator.unassigned.clear()
     planner.host.start()
-    planner.context.assign_splits(assignment({0: "ab"}))
+    planner.host.assign_splits(assignment({0: "ab"}))
     planner.host.snapshot(1)
-    planner.context.assign_splits(assignment({0: "c"}))
+    planner.host.assign_splits(assignment({0: "c"}))
     fail(planner, 0, 1)
     assert planner.enumerator.told_of("back") == [("back", 0, ["c"])]
 
@@ -109,8 +109,8 @@ def test_cd_08_what_is_committed_does_not_come_back() -> None:
     assert planner.enumerator.told_of("complete") == [("complete", 100)]
     assert ids(planner.enumerator.unassigned) == ["c", "d", "e", "f"]
     assert planner.enumerator.told_of("back") == [("back", 0, [])]
-    assert dict(planner.context.tracker.by_checkpoint) == {}
-    assert dict(planner.context.tracker.uncheckpointed) == {}
+    assert dict(planner.host.tracker.by_checkpoint) == {}
+    assert dict(planner.host.tracker.uncheckpointed) == {}
 
 
 def test_cd_12_a_reader_that_goes_on_from_before_its_splits_asks_and_gets_them_again() -> None:
@@ -119,15 +119,15 @@ def test_cd_12_a_reader_that_goes_on_from_before_its_splits_asks_and_gets_them_a
     planner.host.run()
     assert planner.assigned() == ["a", "b"]
     planner.host.snapshot(100)
-    assert planner.context.without_more == {0}
+    assert planner.host.without_more == {0}
     fail(planner, 0, 99)
     assert ids(planner.enumerator.unassigned) == ["a", "b"]
-    assert planner.context.without_more == set()
+    assert planner.host.without_more == set()
     planner.give_up_splits()
     planner.host.register(0)
     planner.host.run()
     assert planner.assigned() == ["a", "b"]
-    assert planner.context.without_more == {0}
+    assert planner.host.without_more == {0}
 
 
 def test_cd_14_when_a_reader_fails_the_others_stay_and_an_unknown_one_is_no_error() -> None:
@@ -136,17 +136,17 @@ def test_cd_14_when_a_reader_fails_the_others_stay_and_an_unknown_one_is_no_erro
     planner.host.unregister(1)
     planner.host.unregister(1)
     planner.host.unregister(77)
-    assert sorted(planner.context.registered_readers()) == [0, 2]
+    assert sorted(planner.host.registered_readers()) == [0, 2]
 
 
 def test_a_reader_that_comes_back_gets_no_events_of_its_former_life() -> None:
     planner = Planner(1)
     planner.host.start()
-    planner.context.send_event_to_source_reader(0, Note("before"))
+    planner.host.send_event_to_source_reader(0, Note("before"))
     fail(planner, 0, 0)
     planner.host.register(0)
-    planner.context.send_event_to_source_reader(0, Note("after"))
-    assert planner.context.take_events(0) == [Note("after")]
+    planner.host.send_event_to_source_reader(0, Note("after"))
+    assert planner.host.take_events(0) == [Note("after")]
 
 
 def test_so_04_commits_and_states_that_are_given_up_are_told() -> None:
@@ -164,11 +164,11 @@ def test_so_04_commits_and_states_that_are_given_up_are_told() -> None:
 def test_when_all_go_back_each_gives_back_its_own_and_is_registered_with_what_the_state_has() -> None:
     planner = Planner(2)
     planner.host.start()
-    planner.context.assign_splits(assignment({0: "ab", 1: "c"}))
+    planner.host.assign_splits(assignment({0: "ab", 1: "c"}))
     planner.host.snapshot(1)
-    planner.context.assign_splits(assignment({0: "d", 1: "e"}))
+    planner.host.assign_splits(assignment({0: "d", 1: "e"}))
     planner.host.snapshot(2)
-    planner.context.assign_splits(assignment({1: "f"}))
+    planner.host.assign_splits(assignment({1: "f"}))
     planner.give_up_splits()
     del planner.enumerator.told[:]
     planner.host.go_back(1, ["a", "b", "c"])
@@ -179,7 +179,7 @@ def test_when_all_go_back_each_gives_back_its_own_and_is_registered_with_what_th
         ("reader", 0, ("a", "c")),
         ("reader", 1, ("b",)),
     ]
-    assert list(planner.context.tracker.by_checkpoint) == [1]
+    assert list(planner.host.tracker.by_checkpoint) == [1]
 
 
 def test_no_reader_is_there_while_splits_are_given_back() -> None:
@@ -187,11 +187,11 @@ def test_no_reader_is_there_while_splits_are_given_back() -> None:
     planner.host.start()
     there: list[int] = []
     planner.enumerator.add_splits_back = lambda splits, reader: there.extend(  # type: ignore[method-assign]
-        planner.context.registered_readers()
+        planner.host.registered_readers()
     )
     planner.host.go_back(0)
     assert there == []
-    assert sorted(planner.context.registered_readers()) == [0, 1]
+    assert sorted(planner.host.registered_readers()) == [0, 1]
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_cd_10_an_enumerator_is_closed_while_a_call_of_it_hangs() -> None:
         assert released.wait(WAIT_S)
 
     planner.host.start()
-    planner.context.call_async(hang, lambda result, error: planner.enumerator.told.append(("handled",)))
+    planner.host.call_async(hang, lambda result, error: planner.enumerator.told.append(("handled",)))
     assert begun.wait(WAIT_S)
     planner.host.close()
     assert planner.enumerator.told[-1] == ("close",)
@@ -223,7 +223,7 @@ def test_steps_are_made_until_something_is_so_or_the_time_is_over() -> None:
     handled: list[int] = []
     planner.host.start()
     for number in range(3):
-        planner.context.call_async(lambda n=number: n, lambda result, error: handled.append(result))
+        planner.host.call_async(lambda n=number: n, lambda result, error: handled.append(result))
     planner.host.run_until(lambda: len(handled) == 3, WAIT_S)
     assert sorted(handled) == [0, 1, 2]
     planner.host.run_until(lambda: False, 0.001)

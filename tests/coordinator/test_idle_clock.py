@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
 from alignment.idle_clock import IdleClock
-from alignment.plan.model import SplitTable
+from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.testing import SourceHarness, TestingSource
 

@@ -55,7 +55,7 @@ def test_a_split_is_paused_where_it_is_ahead_in_event_time_and_goes_on_when_the_
     source = OneClient({"fast": seconds(0, 1000, 5), "slow": seconds(0, 4)})
     scanning = ahead_of(source, max_drift_us=DRIFT_US)
     scanning.add("fast", "slow")
-    scanning.calls._workers.do_one(due=True)  # type: ignore[attr-defined]
+    scanning.calls.workers.do_one(due=True)  # type: ignore[attr-defined]
     source.logs["slow"] += seconds(4, 40)
     assert scanning.run()["slow"] == 40
     # The slow one has nothing more, so it does not bound the fast one any longer.
@@ -74,7 +74,7 @@ def test_a_split_is_paused_where_it_is_ahead_in_event_time_and_goes_on_when_the_
 def test_a_time_that_is_invalid_for_being_too_late_takes_no_split_ahead() -> None:
     source = OneClient({"odd": [0, 10**17, *seconds(1, 40)], "slow": seconds(0, 40)})
     scanning = ahead_of(source, max_rows=60, max_drift_us=30 * SECOND)
-    scanning.context._time_limit_us = lambda: 10**16
+    scanning.host._time_limit_us = lambda: 10**16
     scanning.add("odd", "slow")
     assert scanning.run() == {"odd": 30, "slow": 30}
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import RecordSplit, SplitEnumerator, SplitRange, SupportsEventTimeIndex

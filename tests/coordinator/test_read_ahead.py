@@ -259,7 +259,7 @@ def test_a_split_that_ends_is_complete() -> None:
     looking = Looking(TestingSource({"a": [1, 2, 3, EOF], "b": [1]}))
     looking.add("a", "b")
     looking.run()
-    assert looking.context.engine.complete == {"a"}
+    assert looking.host.engine.complete == {"a"}
 
 
 def test_records_are_numbered_and_gaps_are_not() -> None:
@@ -329,7 +329,7 @@ def test_while_all_places_are_taken_discovery_still_has_a_worker(pool: WorkerPoo
     for _ in range(5):
         assert source.blocked.acquire(timeout=WAIT_S)
     discovered = threading.Event()
-    looking.context.call_async(discovered.set, lambda result, error: None)
+    looking.host.call_async(discovered.set, lambda result, error: None)
     assert discovered.wait(WAIT_S)
     looking.read_ahead.close()
 

@@ -271,7 +271,7 @@ def test_a_watermark_without_records_makes_a_micro_batch_without_any() -> None:
 
 
 def test_under_another_strategy_it_is_ignored_with_a_line_for_who_looks(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "streaming_source.api.output")
+    caplog.set_level("DEBUG", "streaming_source.api.reader")
     bounded = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
     harness = SourceHarness(LowWaterLog({"a": [10, 12]}, records_per_fetch=1), bounded)
     harness.run()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import RecordSplit, SourceReaderContext, SplitReader
 from streaming_source.exceptions import OptionError, SourceError, UnsupportedOperationError

@@ -10,8 +10,8 @@ import pytest
 
 from streaming_source.api import RecordsBySplits, RecordSplit, SourceReaderContext, SplitReader
 from streaming_source.coordinator import WorkerPool
-from streaming_source.coordinator.event_times.split_ends import SplitEnds
-from streaming_source.testing import FakeClock, TestingSource
+from streaming_source.coordinator.event_times.reported import SplitEnds
+from streaming_source.testing import TestingSource
 from tests.coordinator.support import WAIT_S, Planner
 
 
@@ -54,11 +54,9 @@ class Probes:
 
     def __init__(self, source: TestingSource, pool: WorkerPool) -> None:
         self.planner = Planner(workers=pool)
-        self.clock = FakeClock()
+        self.clock = self.planner.clock
         self.found: list[int | None] = []
-        self.ends: SplitEnds[RecordSplit] = SplitEnds(
-            source, self.planner.context, self.planner.calls, pool, self.clock.now_us, self._take
-        )
+        self.ends: SplitEnds[RecordSplit] = SplitEnds(source, self.planner.host, self._take)
 
     def _take(self, split: RecordSplit, began_us: int, ended_at: int | None) -> None:
         self.found.append(ended_at)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import DataclassEventSerializer, SourceEvent
 from streaming_source.gateway import GatewayAddress

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from streaming_source.api import SourceEvent
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
 from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal
 from tests.gateway.support import REPORT, SERIALIZER, AskForMore, RecordingListener
 

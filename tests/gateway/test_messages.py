@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.gateway.messages import (
     MessageId,

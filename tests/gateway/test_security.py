@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal
 from streaming_source.gateway import server as gateway_server
 from streaming_source.gateway.server import RefusalCounts

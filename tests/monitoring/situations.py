@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from alignment import WatermarkStrategy
-from alignment.reports import RangeReport
+from alignment.events import RangeReport
 from streaming_source.coordinator import SourceCoordinator
 from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.monitoring import ExplainedQuery, WatermarkReport, explain, explain_checkpoint

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from alignment.explain import Explanation
-from alignment.plan.model import SplitTable
+from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import RecordSplit, SourceSplit

@@ -15,9 +15,9 @@ import pytest
 from alignment.combine import combine_watermarks
 from alignment.drift import source_limit
 from alignment.idle_clock import IdleClock
+from alignment.plan import conclude
 from alignment.plan.by_index import plan_micro_batch
 from alignment.plan.by_reports import ReactivePlanner
-from alignment.plan.model import conclude
 from alignment.split_generators import SplitGenerators
 from alignment.watermarks import bounded_watermark
 

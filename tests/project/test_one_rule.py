@@ -30,7 +30,9 @@ GROUPS = {
 """Of each group of cases the rules of which every case must call one."""
 
 _CASE = re.compile(r"::test_([a-z]{2})_\d\d_|::Test([A-Z][a-z])\d\d")
-_NOT_IN_A_QUERY = re.compile(r"streaming_source/(testing|cli)/|alignment/(simulat\w+|scenario)\.py|__init__\.py$")
+_NOT_IN_A_QUERY = re.compile(
+    r"streaming_source/(testing|cli)/|alignment/simulation/|^(alignment|streaming_source(/\w+)?)/__init__\.py$"
+)
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:

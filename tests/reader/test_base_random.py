@@ -100,13 +100,13 @@ class ReaderMachine(RuleBasedStateMachine):
                 self._step(fetchers[number % len(fetchers)], woken)
 
     def _step(self, fetcher: SplitFetcher[Split, RecordBlock], woken: bool = False) -> None:
-        has_work = fetcher._tasks or fetcher._left or fetcher._fetch.holds_records
+        has_work = fetcher._changes or fetcher._left or fetcher._fetched
         if not (has_work or fetcher._assigned):
             return
         if not self.manager.queue.remaining_capacity:
             # Nobody else would ever make room: the put must give up.
             self.manager.queue.wake_up(fetcher.fetcher_id)
-        fetcher._fetch._woken = woken
+        fetcher._woken = woken
         fetcher.run_once()
 
     @rule(times=st.integers(1, 6))

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from streaming_source.api import RecordBlock, RecordsBySplits, RecordsWithSplitIds, SplitReader
-from streaming_source.reader import ElementQueue, SingleThreadFetcherManager, SplitFetcher, SplitFetcherTask
+from streaming_source.api import RecordBlock, RecordsBySplits, RecordsWithSplitIds, SplitReader, SplitsChange
+from streaming_source.reader import ElementQueue, SingleThreadFetcherManager, SplitFetcher
 from streaming_source.reader.fetcher import Handover
 from tests.reader.numbers import (
     WAIT_S,
@@ -102,7 +102,7 @@ def test_ft_06_a_fetcher_that_does_not_fetch_ends_when_it_is_shut_down() -> None
     assert fetcher.run_once() is False
 
 
-def test_tasks_run_in_their_order_and_before_the_next_fetch() -> None:
+def test_changes_of_splits_go_in_their_order_and_before_the_next_fetch() -> None:
     queue: Queue = ElementQueue()
     split_reader = NumberSplitReader()
     fetcher = fetcher_of(split_reader, queue)
@@ -114,27 +114,6 @@ def test_tasks_run_in_their_order_and_before_the_next_fetch() -> None:
     assert take(queue).removed == {"a"}
     fetcher.run_once()
     assert numbers_of(take(queue).records) == [("b", 0), ("b", 1)]
-
-
-def test_a_task_that_is_not_done_runs_again_before_the_others() -> None:
-    ran: list[str] = []
-
-    class Twice(SplitFetcherTask):
-        def run(self) -> bool:
-            ran.append("twice")
-            return len(ran) == 2
-
-    class Once(SplitFetcherTask):
-        def run(self) -> bool:
-            ran.append("once")
-            return True
-
-    fetcher = fetcher_of(NumberSplitReader())
-    fetcher.enqueue(Twice())
-    fetcher.enqueue(Once())
-    for _ in range(3):
-        fetcher.run_once()
-    assert ran == ["twice", "twice", "once"]
 
 
 def test_a_split_that_was_removed_is_handed_over_as_such_after_its_records() -> None:
@@ -197,49 +176,28 @@ def test_what_a_reader_says_of_a_split_that_it_has_let_go_of_is_not_heard() -> N
 
 @pytest.mark.parametrize("change", ["add", "remove"])
 def test_a_change_of_splits_interrupts_a_fetch_that_blocks(change: str) -> None:
-    split_reader = BlockingSplitReader()
+    changed = threading.Event()
+
+    class Noting(BlockingSplitReader):
+        def handle_splits_changes(self, change: SplitsChange[Split]) -> None:
+            super().handle_splits_changes(change)
+            if len(self.log) == 2:
+                changed.set()
+
+    split_reader = Noting()
     fetcher = fetcher_of(split_reader)
     fetcher.add_splits([Split("a")])
     fetcher.start()
     assert split_reader.is_fetching.wait(WAIT_S)
-    done = threading.Event()
-
-    class Note(SplitFetcherTask):
-        def run(self) -> bool:
-            done.set()
-            return True
-
     if change == "add":
         fetcher.add_splits([Split("b")])
     else:
         fetcher.remove_splits(["a"])
-    fetcher.enqueue(Note())
-    assert done.wait(WAIT_S)
+    assert changed.wait(WAIT_S)
     assert split_reader.wake_ups >= 1
     fetcher.shutdown()
     assert fetcher.join(WAIT_S)
     assert split_reader.closed.is_set()
-
-
-def test_a_task_of_another_kind_lets_a_fetch_that_blocks_end_by_itself() -> None:
-    split_reader = BlockingSplitReader()
-    fetcher = fetcher_of(split_reader)
-    fetcher.add_splits([Split("a")])
-    fetcher.start()
-    assert split_reader.is_fetching.wait(WAIT_S)
-    done = threading.Event()
-
-    class Note(SplitFetcherTask):
-        def run(self) -> bool:
-            done.set()
-            return True
-
-    fetcher.enqueue(Note())
-    assert split_reader.wake_ups == 0
-    split_reader.release()
-    assert done.wait(WAIT_S)
-    fetcher.shutdown()
-    assert fetcher.join(WAIT_S)
 
 
 def test_ft_04_wake_ups_lose_nothing_and_repeat_nothing() -> None:

@@ -18,7 +18,7 @@ from streaming_source.reader import (
     SplitFetcherManager,
     create_fetcher_manager,
 )
-from streaming_source.reader.adaptive import fetchers_needed
+from streaming_source.reader.managers import fetchers_needed
 from tests.reader.numbers import (
     WAIT_S,
     BlockingSplitReader,

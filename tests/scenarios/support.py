@@ -8,7 +8,7 @@ from typing import Any
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import PlanningRules
+from alignment.plan import PlanningRules
 from streaming_source.api import Boundedness
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
 from streaming_source.coordinator.group_exchange import GroupExchange

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.api import (

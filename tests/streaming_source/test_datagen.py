@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.timestamps import (
     NO_TIMESTAMP,
     CallableTimestampAssigner,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from alignment.plan.model import PlanningRules
+from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import DataLossError, LateRecordError, OffsetError, OptionError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignment.plan.by_index import SplitTable
+from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit, Remembered, Segment

@@ -10,7 +10,7 @@ import pytest
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
-from alignment.plan.by_index import SplitTable
+from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import RecordSplit

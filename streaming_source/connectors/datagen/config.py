@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from alignment.arrow_times import parse_iso8601
 from alignment.durations import format_duration, parse_duration_us
-from alignment.iso8601 import parse_iso8601
 from streaming_source.api.options import (
     Parser,
     boolean,

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
+from alignment.arrow_times import UTC
 from alignment.durations import parse_duration_us
-from alignment.zones import UTC
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import (
     arguments,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
-from alignment.zones import UTC
+from alignment.arrow_times import UTC
 from streaming_source.api import (
     Boundedness,
     OptionSet,

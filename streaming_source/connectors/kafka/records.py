@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.epoch import integers_to_microseconds
+from alignment.arrow_times import integers_to_microseconds
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.kafka.messages import FIELDS, Run

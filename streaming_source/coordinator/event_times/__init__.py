@@ -1,3 +1,179 @@
-"""Where the engine's event times of records that nobody has read yet come from."""
+"""Where the engine's event times of records that nobody has read yet come from.
 
-__all__: list[str] = []
+There are three providers: the enumerator's own index (`IndexedTimes`); the planner, which reads ahead of the readers
+(`ReadAheadTimes`); and the readers themselves, which report what they read (`ReportedTimes`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.index import FirstLater
+from alignment.index.blocks import CACHED_TIMES
+from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.coordinator.state import SourceState
+from streaming_source.exceptions import UnsupportedOperationError
+
+if TYPE_CHECKING:
+    from streaming_source.coordinator.event_times.scanned_records import SeenBlock
+
+__all__ = ["EventTimeProvider", "IndexedTimes"]
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+
+class EventTimeProvider(ABC, Generic[SplitT]):
+    """Fills the planner's index, and turns its positions into splits and ranges.
+
+    Called on the coordinator's thread alone.
+
+    Attributes
+    ----------
+    goes_back
+        Whether planning can go on from an earlier state without a new enumerator.
+    cached_times
+        How many exact event times the index keeps.
+    """
+
+    goes_back: ClassVar[bool] = True
+    cached_times: ClassVar[int] = CACHED_TIMES
+
+    @property
+    def locate(self) -> FirstLater | None:
+        """What says where opaque blocks are cut; None if there are none."""
+        return None
+
+    # ---- splits --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
+        """The splits of a state are in work. May be called again, with an earlier state, if this `goes_back`."""
+
+    def start(self) -> None:
+        """The first splits were found."""
+
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        """These were assigned."""
+
+    def finish_splits(self, split_ids: Iterable[str]) -> None:
+        """These were read to their ends, and leave the state."""
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        return False
+
+    @abstractmethod
+    def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+        """A state is handed out in which these positions of the index are next: its splits."""
+
+    @abstractmethod
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        """See `SupportsEventTimeIndex`."""
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def position_at(self, split_id: str, position: int) -> int:
+        """The source's position that stands for one of the index."""
+        return position
+
+    @abstractmethod
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """See `SupportsEventTimeIndex`."""
+
+    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
+        """The records of `[start, stop)` with the columns that a watermark generator needs."""
+        raise UnsupportedOperationError(f"{type(self).__name__} has no records")
+
+    def said_before(self, split_id: str, position: int) -> tuple[int, bool] | None:
+        """What the source itself said of a split behind the records before a position: see `SourceWatermarks`."""
+        return None
+
+    def before_plan(self) -> None:
+        """A micro-batch is planned next."""
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """What is there now is all there is (AvailableNow)."""
+
+    def extend_snapshot(self) -> None:
+        """While draining, before each plan: see `SupportsEventTimeIndex`."""
+
+    def find_expected(self, ends: Mapping[str, int]) -> None:
+        """There are records before these positions of these splits: find those now that are not known."""
+
+    def has_found_expected(self) -> bool:
+        """Whether that is done."""
+        return True
+
+    def is_warm(self) -> bool:
+        """Whether something is known of every split."""
+        return True
+
+    @property
+    def is_settled(self) -> bool:
+        """While draining: whether enough is known to plan."""
+        return True
+
+    @property
+    def is_at_rest(self) -> bool:
+        """While draining: whether nothing more will be known before more is handed out."""
+        return True
+
+    def close(self) -> None:
+        """Let go of resources."""
+
+
+class IndexedTimes(EventTimeProvider[SplitT]):
+    """The enumerator knows its records' event times, and adds them to the index.
+
+    `read` reads the records of a split up to its stop in the planner: their event times, and the columns that a
+    watermark generator needs.
+    """
+
+    # What it added of the records since an earlier state is forgotten.
+    goes_back = False
+
+    def __init__(
+        self, index: SupportsEventTimeIndex[SplitT], read: Callable[[SplitT], Iterable[SeenBlock]] | None = None
+    ) -> None:
+        self._index = index
+        self._read = read
+
+    @property
+    def locate(self) -> FirstLater:
+        return self._index.first_later
+
+    def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
+        # Those that the last micro-batch finished, too: they leave it next.
+        self._index.restore_splits(state.splits)
+
+    def finish_splits(self, split_ids: Iterable[str]) -> None:
+        for split_id in split_ids:
+            self._index.finish_split(split_id)
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        return self._index.assign_waiting(readable, nearest_us)
+
+    def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+        return tuple(self._index.split_at(i, position) for i, position in zip(split_ids, positions, strict=True))
+
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        return self._index.ranges(start, end, rows_per_range)
+
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        return self._index.event_times(split_id, start, stop)
+
+    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
+        """The index has no records: those that are planned are read here as well."""
+        assert self._read is not None, "a generator that needs columns has a way to read them"
+        ends = self._index.split_at(split_id, start), self._index.split_at(split_id, stop)
+        for part in self._index.ranges(*ends, stop - start):
+            yield from self._read(part.split)
+
+    def extend_snapshot(self) -> None:
+        self._index.extend_snapshot()

@@ -26,7 +26,7 @@ from streaming_source.api import (
     SplitsRemoval,
     SplitState,
 )
-from streaming_source.api.output import ignore
+from streaming_source.api.reader import ignore
 from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.split_output import SplitOutput
@@ -73,20 +73,10 @@ class Fetched:
 
 
 class AheadSplit(Generic[SplitT]):
-    """Where an `AheadReader` stands in one split.
+    """Where an `AheadReader` stands in one split, which is read from its position on.
 
-    Parameters
-    ----------
-    split
-        From its position on.
-    assigner
-        Makes event times.
-    end_of_stream
-        See `Source`.
-    columns
-        Paths of columns that are kept beside the event times.
-    hears
-        Whether the watermarks that the source emits are kept.
+    `columns` are paths of columns that are kept beside the event times; where it `hears` the watermarks that the source
+    emits are kept, too.
     """
 
     __slots__ = ("output", "split", "state", "times")
@@ -115,16 +105,7 @@ class AheadSplit(Generic[SplitT]):
 class AheadReader(Generic[SplitT]):
     """Fetches splits with one `SplitReader`, opened when it is needed, and closed in between if need be.
 
-    Used by one thread at a time, but for `wake_up`.
-
-    Parameters
-    ----------
-    source
-        Whose splits they are.
-    context
-        Of the `SplitReader`, with the columns to read.
-    must_pause
-        Refuse a `SplitReader` that cannot pause.
+    Used by one thread at a time, but for `wake_up`. Where it `must_pause` a `SplitReader` that cannot is refused.
     """
 
     def __init__(self, source: Source[SplitT, Any], context: SourceReaderContext, *, must_pause: bool = False) -> None:
@@ -141,17 +122,7 @@ class AheadReader(Generic[SplitT]):
     def fetch(self, splits: Mapping[str, AheadSplit[SplitT]], paused: Set[str] = frozenset()) -> dict[str, Fetched]:
         """Fetch once, of these splits but for the paused. May block until `wake_up`.
 
-        Returns
-        -------
-        dict
-            What came of each split; of one that is paused only if something did, as where pausing is not supported.
-
-        Raises
-        ------
-        UnsupportedOperationError
-            If splits must be paused and cannot be.
-        SourceError
-            If records of another split came.
+        Gives what came of each split; of one that is paused only if something did, as where pausing is not supported.
         """
         fetched = {split_id: Fetched((), finished=True) for split_id, split in splits.items() if split.has_ended}
         if not fetched:
@@ -272,7 +243,6 @@ class _TimesOutput(SourceOutput):
         *,
         positions: int | npt.NDArray[np.int64],
     ) -> None:
-        """See `SourceOutput`."""
         if self._latest.is_idle:
             self.mark_active()
         # Copied: they would keep the whole batch in memory, and its buffers may be used again.
@@ -287,17 +257,14 @@ class _TimesOutput(SourceOutput):
         self._rows += batch.num_rows
 
     def emit_watermark(self, watermark: int) -> None:
-        """See `SourceOutput`."""
         self._latest.emit_watermark(watermark)
         self._say("a watermark")
 
     def mark_idle(self) -> None:
-        """See `SourceOutput`."""
         self._latest.mark_idle()
         self._say("idleness")
 
     def mark_active(self) -> None:
-        """See `SourceOutput`."""
         self._latest.mark_active()
         self._say("activity")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -22,15 +22,13 @@ from alignment.events import Probed, SplitsBlocked
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import CaughtUp, Source, SourceReaderContext, SourceSplit, SplitRange
 from streaming_source.coordinator.assignment import even_ranges
-from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.context import CoordinatorContext
+from streaming_source.coordinator.enumerator_host import EnumeratorHost
+from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, columns_for_times
-from streaming_source.coordinator.event_times.fetch_scheduler import FetchScheduler
-from streaming_source.coordinator.event_times.provider import EventTimeProvider
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords, SeenBlock
-from streaming_source.coordinator.event_times.split_scan import Arrival, Fetcher, SplitScan, Stage
+from streaming_source.coordinator.event_times.split_scan import Arrival, Fetcher, FetchScheduler, SplitScan, Stage
 from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.workers import WORKERS, Workers
+from streaming_source.coordinator.threads import WORKERS
 
 __all__ = ["ReadAheadTimes"]
 
@@ -57,25 +55,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
 
     A split has been caught up with when a fetch brings nothing, by itself or after it was woken from a long wait; that
     is when its idleness begins, and where an AvailableNow run ends.
-
-    Parameters
-    ----------
-    source
-        What to read.
-    context
-        Takes the blocks.
-    calls, workers, now_us
-        Where and when work is done.
-    max_rows
-        Records scanned and in no plan, over all splits.
-    max_drift_us
-        How far a split may be ahead of the slowest one; None for any distance.
-    allow_unaligned
-        Whether splits may run ahead where a `SplitReader` of several splits cannot pause; if not, it is refused.
-    columns
-        Paths of columns that are kept, beside event times, for a watermark generator.
-    hears
-        Whether the source's own watermarks count.
     """
 
     # All times are in memory already: nothing is to be gained by keeping them twice.
@@ -84,10 +63,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def __init__(
         self,
         source: Source[SplitT, Any],
-        context: CoordinatorContext[SplitT],
-        calls: AsyncCalls,
-        workers: Workers,
-        now_us: Callable[[], int],
+        host: EnumeratorHost[SplitT, Any],
         max_rows: int,
         *,
         max_drift_us: int | None = None,
@@ -96,17 +72,17 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         hears: bool = False,
     ) -> None:
         self._source = source
-        self._context = context
-        self._calls = calls
-        self._workers = workers
-        self._now_us = now_us
+        self._host = host
+        self._calls = host.calls
+        self._workers = host.calls.workers
+        self._now_us = host.calls.now_us
         self._max_rows = max_rows
         self._max_drift_us = max_drift_us
         self._fetching = source.fetching
         self._must_pause = self._fetching.kind != "per_split" and not allow_unaligned
         self._columns, self._hears = columns, hears
-        schema = columns_for_times(context.schema, context.timestamp_assigner, columns)
-        self._reader_context = SourceReaderContext(schema, enumerator=context.enumerator)
+        schema = columns_for_times(host.schema, host.timestamp_assigner, columns)
+        self._reader_context = SourceReaderContext(schema, enumerator=host.enumerator)
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, ScannedRecords] = {}
         self._drains_from_us: int | None = None
@@ -132,8 +108,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """See `EventTimeProvider`."""
-        assigner, end_of_stream = self._context.timestamp_assigner, self._source.end_of_stream
+        assigner, end_of_stream = self._host.timestamp_assigner, self._source.end_of_stream
         with self._lock:
             for split in splits:
                 ahead = AheadSplit(split, assigner, end_of_stream, self._columns, hears=self._hears)
@@ -147,7 +122,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._go_on()
 
     def finish_splits(self, split_ids: Iterable[str]) -> None:
-        """See `EventTimeProvider`."""
         finished = [split_id for split_id in split_ids if split_id in self._scans]
         self._ended.update((split_id, self._scans[split_id].seen) for split_id in finished)
         self._let_go(finished)
@@ -164,7 +138,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         return splits
 
     def drain(self) -> None:
-        """See `EventTimeProvider`. A split that has been caught up with is scanned no further."""
+        """A split that has been caught up with is scanned no further."""
         self._drains_from_us = self._now_us()
 
     def close(self) -> None:
@@ -208,7 +182,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         return self._scans[split_id].seen.position_at(position)
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `EventTimeProvider`."""
         return self._scans[split_id].seen.times(start, stop)
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
@@ -352,7 +325,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         brought = any(part.blocks or part.finished for part in fetched.values())
         nothing = fetcher.judge(brought)
         drains = self._drains_from_us is not None and began_us >= self._drains_from_us
-        limit_us = self._context.event_time_limit_us
+        limit_us = self._host.event_time_limit_us
         for scan, part in fetched.items():
             if scan.is_gone:
                 continue
@@ -414,21 +387,21 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         split_id = scan.split.split_id
         for block in fetched.blocks:
             low, high = block.bounds()
-            self._context.add_blocks(split_id, len(block), low, high)
+            self._host.add_blocks(split_id, len(block), low, high)
             with self._lock:
                 scan.seen.append(block)
                 scan.untaken -= len(block)
         for rows, watermark, is_idle in fetched.said:
             scan.seen.say(fetched.rows - rows, watermark, is_idle)
         if fetched.finished:
-            self._context.complete_split(split_id)
+            self._host.complete_split(split_id)
         scan.is_known = True
         scan.scanned_us = arrival.began_us
         scan.is_done |= arrival.is_last
         if fetched.caught_up is CaughtUp.BLOCKED:
-            self._context.engine.apply(SplitsBlocked(frozenset([split_id])))
+            self._host.engine.apply(SplitsBlocked(frozenset([split_id])))
         elif arrival.found_nothing and not fetched.blocks:
-            self._context.engine.apply(Probed(arrival.began_us, (split_id,)))
+            self._host.engine.apply(Probed(arrival.began_us, (split_id,)))
 
     def _let_go(self, split_ids: Sequence[str]) -> None:
         idle: list[Fetcher[SplitT]] = []

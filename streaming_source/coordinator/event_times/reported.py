@@ -8,26 +8,28 @@ be read past the limit, by as much as one micro-batch admits; and that a waterma
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import Source, SourceSplit, SplitEnumerator, SplitRange
+from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitRange
 from streaming_source.coordinator.assignment import even_ranges
-from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.context import CoordinatorContext
-from streaming_source.coordinator.event_times.provider import EventTimeProvider
-from streaming_source.coordinator.event_times.split_ends import SplitEnds
+from streaming_source.coordinator.enumerator_host import EnumeratorHost
+from streaming_source.coordinator.event_times import EventTimeProvider
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
 from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.workers import Workers
+from streaming_source.coordinator.threads import WORKERS
 from streaming_source.exceptions import SourceError
 
-__all__ = ["ReportedTimes"]
+__all__ = ["EndProbed", "ReportedTimes", "SplitEnds"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
@@ -45,37 +47,22 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     A split without a stop is complete when its `SplitReader` finishes it behind its last record, see `SplitEnds`. The
     offset says so as soon as a plan knows it, and nothing before: after a restart it is probed again.
-
-    Parameters
-    ----------
-    source
-        What to read.
-    enumerator
-        Says where records end.
-    context
-        Takes them, as blocks without event times.
-    calls, workers, now_us
-        Where and when it is called.
     """
 
     def __init__(
         self,
         source: Source[SplitT, Any],
-        enumerator: SplitEnumerator[SplitT, Any],
-        context: CoordinatorContext[SplitT],
-        calls: AsyncCalls,
-        workers: Workers,
-        now_us: Callable[[], int],
+        host: EnumeratorHost[SplitT, Any],
     ) -> None:
-        self._enumerator = enumerator
-        self._context = context
-        self._calls = calls
-        self._workers = workers
-        self._now_us = now_us
+        self._enumerator = host.enumerator
+        self._host = host
+        self._calls = host.calls
+        self._workers = host.calls.workers
+        self._now_us = host.calls.now_us
         self._splits: dict[str, SplitT] = {}
         self._ends: dict[str, int] = {}
         self._unknown: set[str] = set()
-        self._split_ends = SplitEnds(source, context, calls, workers, now_us, self._take_probe)
+        self._split_ends = SplitEnds(source, host, self._take_probe)
         # Position at which a split has ended; and splits of which a run to the end of what is there must know it.
         self._ended: dict[str, int] = {}
         self._unprobed: set[str] = set()
@@ -88,13 +75,11 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
-        """See `EventTimeProvider`."""
         for known in (self._splits, self._ends, self._unknown, self._unprobed):
             known.clear()
         self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """See `EventTimeProvider`."""
         for split in splits:
             self._splits[split.split_id] = split
             self._ends[split.split_id] = split.position
@@ -103,7 +88,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             self._workers.submit(partial(self._find_ends, tuple(splits), again=False))
 
     def start(self) -> None:
-        """See `EventTimeProvider`."""
         self._started = self._finds_again = True
         self._find_all_ends()
 
@@ -117,7 +101,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             self._split_ends.forget(split_id)
 
     def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
-        """See `EventTimeProvider`."""
         return tuple(self._splits[i].at(position) for i, position in zip(split_ids, positions, strict=True))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
@@ -132,7 +115,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     def before_plan(self) -> None:
         """See `EventTimeProvider`. Readers report before a micro-batch ends: what is missing now was lost."""
-        missing, now_us = self._context.engine.unreported(), self._now_us()
+        missing, now_us = self._host.engine.unreported(), self._now_us()
         if missing and (self._warned_us is None or now_us - self._warned_us >= _WARN_US):
             self._warned_us = now_us
             _log.warning(
@@ -161,21 +144,18 @@ class ReportedTimes(EventTimeProvider[SplitT]):
                 self._take_end(self._splits[split_id], end, self._now_us())
 
     def is_warm(self) -> bool:
-        """See `EventTimeProvider`."""
         return not self._unknown
 
     @property
     def is_settled(self) -> bool:
         """See `EventTimeProvider`. Where a split ends that is gone, nobody will say."""
-        return self._unknown | self._unprobed <= self._context.engine.abandoned
+        return self._unknown | self._unprobed <= self._host.engine.abandoned
 
     @property
     def is_at_rest(self) -> bool:
-        """See `EventTimeProvider`."""
         return self.is_settled
 
     def close(self) -> None:
-        """See `EventTimeProvider`."""
         self._closed = True
         self._split_ends.close()
 
@@ -204,7 +184,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             for split, end in zip(splits, ends, strict=True)
             if end is not None and split.split_id in self._splits and not self._take_end(split, end, began_us)
         )
-        self._context.engine.apply(Probed(began_us, caught_up))
+        self._host.engine.apply(Probed(began_us, caught_up))
         self._finds_again = self._finds_again and not again
         if not self._finds_again and (self._drains_from_us is None or self._unknown):
             self._finds_again = True
@@ -222,7 +202,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         end = end if split.stop is None else min(end, split.stop)
         new = end - self._ends[split_id]
         if new > 0:
-            self._context.add_blocks(split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
+            self._host.add_blocks(split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
             self._ends[split_id] = end
         if split.stop is None and split_id not in self._ended and (is_new or new <= 0):
             if is_new:
@@ -244,5 +224,114 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         """After the blocks up to the end were taken: a plan must not finish a split with records that it has not."""
         split_id = split.split_id
         stop = self._ended.get(split_id) if split.stop is None else split.stop
-        if stop is not None and self._ends[split_id] >= stop and split_id not in self._context.engine.complete:
-            self._context.complete_split(split_id)
+        if stop is not None and self._ends[split_id] >= stop and split_id not in self._host.engine.complete:
+            self._host.complete_split(split_id)
+
+
+EndProbed: TypeAlias = Callable[[SplitT, int, int | None], None]
+"""`(split, processing time in microseconds at which the probe began, position at which it has ended or None)`."""
+
+_FIRST_WAIT_US: Final = 200_000
+_LAST_WAIT_US: Final = 10_000_000
+"""How long after a probe that found no end the next may be: twice as long each time."""
+
+_PATIENCE_S: Final = 0.5
+"""How long a probe may block."""
+
+_FETCHES: Final = 3
+"""Of one probe: a reader may bring nothing before it finishes its split."""
+
+_AT_ONCE: Final = WORKERS // 2
+
+
+class SplitEnds(Generic[SplitT]):
+    """Fetches, in the planner, behind the last known record of splits without a stop: what finishes there has ended.
+
+    A task cannot report it: it reads a range that has a stop, where a `SplitReader` may finish any split. And what it
+    reported would be lost with a planner that dies before its next offset is written; a probe is made again.
+    `on_probed` is called on the coordinator's thread after each probe, and so are all methods here. What a reader
+    raises is logged: whether a split has ended is not known then, and the tasks raise it too if it matters.
+    """
+
+    def __init__(
+        self,
+        source: Source[SplitT, Any],
+        host: EnumeratorHost[SplitT, Any],
+        on_probed: EndProbed[SplitT],
+    ) -> None:
+        self._source = source
+        self._assigner = host.timestamp_assigner
+        schema = columns_for_times(host.schema, host.timestamp_assigner)
+        self._reader_context = SourceReaderContext(schema, enumerator=host.enumerator)
+        self._calls = host.calls
+        self._workers = host.calls.workers
+        self._now_us = host.calls.now_us
+        self._on_probed = on_probed
+        # By split: from when on it may be probed again, and how long the wait after that probe will be.
+        self._due: dict[str, tuple[int, int]] = {}
+        self._waiting: deque[SplitT] = deque()
+        self._under_way: set[str] = set()
+        self._closed = False
+
+    def probe(self, split: SplitT, *, at_once: bool = False) -> None:
+        """Find out whether a split ends at its position: if the wait since the last probe is over, or at once."""
+        now_us, (due_us, wait_us) = self._now_us(), self._due.get(split.split_id, (0, _FIRST_WAIT_US))
+        if not at_once and (now_us < due_us or split.split_id in self._under_way):
+            return
+        self._due[split.split_id] = now_us + wait_us, min(2 * wait_us, _LAST_WAIT_US)
+        self._waiting.append(split)
+        self._begin()
+
+    def forget(self, split_id: str) -> None:
+        """The split has left."""
+        self._due.pop(split_id, None)
+
+    def close(self) -> None:
+        """Begin no further probe."""
+        self._closed = True
+        self._waiting.clear()
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._under_way) < _AT_ONCE and not self._closed:
+            split = self._waiting.popleft()
+            self._under_way.add(split.split_id)
+            self._workers.submit(partial(self._fetch, split))
+
+    def _fetch(self, split: SplitT) -> None:
+        """On a worker."""
+        began_us, woken, ended_at = self._now_us(), threading.Event(), None
+        reader: AheadReader[SplitT] = AheadReader(self._source, self._reader_context)
+        ahead = AheadSplit(split, self._assigner, self._source.end_of_stream)
+        self._workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
+        try:
+            with closing(reader):
+                ended_at = _end_of(reader, ahead, woken)
+        except Exception:
+            _log.warning("whether split %r has ended could not be found out", split.split_id, exc_info=True)
+        woken.set()
+        self._calls.post(partial(self._take, split, began_us, ended_at))
+
+    def _wake(self, reader: AheadReader[SplitT], woken: threading.Event) -> None:
+        if woken.is_set():
+            return
+        woken.set()
+        try:
+            reader.wake_up()
+        except Exception:  # its fetch goes on, on a thread of its own
+            _log.warning("a reader could not be woken that probes the end of its split", exc_info=True)
+
+    def _take(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
+        self._under_way.discard(split.split_id)
+        self._on_probed(split, began_us, ended_at)
+        self._begin()
+
+
+def _end_of(reader: AheadReader[SplitT], ahead: AheadSplit[SplitT], woken: threading.Event) -> int | None:
+    """Position at which a split ends; None if it goes on."""
+    for _ in range(_FETCHES):
+        fetched = reader.fetch({ahead.split.split_id: ahead})[ahead.split.split_id]
+        if fetched.finished:
+            return fetched.blocks[-1].end if fetched.blocks else ahead.split.position
+        if fetched.blocks or woken.is_set():
+            break
+    return None

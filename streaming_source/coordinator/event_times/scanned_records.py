@@ -20,16 +20,9 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenBlock:
-    """Consecutive records of a split, without what is in them.
+    """Consecutive records of a split: their positions, as in `RecordBlock`, and event times, `int64[n]`.
 
-    Attributes
-    ----------
-    positions
-        Position of the first if the others follow it without a gap, else `int64[n]`, rising.
-    times
-        `int64[n]`, event times; `NO_TIMESTAMP` where there is none.
-    records
-        The columns of them that a watermark generator needs; None if none does.
+    `records` has the columns of them that a watermark generator needs; None if none does.
     """
 
     positions: int | Int64Array
@@ -55,16 +48,11 @@ class SeenBlock:
 
 
 class ScannedRecords:
-    """The records of one split that were seen and not handed out.
+    """The records of one split that were scanned and are in no state yet.
 
     Positions may have gaps, the index has none: in the index records are *numbered*. The number of the first record is
     the position at which the split was taken over; from then on every record counts one. So a read limit counts
     records, and a gap, however wide, costs nothing.
-
-    Parameters
-    ----------
-    position
-        Of the split as it was taken over.
     """
 
     def __init__(self, position: int) -> None:

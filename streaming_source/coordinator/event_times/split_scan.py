@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +14,7 @@ from streaming_source.api import CaughtUp, SourceSplit
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords
 
-__all__ = ["Arrival", "Fetcher", "SplitScan", "Stage"]
+__all__ = ["Arrival", "FetchScheduler", "Fetcher", "SplitScan", "Stage"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
@@ -34,11 +35,6 @@ _ANY_FETCH: Final = 2**63
 
 class SplitScan(Generic[SplitT]):
     """One split. What workers change is guarded by the lock of the `ReadAheadTimes`; `seen` is the coordinator's alone.
-
-    Parameters
-    ----------
-    ahead
-        The split, from its position on.
 
     Attributes
     ----------
@@ -83,18 +79,12 @@ class SplitScan(Generic[SplitT]):
         return self.seen.position_at(self.seen.end)
 
     def judge(self, fetched: Fetched, time_limit_us: int, *, others: bool, nothing: bool) -> None:
-        """Under the lock: a fetch is over.
+        """Under the lock.
 
-        Parameters
-        ----------
-        fetched
-            What it brought of this split. What the reader itself knows, see `SplitReader.caught_up`, is right.
-        time_limit_us
-            Event times from here on are invalid.
-        others
-            Whether it brought something of any split.
-        nothing
-            Whether it showed that there was nothing of any split.
+        A fetch is over that brought this of the split, and event times from the limit on are invalid.
+
+        It brought something of any split or `others` not; it showed that there was `nothing` of any. What the reader
+        itself knows, see `SplitReader.caught_up`, is right.
         """
         if fetched.blocks:
             self.untaken += fetched.rows
@@ -121,19 +111,12 @@ class Stage(Enum):
 class Fetcher(Generic[SplitT]):
     """One `SplitReader`, and when to fetch again. All but the reader is guarded by the lock of the `ReadAheadTimes`.
 
-    Parameters
-    ----------
-    reader
-        Fetches.
-
     Attributes
     ----------
     scans
         Its splits.
     left_out
         Those that the last fetch left out: they were far ahead when it began, or are newer.
-    stage
-        What it does.
     is_gone, is_quiet
         No split is left, and none will come; the last fetch brought nothing.
     is_wanted
@@ -165,17 +148,10 @@ class Fetcher(Generic[SplitT]):
         self.left_out.append(scan)
 
     def begin(self, scans: Mapping[str, SplitScan[SplitT]], ahead: list[SplitScan[SplitT]]) -> set[str]:
-        """A fetch begins; which splits are paused for it.
+        """A fetch of some splits begins, of which not all are far `ahead`; which of them are paused for it.
 
         A split that was passed over for long is fetched alone: how a reader of several splits shares its fetches among
         them is its own affair, but none must be starved, nor hold the watermark because nobody sees that it is idle.
-
-        Parameters
-        ----------
-        scans
-            What the fetch may be of, at least one of them not ahead.
-        ahead
-            Those of them that are far ahead.
         """
         self.stage, self.is_wanted, self.left_out = Stage.FETCHING, False, ahead
         self.fetches += 1
@@ -234,3 +210,40 @@ class Arrival(Generic[SplitT]):
         """Whether both found nothing, and know the same of it."""
         is_same = self.fetched.caught_up is other.fetched.caught_up and not other.fetched.said
         return self.found_nothing and other.found_nothing and is_same
+
+
+T = TypeVar("T")
+
+_LEFT_TO_QUIET: Final = 1
+_LEFT_TO_BUSY: Final = 2
+
+
+class FetchScheduler(Generic[T]):
+    """Two queues in front of a number of places: the busy, which brought something last or are new, and the quiet.
+
+    One that is quiet may keep its place for seconds, and in vain. So some of the places, at least 4, are never given to
+    the quiet; and one never to the busy, which always come back for more.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._queues: tuple[deque[T], deque[T]] = (deque(), deque())
+        self._at_most = (places - _LEFT_TO_QUIET, places - _LEFT_TO_BUSY)
+        self._taken = [0, 0]
+
+    def add(self, item: T, *, quiet: bool = False) -> None:
+        """Queue up. O(1)."""
+        self._queues[quiet].append(item)
+
+    def take(self) -> tuple[T, bool] | None:
+        """Who is next, and whether it is quiet; None if nobody may begin. Its place is free after `leave`. O(1)."""
+        if sum(self._taken) < self._places:
+            for quiet, queue in enumerate(self._queues):
+                if queue and self._taken[quiet] < self._at_most[quiet]:
+                    self._taken[quiet] += 1
+                    return queue.popleft(), bool(quiet)
+        return None
+
+    def leave(self, *, quiet: bool) -> None:
+        """A turn is over; `quiet` as `take` said."""
+        self._taken[quiet] -= 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from alignment.epoch import to_microseconds
+from alignment.arrow_times import to_microseconds
 from streaming_source.exceptions import MalformedDataError, SchemaError
 
 __all__ = ["check_columns", "check_distinct", "check_names", "conformed", "merged", "own_columns"]

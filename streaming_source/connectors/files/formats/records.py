@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.zones import UTC
+from alignment.arrow_times import UTC
 from streaming_source.connectors.files.formats.lines import LineFormat, Records, Run
 from streaming_source.connectors.files.formats.options import MODES
 from streaming_source.connectors.files.formats.text_times import (

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alignment.iso8601 import epoch_micros, parse_iso8601
-from alignment.zones import UTC, in_utc
+from alignment.arrow_times import UTC, epoch_micros, in_utc, parse_iso8601
 from streaming_source.exceptions import OptionError
 
 __all__ = ["TimePattern", "are_times", "inferred", "may_be_time", "raw_field", "time_pattern", "typed"]
@@ -66,7 +65,7 @@ class TimePattern:
     two_digit_year: bool
 
     def parse(self, texts: pa.Array, local: str = UTC) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Read texts as `alignment.iso8601.parse_iso8601` does, some 1.5 us each; those without a zone are `local`.
+        """Read texts as `alignment.arrow_times.parse_iso8601` does, some 1.5 us each; those without a zone are `local`.
 
         Returns
         -------

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import fs
 
-from alignment.iso8601 import parse_iso8601
+from alignment.arrow_times import parse_iso8601
 from streaming_source.connectors.files.places.storage import (
     NO_STORAGE_OPTIONS,
     Root,

@@ -1,18 +1,180 @@
-"""The coordinator's thread, and what is done off it: results wait in a queue until the thread takes them."""
+"""The coordinator's thread, and the threads that work for it: discovery, reading ahead."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import logging
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
-from streaming_source.coordinator.workers import Workers
+__all__ = [
+    "WORKERS",
+    "AsyncCalls",
+    "TimedHandler",
+    "WorkerPool",
+    "Workers",
+    "monotonic_us",
+    "processing_time_us",
+    "wall_clock_us",
+]
 
-__all__ = ["AsyncCalls", "TimedHandler", "monotonic_us", "processing_time_us", "wall_clock_us"]
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+WORKERS: Final = 8
+"""Threads of one source's planner, at most: they wait for files, brokers and databases, not for the processor."""
+
+
+class Workers(ABC):
+    """Has work done, elsewhere or later."""
+
+    @abstractmethod
+    def submit(self, work: Callable[[], None], delay_s: float = 0.0) -> None:
+        """Have `work` done, `delay_s` seconds from now or as soon as somebody is free. It raises nothing.
+
+        From any thread. After `close` it is not done.
+        """
+
+    @abstractmethod
+    def map(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        """Apply a function to each item, several at once; the results in order. The caller works as well.
+
+        What the function raised for the first item for which it failed is raised.
+        """
+
+    @abstractmethod
+    def do_one(self, *, due: bool) -> bool:
+        """Do one piece of the work on this thread, where that is how work is done; whether one was done.
+
+        With `due` only work that is due now; else, if none is, the next that will be.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Begin nothing more. Does not wait: what is under way may never end."""
+
+
+class WorkerPool(Workers):
+    """Up to so many threads, started as they are needed. They are daemons: one that hangs keeps no process alive."""
+
+    def __init__(self, threads: int = WORKERS, name: str = "source-worker") -> None:
+        self._threads = threads
+        self._name = name
+        self._changed = threading.Condition()
+        # (when it is due, order of submission, work), the next first.
+        self._work: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._started = 0
+        self._free = 0
+        self._closed = False
+
+    def submit(self, work: Callable[[], None], delay_s: float = 0.0) -> None:
+        """See `Workers`. O(log n)."""
+        with self._changed:
+            if self._closed:
+                return
+            heapq.heappush(self._work, (time.monotonic() + delay_s, next(self._order), work))
+            if self._free < len(self._work) and self._started < self._threads:
+                self._started += 1
+                self._free += 1
+                threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
+            self._changed.notify()
+
+    def map(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        """See `Workers`. Idle workers take items; the caller runs those that no worker has started."""
+        shared = _SharedItems(function, list(items))
+        for _ in range(min(self._threads, len(shared)) - 1):
+            self.submit(shared.work)
+        shared.work()
+        return shared.results()
+
+    def do_one(self, *, due: bool) -> bool:
+        """See `Workers`. Never: its threads do it."""
+        return False
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._work.clear()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            work = self._next()
+            if work is None:
+                return
+            try:
+                work()
+            except BaseException:  # a thread that died would be missed
+                _log.exception("work in the background failed")
+            with self._changed:
+                self._free += 1
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._closed:
+                wait_s = self._work[0][0] - time.monotonic() if self._work else None
+                if wait_s is None or wait_s > 0:
+                    self._changed.wait(wait_s)
+                    continue
+                self._free -= 1
+                work = heapq.heappop(self._work)[2]
+                if self._work:
+                    # Whoever waited for this alone now sees to the next: no deadline is without somebody who keeps it.
+                    self._changed.notify()
+                return work
+            return None
+
+
+class _SharedItems:
+    """Items that several threads take one after another."""
+
+    def __init__(self, function: Callable[[Any], Any], items: list[Any]) -> None:
+        self._function = function
+        self._items = items
+        self._numbers = itertools.count()
+        self._results: list[Any] = [None] * len(items)
+        self._errors: dict[int, BaseException] = {}
+        self._first_failed = len(items)
+        self._done = 0
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def work(self) -> None:
+        """Work until no item is left. What comes after an item that failed is left out."""
+        while (number := next(self._numbers)) < len(self._items):
+            raised = None
+            try:
+                if number < self._first_failed:
+                    self._results[number] = self._function(self._items[number])
+            except BaseException as error:  # for the caller of map
+                raised = error
+            with self._changed:
+                if raised is not None:
+                    self._errors[number] = raised
+                    self._first_failed = min(self._first_failed, number)
+                self._done += 1
+                self._changed.notify_all()
+
+    def results(self) -> list[Any]:
+        """All of them; waits for those under way."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._done == len(self._items))
+        if self._errors:
+            raise self._errors[self._first_failed]
+        return self._results
+
 
 TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]
 """`(result, error, processing time in microseconds at which the call began)`."""
@@ -50,17 +212,10 @@ class AsyncCalls:
     """Calls on workers, and handlers of what they bring on one thread, one after another.
 
     On Spark the coordinator's thread is the one on which Spark calls the planner: between two calls it does not run.
-
-    Parameters
-    ----------
-    workers
-        Make the calls.
-    now_us
-        Processing time in microseconds, monotonic.
     """
 
     def __init__(self, workers: Workers, now_us: Callable[[], int]) -> None:
-        self._workers = workers
+        self.workers = workers
         self.now_us = now_us
         self._arrived: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # Not its number: that of a gateway's thread that has ended may be a worker's by now.
@@ -101,9 +256,9 @@ class AsyncCalls:
             if made.is_due():
                 self._make(made)
             if period_s is not None:
-                self._workers.submit(work, period_s)
+                self.workers.submit(work, period_s)
 
-        self._workers.submit(work, delay_s)
+        self.workers.submit(work, delay_s)
 
     def repeat(self, work: Callable[[], None], period_s: float) -> None:
         """Do something on a worker again and again, also while the coordinator's thread does not run for hours.
@@ -119,9 +274,9 @@ class AsyncCalls:
             except BaseException as error:  # whatever it is, the query must know
                 self.fail(error)
             else:
-                self._workers.submit(again, period_s)
+                self.workers.submit(again, period_s)
 
-        self._workers.submit(again, period_s)
+        self.workers.submit(again, period_s)
 
     def post(self, action: Callable[[], None]) -> None:
         """Have something done on the coordinator's thread."""
@@ -151,7 +306,7 @@ class AsyncCalls:
         while not self._closed:
             if not self._arrived.empty():
                 self._arrived.get()()
-            elif not self._workers.do_one(due=True):
+            elif not self.workers.do_one(due=True):
                 return
 
     def refresh(self, timeout_s: float) -> None:
@@ -166,7 +321,7 @@ class AsyncCalls:
             self._handle_next(left_s)
         for call in cheap:
             call.is_refreshing = True
-            self._workers.submit(partial(self._make, call, refreshes=True))
+            self.workers.submit(partial(self._make, call, refreshes=True))
         self.run()
         until = time.monotonic() + timeout_s
         while any(call.is_refreshing for call in cheap) and not self._ended:
@@ -178,7 +333,7 @@ class AsyncCalls:
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until something arrives, and do it; or until the time is over."""
         self._thread = threading.current_thread()
-        while self._arrived.empty() and self._workers.do_one(due=False):
+        while self._arrived.empty() and self.workers.do_one(due=False):
             pass
         self._handle_next(timeout_s)
 

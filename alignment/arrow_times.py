@@ -1,0 +1,368 @@
+"""Arrow columns of every type that can hold a time, as epoch microseconds.
+
+Timestamps of any unit, dates, ISO-8601 text, and numbers counted from the epoch in a
+stated unit. All conversions go downwards (towards minus infinity) where the column is finer than a
+microsecond, so that the order of two times is never turned round. What has no place in int64 microseconds is
+invalid, not wrapped.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC as PYTHON_UTC
+from datetime import date, datetime, timedelta
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alignment.exceptions import InvalidArgumentError
+
+__all__ = [
+    "EPOCH_UNITS",
+    "UTC",
+    "check_time_type",
+    "epoch_micros",
+    "format_timestamp",
+    "in_utc",
+    "integers_to_microseconds",
+    "is_in_order",
+    "is_order_preserving",
+    "parse_iso8601",
+    "scalar_to_microseconds",
+    "time_zone",
+    "to_microseconds",
+]
+
+UTC: Final = "UTC"
+"""A zone by its name, as all of them here are."""
+
+EPOCH_UNITS: Final = ("s", "ms", "us", "ns")
+
+_INT64_MIN = -(2**63)
+_INT64_MAX = 2**63 - 1
+_US_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_US_PER_DAY = 86_400_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=PYTHON_UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+_Micros = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
+
+
+def check_time_type(data_type: pa.DataType, unit: str | None, column: str) -> None:
+    """Refuse a column that cannot give event times, with an `InvalidArgumentError`.
+
+    That is one of a type that holds no time, whole numbers without a `unit`, and fractions in any unit but seconds.
+    """
+    data_type = _plain(data_type)
+    if pa.types.is_integer(data_type):
+        if unit is None:
+            raise InvalidArgumentError(
+                f"column {column!r} is {data_type}: whole numbers need a timestamp unit, or a second looks like a "
+                f"microsecond; set one of {', '.join(EPOCH_UNITS)}"
+            )
+    elif pa.types.is_floating(data_type):
+        if unit != "s":
+            raise InvalidArgumentError(
+                f"column {column!r} is {data_type} with unit {unit!r}: fractions are read as seconds only; "
+                "set the unit to 's', or cast the column to int64"
+            )
+    elif not (
+        pa.types.is_timestamp(data_type)
+        or pa.types.is_date(data_type)
+        or _is_text(data_type)
+        or pa.types.is_null(data_type)
+    ):
+        raise InvalidArgumentError(
+            f"column {column!r} is {data_type}, which holds no event time; choose a column of timestamps, "
+            "dates, ISO-8601 text, or numbers since the epoch"
+        )
+
+
+def is_order_preserving(data_type: pa.DataType, unit: str | None) -> bool:
+    """Whether the smallest and largest value of a column are also its earliest and latest time.
+
+    Not so for text (other zones sort differently), nor, in practice, for floats: their statistics may hide a
+    NaN.
+    """
+    data_type = _plain(data_type)
+    return bool(
+        pa.types.is_timestamp(data_type)
+        or pa.types.is_date(data_type)
+        or (pa.types.is_integer(data_type) and unit is not None)
+    )
+
+
+def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micros:
+    """Convert a column of length n that :func:`check_time_type` let pass; it may be dictionary-encoded.
+
+    `unit` is what one step of a number means, `zone` that of timestamps, dates and texts without one, as
+    :func:`time_zone` names it.
+
+    Returns
+    -------
+    values : int64[n]
+        Epoch microseconds; without meaning where not valid.
+    valid : bool[n]
+        False for null, NaN, unreadable text, and times beyond int64 microseconds.
+    """
+    data_type = array.type
+    if pa.types.is_dictionary(data_type):
+        return _from_dictionary(array, unit, zone)
+    if pa.types.is_null(data_type):
+        return np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
+    if _is_text(data_type):
+        return parse_iso8601(array, zone)
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_timestamp(data_type):
+        micros, valid = integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, data_type.unit)
+        return micros if data_type.tz is not None else in_utc(micros, zone), valid
+    if pa.types.is_date32(data_type):
+        days = _to_numpy(array.cast(pa.int32())).astype(np.int64)
+        micros, valid = _scale(days, valid, _US_PER_DAY)
+        return in_utc(micros, zone), valid
+    if pa.types.is_date64(data_type):
+        micros, valid = integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, "ms")
+        return in_utc(micros, zone), valid
+    if pa.types.is_floating(data_type):
+        return _from_seconds(_to_numpy(array).astype(np.float64), valid)
+    if unit is None:
+        raise InvalidArgumentError(f"unit = None: whole numbers need one of {', '.join(EPOCH_UNITS)}")
+    return integers_to_microseconds(_to_numpy(array), valid, unit)
+
+
+def integers_to_microseconds(
+    values: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_], unit: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Scale numbers of any width since the epoch: the one place in which event times are. O(n).
+
+    Gives `int64[n]` microseconds, without meaning where not valid; and `valid`, false as well for times beyond int64.
+    """
+    # uint64 stays as it is: in nanoseconds all of it fits, once divided.
+    wide = values if values.dtype in (np.int64, np.uint64) else values.astype(np.int64)
+    if unit == "ns":
+        return (wide // 1_000).astype(np.int64), valid
+    return _scale(wide, valid, _US_PER_UNIT[unit])
+
+
+def scalar_to_microseconds(data_type: pa.DataType, value: object, unit: str | None, zone: str = UTC) -> int | None:
+    """Convert one bound of a column, as its statistics spell it; None where that cannot be done, or says nothing."""
+    data_type = _plain(data_type)
+    if zone != UTC and (pa.types.is_date(data_type) or (pa.types.is_timestamp(data_type) and data_type.tz is None)):
+        local_us = scalar_to_microseconds(data_type, value, unit)
+        if local_us is None or not is_in_order(local_us, zone):
+            return None
+        return int(in_utc(np.array([local_us]), zone)[0])
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=PYTHON_UTC)
+        return int((aware - _EPOCH) // _MICROSECOND)
+    if isinstance(value, date):
+        return (value.toordinal() - _EPOCH.toordinal()) * _US_PER_DAY
+    try:
+        array = pa.array([value], type=data_type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    values, valid = to_microseconds(array, unit)
+    return int(values[0]) if valid[0] else None
+
+
+def _plain(data_type: pa.DataType) -> pa.DataType:
+    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(data_type) or pa.types.is_large_string(data_type) or pa.types.is_string_view(data_type)
+    )
+
+
+def _from_dictionary(array: pa.DictionaryArray, unit: str | None, zone: str) -> _Micros:
+    # Each distinct value is converted once, whatever its number of rows: text is dear to read.
+    values, valid = to_microseconds(array.dictionary, unit, zone)
+    if len(values) == 0:
+        return np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
+    indices = _to_numpy(array.indices)
+    return values[indices], valid[indices] & array.indices.is_valid().to_numpy(zero_copy_only=False)
+
+
+def _scale(values: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_], us_per_step: int) -> _Micros:
+    fits = values <= _INT64_MAX // us_per_step
+    if values.dtype == np.int64:
+        fits &= values >= -(_INT64_MAX // us_per_step)
+    return np.where(fits, values, 0).astype(np.int64) * us_per_step, valid & fits
+
+
+def _from_seconds(seconds: npt.NDArray[np.float64], valid: npt.NDArray[np.bool_]) -> _Micros:
+    # Product and floor in double precision, as Spark casts a double to a timestamp.
+    with np.errstate(over="ignore", invalid="ignore"):
+        micros = np.floor(seconds * 1e6)
+        fits = (micros > float(_INT64_MIN)) & (micros < float(_INT64_MAX))
+    return np.where(fits, micros, 0.0).astype(np.int64), valid & fits
+
+
+def _to_numpy(array: pa.Array) -> npt.NDArray[Any]:
+    filled = pc.fill_null(array, 0) if array.null_count else array
+    return np.asarray(filled.to_numpy(zero_copy_only=False))
+
+
+_GRAMMAR = (
+    r"^\s*(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})"
+    r"(?:[Tt ](?P<hour>\d{2})(?::(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d+))?)?)?"
+    r"(?:[Zz]|(?P<sign>[+-])(?P<zone_hour>\d{2})(?::?(?P<zone_minute>\d{2}))?)?)?\s*$"
+)
+_TOO_FINE = r"(\.\d{6})\d+"
+_ENDS_WITH_ZONE = re.compile(r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$")
+
+
+def parse_iso8601(texts: pa.Array, zone: str = UTC) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Read an array of ISO-8601 texts, as :func:`to_microseconds` gives times.
+
+    Accepted is the extended format: a date, then optionally ``T`` or a space and a time to the hour, minute, second or
+    any fraction of it, then optionally a zone (``Z``, ``+01``, ``+0130``, ``+01:30``). Without one the time is in
+    `zone`. Fractions finer than a microsecond are cut off, which for a fraction is the floor. Surrounding spaces are
+    ignored. Anything else, and any date that does not exist, is unreadable: marked as such, never an exception, since
+    one broken line of text must not decide over the batch it came with.
+
+    An array that Arrow's own parser reads as a whole (all texts with a zone, or all without) takes some 20 ns a text, a
+    mixed or partly unreadable one some 1.5 us. Which way is taken never changes the result.
+    """
+    if not pa.types.is_string(texts.type) and not pa.types.is_large_string(texts.type):
+        texts = texts.cast(pa.string())
+    if texts.null_count == len(texts):
+        return np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.bool_)
+    parsed = _parse_uniform(texts, zone)
+    return parsed if parsed is not None else _parse_any(texts, zone)
+
+
+def _parse_uniform(texts: pa.Array, local: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]] | None:
+    """Arrow's own parser, which refuses the whole array for one text that it cannot read."""
+    first = texts.drop_null()[0].as_py() if texts.null_count else texts[0].as_py()
+    if re.search(_TOO_FINE, first):
+        texts = pc.replace_substring_regex(texts, _TOO_FINE, r"\1")
+    zone = "UTC" if _ENDS_WITH_ZONE.search(first) else None
+    try:
+        epoch_us = texts.cast(pa.timestamp("us", zone)).cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    micros = _to_numpy(epoch_us)
+    return micros if zone else in_utc(micros, local), epoch_us.is_valid().to_numpy(zero_copy_only=False)
+
+
+def _parse_any(texts: pa.Array, local: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    parts = pc.extract_regex(texts, _GRAMMAR)
+
+    def text(name: str) -> pa.Array:
+        return pc.struct_field(parts, name)
+
+    def number(name: str) -> npt.NDArray[np.int64]:
+        # A group that took no part in the match is the empty string.
+        digits = text(name)
+        return _to_numpy(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
+
+    valid = pc.is_valid(parts).to_numpy(zero_copy_only=False)
+    year, month, day = number("year"), number("month"), number("day")
+    hour, minute, second = number("hour"), number("minute"), number("second")
+    zone_hour, zone_minute = number("zone_hour"), number("zone_minute")
+    micros = pc.utf8_rpad(pc.utf8_slice_codeunits(text("fraction"), 0, 6), 6, "0")
+    fraction_us = _to_numpy(micros.cast(pa.int64()))
+    west = pc.equal(text("sign"), "-").fill_null(False).to_numpy(zero_copy_only=False)
+
+    zone_s = np.where(west, -1, 1) * (zone_hour * 3600 + zone_minute * 60)
+    epoch_us, exists = epoch_micros(year, month, day, hour, minute, second, fraction_us - zone_s * 1_000_000)
+    valid &= exists & (zone_hour <= 23) & (zone_minute <= 59)
+    if local != UTC:
+        # A zone is where the text goes on behind a date and a time: Z, or an offset.
+        is_local = valid & ~_matches(texts, r"(?:[Zz]|[Tt ].*[+-]\d{2}(?::?\d{2})?)\s*$")
+        epoch_us[is_local] = in_utc(epoch_us[is_local], local)
+    return epoch_us, valid
+
+
+def epoch_micros(
+    year: npt.NDArray[np.int64],
+    month: npt.NDArray[np.int64],
+    day: npt.NDArray[np.int64],
+    hour: npt.NDArray[np.int64],
+    minute: npt.NDArray[np.int64],
+    second: npt.NDArray[np.int64],
+    more_us: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Dates and times of the proleptic Gregorian calendar, `int64[n]` each, as epoch microseconds.
+
+    `more_us` is added: the fraction of a second and what a zone is behind UTC. Gives `int64[n]`, without meaning where
+    not valid; and `bool[n]`, false where there is no such date, or no such time of the day.
+    """
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    first_day = months.astype("datetime64[D]").astype(np.int64)
+    next_month = (months + 1).astype("datetime64[D]").astype(np.int64)
+    valid = (month >= 1) & (month <= 12) & (day >= 1) & (day <= next_month - first_day)
+    valid &= (hour <= 23) & (minute <= 59) & (second <= 59)
+    epoch_s = (first_day + day - 1) * 86_400 + hour * 3600 + minute * 60 + second
+    return epoch_s * 1_000_000 + more_us, valid
+
+
+def _matches(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
+    found = pc.match_substring_regex(texts, pattern).fill_null(False)
+    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def format_timestamp(us: int) -> str:
+    """ISO-8601 text of microseconds since the epoch, in UTC, with no more digits than it takes.
+
+    Examples
+    --------
+    >>> format_timestamp(1_767_225_693_999_999), format_timestamp(0)
+    ('2026-01-01T00:01:33.999999Z', '1970-01-01T00:00:00Z')
+    """
+    text = str(np.datetime64(us, "us"))
+    return f"{text.rstrip('0').rstrip('.')}Z"
+
+
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", re.IGNORECASE)
+_US_IN_HOURS = 3 * 3600 * 1_000_000
+"""Longer than any zone's clocks were ever set back or forward at once, but for days that were left out."""
+
+
+@cache
+def time_zone(name: str) -> str:
+    """A zone as Arrow calls it, of one as Java does: `Europe/Berlin`, `+02:00`, `GMT+2`, `Z`; an error for others."""
+    if name.upper() in ("UTC", "GMT", "UT", "Z", "ETC/UTC"):
+        return UTC
+    offset = _OFFSET.fullmatch(name)
+    known = f"{offset[1]}{int(offset[2]):02d}:{offset[3] or '00'}" if offset else name
+    try:
+        in_utc(np.zeros(1, np.int64), known)
+    except pa.ArrowException:
+        raise InvalidArgumentError(
+            f"timeZone = {name!r}: there is no such zone; give one such as Europe/Berlin, +02:00 or UTC"
+        ) from None
+    return known
+
+
+def in_utc(local_us: npt.NDArray[np.int64], zone: str) -> npt.NDArray[np.int64]:
+    """Times on the clocks of a zone in UTC; both in microseconds. O(n).
+
+    As in Java: of a time that was there twice the first is meant, and one that was left out is as much later as the
+    clocks were set forward.
+    """
+    if zone == UTC or not local_us.size:
+        return local_us
+    local = pa.array(local_us, pa.int64()).cast(pa.timestamp("us"))
+    # Of a time that was left out this is the last one before: the offset that held then is Java's.
+    instants = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
+    offset_us = _micros(pc.local_timestamp(instants)) - _micros(instants)
+    return local_us - offset_us
+
+
+def is_in_order(local_us: int, zone: str) -> bool:
+    """Whether what is earlier or later than this on a zone's clocks is so in UTC: not where they are set forward."""
+    if zone == UTC:
+        return True
+    around = in_utc(np.array([local_us - _US_IN_HOURS, local_us, local_us + _US_IN_HOURS]), zone)
+    return bool((np.diff(around) == _US_IN_HOURS).all())
+
+
+def _micros(times: pa.Array) -> npt.NDArray[np.int64]:
+    return np.asarray(times.cast(pa.int64()).to_numpy(zero_copy_only=False))
