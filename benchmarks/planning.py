@@ -124,9 +124,9 @@ def _poll(n: int) -> tuple[float, float, float]:
 
 def _micro_batch_seconds(n: int) -> float:
     """Median seconds of what the planner does for a micro-batch in which each split has news."""
-    source = DataGeneratorSource(splits=n, rows_per_second=1.0, rows_per_split=1_000, bounded=True)
-    strategy = WatermarkStrategy.for_monotonous_timestamps().with_watermark_alignment("g", "1 minute")
-    aligned = AlignedDataSource(source, strategy, FrameOptions(watermark_rows=True, max_rows=10 * n))
+    options = {"splits": n, "rowsPerSplit": 1_000, "bounded": True, "maxOutOfOrderness": "1 second"}
+    options |= {"maxDrift": "1 minute", "maxRowsPerTrigger": 10 * n, "watermarkRows": "emitted"}
+    aligned = AlignedDataSource.of_format("aligned_datagen", {name: str(value) for name, value in options.items()})
     reader = aligned.stream_reader(aligned.schema())
     limit, start, taken = reader.getDefaultReadLimit(), reader.initialOffset(), []
     for _ in range(12):
