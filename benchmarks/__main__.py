@@ -1,31 +1,36 @@
-"""`python -m benchmarks [--quick]`: run them all and print one table each."""
+"""`python -m benchmarks [NAME ...] [--quick] [--json FILE]`: measure, side by side, and print ratios and verdicts."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import tempfile
 from pathlib import Path
 
-from benchmarks import capacity, channel, fetching, files, gateway, kafka, many_files, monitoring, planning
+from benchmarks.report import Report
+
+# Kafka comes first of those that start Spark: a JVM takes Spark's Kafka source when it starts, or never.
+QUICK = ("planning", "many_files", "gateway", "fetching", "parquet", "replay", "starting")
+ALL = ("kafka", *QUICK, "files", "monitoring", "capacity", "memory")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description="Measure, side by side, as ratios.")
-    parser.add_argument("--quick", action="store_true", help="smaller inputs: under five minutes")
-    quick = parser.parse_args().quick
-    planning.run(quick=quick)
-    many_files.run(quick=quick)
-    gateway.run(quick=quick)
-    fetching.run(quick=quick)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}; without, all")
+    parser.add_argument("--quick", action="store_true", help=f"smaller inputs; without names only {', '.join(QUICK)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(ALL):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
+    report = Report()
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
-        # First of those that start Spark: a JVM takes Spark's Kafka source when it starts, or never. Not in a quick
-        # run: writing what is then read takes longer than all else.
-        if not quick:
-            kafka.run(Path(folder))
-        channel.run(Path(folder), quick=quick)
-        files.run(Path(folder), quick=quick)
-        capacity.run(Path(folder), quick=quick)
-        monitoring.run(Path(folder), quick=quick)
+        for name in arguments.names or (QUICK if arguments.quick else ALL):
+            print(f"\n==> {name}", flush=True)
+            module = importlib.import_module(f"benchmarks.{name}")
+            module.run(report, Path(folder), quick=arguments.quick)
+    report.print_targets()
+    if arguments.json:
+        report.write(arguments.json)
 
 
 if __name__ == "__main__":

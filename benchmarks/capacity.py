@@ -13,14 +13,14 @@ from typing import Any
 
 from alignment.simulation import Load, capacity
 from benchmarks.on_spark import session
-from benchmarks.report import table
+from benchmarks.report import Report
 
 SPLITS = 4
 UTILISATIONS = (0.2, 0.4, 0.6)
 CALIBRATION_RATE = 1_000.0
 
 
-def run(folder: Path, *, quick: bool) -> None:
+def run(report: Report, folder: Path, *, quick: bool) -> None:
     """Measure what a micro-batch and a row take, and compare three runs with what follows from these."""
     spark, seconds = session(), 10 if quick else 30
     row_us = _row_us(spark, folder, 2_000_000 if quick else 8_000_000)
@@ -39,7 +39,7 @@ def run(folder: Path, *, quick: bool) -> None:
             given = f"{SPLITS * rate:,.0f}", f"{overhead_s:.3f}"
             lines.append([*given, what, f"{said:,.3f}", f"{measured:,.3f}", f"{measured / said:.2f}"])
     title = f"capacity: {row_us:.3f} us a row"
-    table(title, ["rows a second", "overhead, s", "", "Little's law", "measured", "measured / law"], lines)
+    report.table(title, ["rows a second", "overhead, s", "", "Little's law", "measured", "measured / law"], lines)
 
 
 def _frame(spark: Any, **options: Any) -> Any:
@@ -101,7 +101,7 @@ def _row_us(spark: Any, folder: Path, rows: int) -> float:
 def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="benchmarks-"))
     try:
-        run(folder, quick=False)
+        run(Report(), folder, quick=False)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

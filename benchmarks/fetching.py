@@ -6,12 +6,13 @@ import statistics
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from benchmarks.report import in_turn, ratio, table
+from benchmarks.report import Report, in_turn, ratio
 from streaming_source.api import (
     BlockEmitter,
     Fetching,
@@ -40,7 +41,7 @@ KINDS = {
 }
 
 
-def run(*, quick: bool) -> None:
+def run(report: Report, folder: Path, *, quick: bool) -> None:
     rounds = 3 if quick else 7
     seconds = measure(fetches=10 if quick else 25, rounds=rounds)
     rows = [
@@ -48,7 +49,7 @@ def run(*, quick: bool) -> None:
         for name, taken in seconds.items()
     ]
     title = f"A micro-batch of {SPLITS} splits, {LATENCY_S * 1e3:.0f} ms a fetch ({rounds} rounds in turn)"
-    table(title, ["fetchers", "median time", "times as fast as one thread"], rows)
+    report.table(title, ["fetchers", "median time", "times as fast as one thread"], rows)
 
 
 def measure(*, fetches: int, rounds: int) -> dict[str, list[float]]:

@@ -16,7 +16,7 @@ from pyarrow import parquet as pq
 
 from alignment.timestamps import FieldTimestampAssigner
 from benchmarks.on_spark import session
-from benchmarks.report import in_turn, ratio, table
+from benchmarks.report import Report, in_turn, ratio
 from streaming_source.connectors.files import (
     ArrowFormat,
     CsvFormat,
@@ -102,7 +102,7 @@ CONTESTANTS = (
 )
 
 
-def run(folder: Path, *, quick: bool) -> None:
+def run(report: Report, folder: Path, *, quick: bool) -> None:
     rows = 500_000 if quick else 2_000_000
     rounds = 3 if quick else 7
     data = _data(rows)
@@ -112,11 +112,11 @@ def run(folder: Path, *, quick: bool) -> None:
         path.parent.mkdir(parents=True)
         contestant.write(data, path)
         paths[contestant.name] = path
-    _alone(paths, rows, rounds)
-    _under_spark(paths, rows, rounds)
+    _alone(report, paths, rows, rounds)
+    _under_spark(report, paths, rows, rounds)
 
 
-def _alone(paths: dict[str, Path], rows: int, rounds: int) -> None:
+def _alone(report: Report, paths: dict[str, Path], rows: int, rounds: int) -> None:
     lines = []
     pa.set_cpu_count(1)
     for contestant in CONTESTANTS:
@@ -139,10 +139,10 @@ def _alone(paths: dict[str, Path], rows: int, rounds: int) -> None:
         against = ratio(seconds["alone"], seconds["ours"])
         lines.append([contestant.name, f"{rate:.1f} M/s", against, ratio(seconds["index"], seconds["ours"])])
     header = ["format", "median rate", "speed against pyarrow alone", "time of the index against a read"]
-    table(f"{rows:,} rows of a file, on one core ({rounds} rounds in turn)", header, lines)
+    report.table(f"{rows:,} rows of a file, on one core ({rounds} rounds in turn)", header, lines)
 
 
-def _under_spark(paths: dict[str, Path], rows: int, rounds: int) -> None:
+def _under_spark(report: Report, paths: dict[str, Path], rows: int, rounds: int) -> None:
     spark = session()
     lines = []
     for contestant in CONTESTANTS:
@@ -168,7 +168,7 @@ def _under_spark(paths: dict[str, Path], rows: int, rounds: int) -> None:
         rates = [f"{rows / statistics.median(seconds[name]) / 1e6:.1f} M/s" for name in ("ours", "spark")]
         lines.append([contestant.name, *rates, ratio(seconds["spark"], seconds["ours"])])
     header = ["format", "ours", "Spark's own", "speed of ours against it"]
-    table(f"A file of {rows:,} rows into a no-op sink, as a batch ({rounds} rounds in turn)", header, lines)
+    report.table(f"A file of {rows:,} rows into a no-op sink, as a batch ({rounds} rounds in turn)", header, lines)
     spark.stop()
 
 

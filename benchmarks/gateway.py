@@ -6,15 +6,16 @@ import multiprocessing
 import statistics
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from alignment.events import RangeReport
-from benchmarks.report import table
+from benchmarks.report import Report
 from streaming_source.gateway import GatewayClient, GatewayServer
 
 SIZES = (1, 100, 2_000)
 
 
-def run(*, quick: bool) -> None:
+def run(report: Report, folder: Path, *, quick: bool) -> None:
     processes = multiprocessing.get_context("spawn")
     ours, theirs = processes.Pipe()
     server = processes.Process(target=_serve, args=(theirs,))
@@ -37,7 +38,7 @@ def run(*, quick: bool) -> None:
         rows.append([f"{size:,}", f"{seconds[0] * 1e3:.1f} ms", f"{usual * 1e3:.2f} ms", f"{size / usual:,.0f}"])
     ours.send(None)
     server.join()
-    table(
+    report.table(
         "Reports to a gateway (one task at a time)", ["reports a message", "first", "median", "reports a second"], rows
     )
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from confluent_kafka import Consumer, TopicPartition
 
 import streaming_source
-from benchmarks.on_spark import compare, drain, session
-from benchmarks.report import in_turn, table
+from benchmarks.on_spark import drain, session
+from benchmarks.report import Report, in_turn, median_ratio
 from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.artifacts import BROKER, SPARK_CONNECTOR, ArtifactsMissingError
@@ -35,7 +35,7 @@ PARTITIONS = 1000
 _PER_PARTITION = 20
 
 
-def run(folder: Path) -> None:
+def run(report: Report, folder: Path, *, quick: bool) -> None:
     try:
         jars, connector = BROKER.jars(), SPARK_CONNECTOR.jars()
     except ArtifactsMissingError as error:
@@ -45,11 +45,11 @@ def run(folder: Path) -> None:
     broker.start()
     try:
         topics = {size: _write(broker, size, records) for size, records in SIZES.items()}
-        _to_arrow(broker, topics)
+        _to_arrow(report, broker, topics)
         spark = session(*connector)
         for size, topic in topics.items():
-            _against_spark(spark, broker, topic, size, folder)
-        _planning(spark, broker, folder)
+            _against_spark(report, spark, broker, topic, size, folder)
+        _planning(report, spark, broker, folder)
         spark.stop()
     finally:
         broker.stop()
@@ -72,7 +72,7 @@ def _write(broker: KafkaBroker, size: int, records: int) -> str:
 # ---- before Spark ----------------------------------------------------------------------------------------------------
 
 
-def _to_arrow(broker: KafkaBroker, topics: dict[int, str]) -> None:
+def _to_arrow(report: Report, broker: KafkaBroker, topics: dict[int, str]) -> None:
     """What one task does without Spark: all columns, from the broker into Arrow batches.
 
     Beside it the client's own calls and nothing else: what is made of its messages cannot cost less than nothing. The
@@ -102,7 +102,7 @@ def _to_arrow(broker: KafkaBroker, topics: dict[int, str]) -> None:
             rows.append([str(size), name, *(f"{rate:.2f} M/s" for rate in np.ravel(rates))])
     clocks = ["by the clock", "a second of processor"]
     header = [f"{name}, {which}" for which in ("median", "best") for name in clocks]
-    table("From the broker into Arrow, one task (8 rounds in turn)", ["bytes", "source", *header], rows)
+    report.table("From the broker into Arrow, one task (8 rounds in turn)", ["bytes", "source", *header], rows)
 
 
 def _clocks() -> npt.NDArray[np.float64]:
@@ -113,7 +113,7 @@ def _clocks() -> npt.NDArray[np.float64]:
 # ---- on Spark --------------------------------------------------------------------------------------------------------
 
 
-def _planning(spark: Any, broker: KafkaBroker, folder: Path) -> None:
+def _planning(report: Report, spark: Any, broker: KafkaBroker, folder: Path) -> None:
     """How long Spark waits for `latestOffset` of a topic with news in every partition, as the query's progress says."""
     print(f"\nmaking a topic of {PARTITIONS:,} partitions", flush=True)
     topic = Topic(broker).create(partitions=PARTITIONS)
@@ -135,13 +135,16 @@ def _planning(spark: Any, broker: KafkaBroker, folder: Path) -> None:
     first, *later = [p.durationMs["latestOffset"] for p in query.recentProgress if p.numInputRows]
     query.stop()
     row = [f"{first} ms", f"{statistics.median(later):.0f} ms", f"{max(later)} ms", str(len(later))]
+    report.at_most(f"Kafka, {PARTITIONS:,} partitions: first plan", first / 1e3, 0.5, " s")
     title = (
         f"Planning {PARTITIONS:,} partitions, at most {2 * PARTITIONS:,} records a micro-batch, as Spark measures it"
     )
-    table(title, ["the first, with connecting", "median of the rest", "slowest of the rest", "micro-batches"], [row])
+    report.table(
+        title, ["the first, with connecting", "median of the rest", "slowest of the rest", "micro-batches"], [row]
+    )
 
 
-def _against_spark(spark: Any, broker: KafkaBroker, topic: str, size: int, folder: Path) -> None:
+def _against_spark(report: Report, spark: Any, broker: KafkaBroker, topic: str, size: int, folder: Path) -> None:
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
 
     def ours(*, exact: bool = False) -> Any:
@@ -157,12 +160,23 @@ def _against_spark(spark: Any, broker: KafkaBroker, topic: str, size: int, folde
         return frame.groupBy(F.window("timestamp", "1 minute"), "partition").count()
 
     name = f"spark kafka {SPARK_CONNECTOR.version}"
-    kinds: dict[str, dict[str, Callable[[], object]]] = {
-        "a no-op sink": {"ours": lambda: drain(ours(), folder), name: lambda: drain(theirs(), folder)},
+    kinds: dict[str, dict[str, Callable[[], Any]]] = {
+        "a no-op sink": {"ours": ours, name: theirs},
         "a windowed count": {
-            "ours": lambda: drain(windowed(ours(exact=True)), folder),
-            name: lambda: drain(windowed(theirs().withWatermark("timestamp", "5 seconds")), folder),
+            "ours": lambda: windowed(ours(exact=True)),
+            name: lambda: windowed(theirs().withWatermark("timestamp", "5 seconds")),
         },
     }
-    for kind, contestants in kinds.items():
-        compare(f"Kafka, {size} bytes, into {kind}, Spark {spark.version}", SIZES[size], 5, contestants)
+    # By the clock there is beside the triggers what a query takes to start and to stop.
+    for clock, at_least in {"triggerExecution": 1.2, "wall": 1.0}.items():
+        for kind, frames in kinds.items():
+            contestants = {name: partial(_drained, frame, folder, clock) for name, frame in frames.items()}
+            seconds = in_turn(contestants, 5)
+            report.compare(f"Kafka, {size} bytes, into {kind}, {clock}, Spark {spark.version}", SIZES[size], seconds)
+            against = median_ratio(seconds[name], seconds["ours"])
+            report.at_least(f"Kafka, {size} bytes, into {kind}, {clock}: ours against Spark's own", against, at_least)
+
+
+def _drained(frame: Callable[[], Any], folder: Path, clock: str) -> float | None:
+    seconds = drain(frame(), folder, "triggerExecution")
+    return None if clock == "wall" else seconds

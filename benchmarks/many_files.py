@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
-from benchmarks.report import table
+from benchmarks.report import Report
 from streaming_source.coordinator import ReadRules, SourceCoordinator
 from streaming_source.spark.offsets import OffsetCodec
 from tests.files.simulated import SECOND, ManyFiles, simulated_source
@@ -24,7 +25,7 @@ BOUND_S = 20
 ORDERS = ("eventTime", "name", "modificationTime")
 
 
-def run(*, quick: bool) -> None:
+def run(report: Report, folder: Path, *, quick: bool) -> None:
     files = QUICK_FILES if quick else FILES
     rows = []
     for order in ORDERS:
@@ -45,7 +46,7 @@ def run(*, quick: bool) -> None:
                 f"{found['rss_mib']:.0f} MiB",
             ]
         )
-    table(
+    report.table(
         f"{files:,} finite files of 10 records, simulated below the real planner (processor time a batch)",
         ["fileOrder", "first plan", "batches", "first tenth", "last tenth", "ratio", "largest offset", "memory grown"],
         rows,

@@ -11,9 +11,9 @@ from typing import Any
 
 import streaming_source
 from alignment import WatermarkStrategy
-from benchmarks.channel import write
+from benchmarks.data import write_parquet
 from benchmarks.on_spark import drain, session
-from benchmarks.report import in_turn, ratio, table
+from benchmarks.report import Report, in_turn, median_ratio, ratio
 from streaming_source.monitoring import History, WatermarkReport
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import SourceHarness, TestingSource
@@ -21,12 +21,12 @@ from streaming_source.testing import SourceHarness, TestingSource
 BATCHES = 16
 
 
-def run(folder: Path, *, quick: bool) -> None:
+def run(report: Report, folder: Path, *, quick: bool) -> None:
     rows = 8_000_000 if quick else 32_000_000
     rounds = 3 if quick else 7
     spark = session()
     data = folder / "watched"
-    write(data, rows)
+    write_parquet(data, rows, "narrow")
     listener = streaming_source.AlignmentListener()
 
     def windowed() -> Any:
@@ -34,22 +34,29 @@ def run(folder: Path, *, quick: bool) -> None:
 
         reader = streaming_source.read_stream(spark).format("aligned_files").option("eventTimeColumn", "ts")
         reader = reader.option("maxOutOfOrderness", "5 seconds").option("maxRowsPerTrigger", str(rows // BATCHES))
-        return reader.option("bounded", "true").load(str(data)).groupBy(F.window("ts", "1 minute"), "k").count()
+        return reader.option("bounded", "true").load(str(data)).groupBy(F.window("ts", "1 minute"), "key").count()
 
-    def watched() -> None:
+    def unwatched() -> float:
+        return drain(windowed(), folder, "triggerExecution")
+
+    def watched() -> float:
         spark.streams.addListener(listener)
-        drain(windowed(), folder)
-        spark.streams.removeListener(listener)
+        try:
+            return unwatched()
+        finally:
+            spark.streams.removeListener(listener)
 
-    seconds = in_turn({"listener": watched, "none": lambda: drain(windowed(), folder)}, rounds)
+    seconds = in_turn({"listener": watched, "none": unwatched}, rounds)
     batch_s = statistics.median(seconds["none"]) / BATCHES
     medians = {name: f"{statistics.median(taken):.2f} s" for name, taken in seconds.items()}
     lines = [[name, median, ratio(seconds[name], seconds["none"])] for name, median in medians.items()]
-    table(f"Windowed count of {rows:,} rows ({rounds} rounds in turn)", ["with", "median", "of that without"], lines)
+    title = f"Windowed count of {rows:,} rows ({rounds} rounds in turn)"
+    report.table(title, ["with", "median", "of that without"], lines)
+    report.at_most("watched by a listener, against unwatched", median_ratio(seconds["listener"], seconds["none"]), 1.03)
     spark.stop()
     header = ["splits", "reasons in the offset", "report in the progress", "history", f"of {batch_s * 1e3:.0f} ms"]
     lines = [_written(splits, batch_s) for splits in (8, 100, 1_000)]
-    table("Made of each micro-batch, in time of processor", header, lines)
+    report.table("Made of each micro-batch, in time of processor", header, lines)
 
 
 def _written(splits: int, batch_s: float) -> list[str]:

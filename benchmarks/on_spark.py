@@ -1,26 +1,23 @@
-"""What all measurements on Spark share: a session, running a query to its end, rates side by side."""
+"""What all measurements on Spark share: a session, and running a query to its end."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.report import in_turn, ratio, table
 
-
-def session(*jars: Path) -> Any:
+def session(*jars: Path, settings: Mapping[str, str] | None = None) -> Any:
     """A session on all cores of this machine that knows our formats. A JVM takes jars when it starts, or never."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-
-    spark = (
+    builder = (
         SparkSession.builder.master("local[*]")
         .config("spark.driver.memory", "4g")
         .config("spark.jars", ",".join(map(str, jars)))
@@ -28,25 +25,21 @@ def session(*jars: Path) -> Any:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
+        .config("spark.python.unix.domain.socket.enabled", "true")
     )
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-def drain(frame: Any, folder: Path) -> None:
-    """Run a query into a no-op sink until all that is there was read."""
+def drain(frame: Any, folder: Path, phase: str = "addBatch") -> float:
+    """Run a query into a no-op sink until all that is there was read; seconds of a phase, as the progress says."""
     checkpoint = folder / f"checkpoint-{uuid4().hex}"
     writer = frame.writeStream.format("noop").trigger(availableNow=True).outputMode("append")
-    writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    query.awaitTermination()
+    progress = [json.loads(each.json) for each in query.recentProgress]
     shutil.rmtree(checkpoint)
-
-
-def compare(title: str, rows: int, rounds: int, contestants: Mapping[str, Callable[[], object]]) -> None:
-    """Rows a second of each contestant, and what that of `ours` is of it."""
-    seconds = in_turn(contestants, rounds)
-    lines: list[Sequence[str]] = [
-        [name, f"{rows / statistics.median(taken) / 1e6:.2f} M/s", ratio(taken, seconds["ours"])]
-        for name, taken in seconds.items()
-    ]
-    table(f"{title} ({rounds} rounds in turn)", ["source", "median rate", "speed of ours against it"], lines)
+    return sum(each["durationMs"].get(phase, 0) for each in progress) / 1e3

@@ -19,7 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
-from alignment.index.blocks import EventTimeLoader, running
+from alignment.index.blocks import (
+    EventTimeLoader,
+    accumulate_runs,
+    first_not_before,
+    ranges,
+    running,
+)
 from alignment.index.opaque import FirstLater, OpaqueBlocks
 from alignment.plan.shares import share_evenly
 from alignment.timestamps import NO_TIMESTAMP
@@ -33,6 +39,9 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 _EVEN_GUESSES: Final = 8
 _AIM: Final = 0.8
 """How a search for a bound begins: guesses as if records came evenly, and the part of the limit that they aim at."""
+
+_SAMPLED: Final = 1024
+"""Of how many blocks the maxima are looked at for where a limit on rows falls."""
 
 
 class EventTimeIndex(OpaqueBlocks):
@@ -215,14 +224,15 @@ class EventTimeIndex(OpaqueBlocks):
         if self._blocks.opaque.any():
             bound_us, found = self._search_bound(positions, bound_us, max_rows)
             return bound_us, self._share(positions, bound_us, max_rows) if found is None else found
-        rows, enter, leave = self._unread(positions)
+        blocks, room = self._in_doubt(positions, bound_us, max_rows)
+        rows, enter, leave = self._unread(blocks, positions)
         # Below `earliest` even all rows of all begun blocks fit; at `latest` those of complete blocks do not.
-        earliest, latest = _first_too_many(enter, rows, max_rows), _first_too_many(leave, rows, max_rows)
+        earliest, latest = _first_too_many(enter, rows, room), _first_too_many(leave, rows, room)
         if earliest is None or earliest > bound_us:
             return bound_us, self.cut(positions, bound_us)
         until = bound_us if latest is None else min(latest, bound_us)
-        doubtful = np.flatnonzero((rows > 0) & (enter <= until) & (leave >= earliest))
-        room = max_rows - int(rows[leave < earliest].sum())
+        doubtful = blocks[(rows > 0) & (enter <= until) & (leave >= earliest)]
+        room -= int(rows[leave < earliest].sum())
         first_out = self._admitted_after(doubtful, positions, room)
         if first_out is None or first_out > bound_us:
             return bound_us, self.cut(positions, bound_us)
@@ -314,20 +324,54 @@ class EventTimeIndex(OpaqueBlocks):
             return low, fits
         return high, None
 
-    def _unread(self, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+    def _in_doubt(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[Int64Array, int]:
+        """The blocks among which a limit on rows decides, and how many of their rows fit beside those before them.
+
+        What is unread before these blocks is admitted whatever the limit allows, and nothing behind them is.
+        O(n log m): halves a sample of the blocks' maxima, and looks at all splits side by side.
+        """
+        current, unread = self._current_block(positions)
+        current, stop = current[unread], self._stop[unread]
+        start = self._rows_before[current] + np.maximum(positions[unread] - self._blocks.first[current], 0)
+        sample = np.linspace(0, self._prefix_max.size - 1, min(_SAMPLED, self._prefix_max.size)).astype(np.int64)
+        bounds = np.unique(np.append(np.minimum(self._prefix_max[sample], bound_us), bound_us)).tolist()
+
+        def rows_until(block: Int64Array) -> int:
+            return int(np.maximum(self._rows_before[block] - start, 0).sum())
+
+        def first_too_many(above: Int64Array) -> int:
+            """The first of the bounds for which the rows before each split's first block above it are too many."""
+            low, high, fits, too_many = current, stop, -1, len(bounds)
+            while too_many - fits > 1:
+                middle = (fits + too_many) // 2
+                block = _first_above(above, bounds[middle], low, high)
+                if rows_until(block) <= max_rows:
+                    low, fits = block, middle
+                else:
+                    high, too_many = block, middle
+            return too_many
+
+        # What may be admitted by a bound ends where nothing as early follows; what surely is, before the first maximum
+        # above it.
+        fits, too_many = first_too_many(self._suffix_min) - 1, first_too_many(self._prefix_max)
+        begin = current if fits < 0 else _first_above(self._prefix_max, bounds[fits], current, stop)
+        end = _first_above(self._suffix_min, bounds[min(too_many, len(bounds) - 1)], begin, stop)
+        return ranges(begin, end), max_rows - rows_until(begin)
+
+    def _unread(self, blocks: Int64Array, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Of each block: unread rows; a bound below which none of them is admitted; one from which on all are."""
-        blocks = self._blocks
-        begun_at = positions[blocks.owner] - blocks.first
-        rows = np.clip(blocks.rows - np.maximum(begun_at, 0), 0, None)
-        leave = running(np.maximum, np.where(rows > 0, blocks.high, NO_TIMESTAMP), blocks.owner)
+        owner, low, high = self._blocks.owner[blocks], self._blocks.low[blocks], self._blocks.high[blocks]
+        begun_at = np.maximum(positions[owner] - self._blocks.first[blocks], 0)
+        rows = np.clip(self._blocks.rows[blocks] - begun_at, 0, None)
+        leave = running(np.maximum, np.where(rows > 0, high, NO_TIMESTAMP), owner)
         # What surely holds the next block back. The maximum of a block that is, or before a restart was, partly read
         # may have been read; its minimum still is a lower bound of the rest.
-        begun = self._begun(np.arange(blocks.rows.size), positions[blocks.owner])
-        holds = np.where(rows > 0, np.where(begun, blocks.low, blocks.high), NO_TIMESTAMP)
-        surely_held = running(np.maximum, holds, blocks.owner)
+        begun = self._begun(blocks, positions[owner])
+        holds = np.where(rows > 0, np.where(begun, low, high), NO_TIMESTAMP)
+        surely_held = running(np.maximum, holds, owner)
         held = np.full_like(leave, NO_TIMESTAMP)
-        held[1:] = np.where(blocks.owner[1:] == blocks.owner[:-1], surely_held[:-1], NO_TIMESTAMP)
-        return rows, np.maximum(held, blocks.low), leave
+        held[1:] = np.where(owner[1:] == owner[:-1], surely_held[:-1], NO_TIMESTAMP)
+        return rows, np.maximum(held, low), leave
 
     def _admitted_after(self, blocks: Int64Array, positions: Int64Array, room: int) -> int | None:
         """Bound that admits the first unread record of `blocks` for which there is no room; None if there is for all.
@@ -339,12 +383,9 @@ class EventTimeIndex(OpaqueBlocks):
         kept = [np.empty(0, np.int64)]
         last_owner, before, n_kept = -1, NO_TIMESTAMP, 0
         for part, times, starts in self._slices(blocks, skip, self._blocks.rows[blocks]):
-            new = np.flatnonzero(np.diff(owner[part], prepend=-1))
-            begins = starts[new].tolist()
             if owner[part][0] == last_owner:
                 times[0] = max(int(times[0]), before)
-            for begin, end in zip(begins, [*begins[1:], times.size], strict=True):
-                np.maximum.accumulate(times[begin:end], out=times[begin:end])
+            accumulate_runs(times, starts[np.flatnonzero(np.diff(owner[part], prepend=-1))])
             last_owner, before = int(owner[part][-1]), int(times[-1])
             kept.append(times)
             n_kept += times.size
@@ -359,6 +400,11 @@ class EventTimeIndex(OpaqueBlocks):
         """Of the records that `bound_us` admits `max_rows`: each split as many as any other, or all it has."""
         wanted = self.cut(positions, bound_us) - positions
         return positions + share_evenly(wanted, positions, max_rows)
+
+
+def _first_above(values: Int64Array, bound: int, low: Int64Array, high: Int64Array) -> Int64Array:
+    """In each `[low, high)`, where `values` never fall, the first index whose value is above `bound`, or `high`."""
+    return first_not_before(low, high, lambda index, _: values[index] <= bound)
 
 
 def _first_too_many(bounds: Int64Array, rows: Int64Array, max_rows: int) -> int | None:

@@ -233,6 +233,9 @@ class BlockTable:
         for block in np.flatnonzero(blocks.loose == _PERHAPS_LOOSE):
             self._tighten(int(block))
         self._attained = self._attained_times()
+        self._end_of_block: Int64Array = blocks.first + blocks.rows
+        self._rows_before: Int64Array = np.append(0, np.cumsum(blocks.rows))
+        self._prefix_max = running(np.maximum, blocks.high, blocks.owner)
         self._suffix_max = running(np.maximum, self._attained[::-1], blocks.owner[::-1])[::-1]
         self._suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
         self._stale = False
@@ -244,8 +247,8 @@ class BlockTable:
     def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
         self._settle()
-        end_of_block = self._blocks.first + self._blocks.rows
-        block = first_not_before(self._begin, self._stop, lambda block, slot: end_of_block[block] <= positions[slot])
+        ends = self._end_of_block
+        block = first_not_before(self._begin, self._stop, lambda block, slot: ends[block] <= positions[slot])
         return block, np.flatnonzero(block < self._stop)
 
     def _begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
@@ -319,14 +322,19 @@ class BlockTable:
 
 
 def running(ufunc: np.ufunc, values: Int64Array, owner: Int64Array) -> Int64Array:
-    """Running maximum or minimum within each run of equal owners, `int64[m]`. O(m log longest run)."""
+    """Running maximum or minimum within each run of equal owners, `int64[m]`. O(m log longest run).
+
+    O(m) where the values rise, or fall, anyway.
+    """
     result = values.copy()
-    starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1], True])
-    longest = int(np.diff(starts).max()) if owner.size else 0
     step = 1
-    while step < longest:
-        merged = ufunc(result[step:], result[:-step])
-        result[step:] = np.where(owner[step:] == owner[:-step], merged, result[step:])
+    while step < result.size:
+        inside = owner[step:] == owner[:-step]
+        merged = np.where(inside, ufunc(result[step:], result[:-step]), result[step:])
+        # Each entry is that of the last `step` values. If it is also that of those before, it is that of all.
+        if not inside.any() or (merged == result[step:]).all():
+            break
+        result[step:] = merged
         step *= 2
     return result
 
@@ -347,3 +355,28 @@ def first_not_before(
         high[slots[~right]] = middle[~right]
         slots = slots[low[slots] < high[slots]]
     return low
+
+
+def ranges(begin: Int64Array, end: Int64Array) -> Int64Array:
+    """All indices of the ranges `[begin, end)`, laid end to end; `begin <= end`."""
+    sizes = end - begin
+    return np.repeat(begin - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+
+
+def accumulate_runs(times: Int64Array, starts: Int64Array) -> None:
+    """Put in place of each time the latest so far of its run, in place; runs begin at `starts`. O(length).
+
+    All at once where no run's times reach those of the next when each run is lifted above the one before.
+    """
+    earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
+    span = int(times.max(initial=NO_TIMESTAMP)) - earliest + 2
+    if 0 < span * starts.size < MAX_WATERMARK:
+        lift = np.repeat(np.arange(starts.size) * span, np.diff(np.append(starts, times.size)))
+        # One below the earliest stands for no time.
+        lifted = np.maximum(times, earliest - 1) - (earliest - 1) + lift
+        np.maximum.accumulate(lifted, out=lifted)
+        lifted -= lift
+        np.copyto(times, np.where(lifted > 0, lifted + (earliest - 1), NO_TIMESTAMP))
+        return
+    for begin, end in pairwise([*starts.tolist(), times.size]):
+        np.maximum.accumulate(times[begin:end], out=times[begin:end])

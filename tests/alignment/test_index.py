@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
 from alignment.index import EventTimeIndex
+from alignment.index.blocks import accumulate_runs
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.index_blocks import n_blocks
@@ -126,6 +127,17 @@ def test_forgetting_and_removing_change_no_answer(
 
 
 # ---- what is loaded -----------------------------------------------------------------------------------------------
+
+
+TIMES = st.one_of(st.integers(0, 9), st.integers(-(2**62), 2**62), st.just(NO_TIMESTAMP))
+
+
+@given(runs=st.lists(st.lists(TIMES, min_size=1, max_size=5), min_size=1, max_size=4))
+@settings(max_examples=examples(100))
+def test_the_latest_so_far_is_that_of_each_run_alone(runs: list[list[int]]) -> None:
+    times = np.array([time for run in runs for time in run], np.int64)
+    accumulate_runs(times, np.cumsum([0, *map(len, runs[:-1])]))
+    assert times.tolist() == [max(run[: n + 1]) for run in runs for n in range(len(run))]
 
 
 def three_splits() -> Records:
