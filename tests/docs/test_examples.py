@@ -29,6 +29,7 @@ RUN_BY_TESTS = {
     "docs/kafka.md",
     "docs/monitoring.md",
     "docs/performance.md",
+    "docs/simulate.md",
     "docs/write-a-connector.md",
 }
 

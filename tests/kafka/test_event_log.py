@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from alignment.simulation import RecordedWorkload
 from streaming_source import read_stream
 from tests.kafka.support import BOUND, SKEWS, format_options
 from tests.kafka.topics import Topic
@@ -27,3 +28,11 @@ def test_the_log_of_a_query_over_a_topic_replays_to_its_micro_batches(
     assert len(run.rows) == sum(len(times) for times in SKEWS["one-fast"].values())
     assert len(run.progress) > 2
     assert replayed_rows(tmp_path / "log") == len(run.rows)
+    # What brokers say of their indexes is enough to play it with other settings, too.
+    workload = RecordedWorkload.of_log(tmp_path / "log")
+    recorded, other = workload.compare(max_drift=["none"], max_rows=[200]).outcomes
+    assert [rows for rows in recorded.trace.rows.tolist() if rows] == [
+        report["numInputRows"] for report in run.progress if report["numInputRows"]
+    ]
+    assert other.trace.rows.sum() == len(run.rows)
+    assert other.trace.rows.max() == 200
