@@ -183,9 +183,9 @@ class _Run:
         self._began_us = now_us if self._began_us is None else self._began_us
         ranges = zip(before.split_ids, before.positions.tolist(), plan.after.positions.tolist(), strict=True)
         read = [self._times.between(split_id, start, stop) for split_id, start, stop in ranges if start < stop]
-        self._held = np.concatenate([self._held, *read])
+        held = np.concatenate([self._held, *read])
+        self._held = held[held > before.combined]
         engine.commit(plan)
-        self._held = self._held[self._held > engine.table.combined]
         self._columns.add(
             now_us - self._began_us,
             before,
@@ -277,9 +277,14 @@ class _RecordedTimes:
         elif isinstance(entry, Loaded):
             self._loaded[entry.split_id][entry.start] = entry.times
         elif isinstance(entry, Located):
-            for split_id, position, time in zip(entry.split_ids, entry.positions, entry.times, strict=True):
+            columns = (entry.starts.tolist(), entry.positions.tolist(), entry.times.tolist())
+            for split_id, start, position, time in zip(entry.split_ids, *columns, strict=True):
+                points = self._points[split_id]
                 if time != NO_TIMESTAMP:
-                    self._points[split_id][int(position)] = int(time)
+                    points[position] = time
+                if position > start:
+                    # So the same question gets the same answer.
+                    points[position - 1] = min(points.get(position - 1, MAX_WATERMARK), entry.bound_us)
 
     def _begin(self, split_ids: Sequence[str], positions: Sequence[int]) -> None:
         for split_id, position in zip(split_ids, positions, strict=True):

@@ -38,7 +38,8 @@ class SourceTrace:
     rows
         Records read.
     held_rows
-        Records read so far that are later than the watermark: what a window keeps in its state.
+        Records read so far that are later than the watermark announced before: what Spark has in its state behind the
+        step, if it keeps records, as joins and deduplication do. It drops what a watermark has passed one step later.
     late
         Records at or below the watermark that was announced before.
     holding_back

@@ -66,7 +66,7 @@ def test_the_page_in_python_shows_its_first_table(
     scope: dict[str, Any] = {}
     exec(compile(code(PAGE), PAGE.name, "exec"), scope)
     assert capsys.readouterr().out == shown()[0][1].text
-    assert [held.max() for held in scope["in_state"]] == [119, 59, 289]
+    assert [held.max() for held in scope["in_state"]] == [129, 69, 444]
 
 
 def shown() -> list[tuple[str, Block]]:
