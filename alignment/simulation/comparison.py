@@ -132,7 +132,8 @@ class Comparison:
                 *("  ".join(map(str.rjust, row, widths)) for row in table),
                 "Splits apart: event time between the watermarks of the fastest and slowest split; more than maxDrift",
                 "where they begin or jump further apart, or are read before their event times are known.",
-                "Rows in state: read already and not passed by the watermark, which Spark applies one micro-batch later.",
+                "Rows in state: read already and not passed by the watermark, "
+                "which Spark applies one micro-batch later.",
             ]
         )
 
