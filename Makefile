@@ -12,7 +12,6 @@ CODE := alignment streaming_source tests docs noxfile.py $(wildcard benchmarks) 
 JOBS ?= 3
 PROFILE ?= quick
 PYTEST = $(PYTHON) -m pytest tests -n $(JOBS) --dist worksteal --durations=20
-NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 # Spark's Python workers must be this environment's python, wherever they are started.
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
@@ -104,12 +103,8 @@ bench-quick: $(STAMP) java ## run the benchmarks on small inputs
 	@echo "==> benchmarks, quick"
 	@$(PYTHON) -m benchmarks --quick
 
-notebooks: $(STAMP) java ## execute every notebook; the files stay as they are
-	@if [ -z "$(NOTEBOOKS)" ]; then echo "no notebooks in notebooks/"; fi
-	@set -e; for notebook in $(NOTEBOOKS); do \
-	    echo "==> $$notebook"; \
-	    $(VENV)/bin/jupyter-execute --timeout=600 "$$notebook"; \
-	done
+notebooks: $(STAMP) java ## execute the notebooks and store what they print and draw (that on Kafka after `make kafka`)
+	@$(PYTHON) notebooks/store.py
 
 clean: ## remove caches, outputs and .venvs (keeps .venv)
 	@echo "==> removing caches and outputs"

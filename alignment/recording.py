@@ -27,7 +27,7 @@ from alignment.plan.by_reports import ReactivePlanner
 from alignment.split_generators import Said, SplitGenerators
 from alignment.watermarks import WatermarkOutput
 
-__all__ = ["EngineStarted", "Recorder", "ReplayedPlan", "replay"]
+__all__ = ["EngineStarted", "Loaded", "Located", "Recorder", "ReplayedPlan", "engines", "replay"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -43,7 +43,9 @@ class EngineStarted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Loaded:
+class Loaded:
+    """Exact event times of `[start, stop)` of a split, which were loaded where a cut fell."""
+
     split_id: str
     start: int
     stop: int
@@ -51,7 +53,9 @@ class _Loaded:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Located:
+class Located:
+    """An answer to where opaque blocks are cut; see `FirstLater`."""
+
     split_ids: tuple[str, ...]
     starts: Int64Array
     stops: Int64Array
@@ -77,8 +81,8 @@ _TYPES: Final = {
         PlanningRules,
         Said,
         SplitTable,
-        _Loaded,
-        _Located,
+        Loaded,
+        Located,
     )
 }
 
@@ -108,7 +112,7 @@ class Recorder:
 
         def recorded(split_id: str, start: int, stop: int) -> Int64Array:
             times = load(split_id, start, stop)
-            self.write(_Loaded(split_id, start, stop, times))
+            self.write(Loaded(split_id, start, stop, times))
             return times
 
         return recorded
@@ -120,7 +124,7 @@ class Recorder:
             split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
         ) -> tuple[Int64Array, Int64Array]:
             positions, times = locate(split_ids, starts, stops, bound_us)
-            self.write(_Located(tuple(split_ids), starts, stops, bound_us, positions, times))
+            self.write(Located(tuple(split_ids), starts, stops, bound_us, positions, times))
             return positions, times
 
         return recorded
@@ -128,25 +132,36 @@ class Recorder:
 
 def replay(lines: Iterable[str]) -> Iterator[ReplayedPlan]:
     """Plan again what the lines of a log say; an `InvalidArgumentError` if they are not such a log."""
-    engine_lines: list[Any] = []
+    for entries in engines(lines):
+        yield from _replay_engine(entries)
+
+
+def engines(lines: Iterable[str]) -> Iterator[list[Any]]:
+    """The entries of each engine in a log: an `EngineStarted`, then events, plans, and what was loaded.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is not such a log.
+    """
+    entries: list[Any] = []
     for number, line in enumerate(lines, 1):
         try:
             entry = _decoded(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidArgumentError(f"line {number} is none of an event log: {error!r}") from None
-        if isinstance(entry, EngineStarted) and engine_lines:
-            yield from _replay_engine(engine_lines)
-            engine_lines = []
-        engine_lines.append(entry)
-    yield from _replay_engine(engine_lines)
+        if isinstance(entry, EngineStarted) and entries:
+            yield entries
+            entries = []
+        entries.append(entry)
+        if not isinstance(entries[0], EngineStarted):
+            raise InvalidArgumentError(f"an event log begins with EngineStarted, not with {type(entry).__name__}")
+    if entries:
+        yield entries
 
 
 def _replay_engine(entries: Sequence[Any]) -> Iterator[ReplayedPlan]:
-    if not entries:
-        return
     started = entries[0]
-    if not isinstance(started, EngineStarted):
-        raise InvalidArgumentError(f"an event log begins with EngineStarted, not with {type(started).__name__}")
     engine = Engine(
         started.rules,
         EventTimeIndex(_loader(entries), locate=_locator(entries)),
@@ -164,7 +179,7 @@ def _replay_engine(entries: Sequence[Any]) -> Iterator[ReplayedPlan]:
         elif isinstance(entry, events.PlanCommitted):
             assert plan is not None, "a plan is committed behind its event"
             engine.commit(plan)
-        elif not isinstance(entry, (_Loaded, _Located, Said)):
+        elif not isinstance(entry, (Loaded, Located, Said)):
             engine.apply(entry)
 
 
@@ -192,7 +207,7 @@ class _ReplayedGenerators(SplitGenerators):
 def _loader(entries: Sequence[Any]) -> EventTimeLoader:
     loaded: dict[tuple[str, int, int], deque[Int64Array]] = defaultdict(deque)
     for entry in entries:
-        if isinstance(entry, _Loaded):
+        if isinstance(entry, Loaded):
             loaded[entry.split_id, entry.start, entry.stop].append(entry.times)
 
     def load(split_id: str, start: int, stop: int) -> Int64Array:
@@ -205,7 +220,7 @@ def _loader(entries: Sequence[Any]) -> EventTimeLoader:
 
 
 def _locator(entries: Sequence[Any]) -> FirstLater:
-    answers = deque(entry for entry in entries if isinstance(entry, _Located))
+    answers = deque(entry for entry in entries if isinstance(entry, Located))
 
     def locate(
         split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from alignment.simulation.capacity import Capacity, Load, capacity
-from alignment.simulation.run import SimulationResult, SourceTrace, simulate
+from alignment.simulation.comparison import Comparison, Outcome, Settings, combinations
+from alignment.simulation.recorded import RecordedWorkload
+from alignment.simulation.run import SimulationResult, simulate
 from alignment.simulation.scenario import Faults, Planning, Records, Scenario, SourceScenario
+from alignment.simulation.trace import SourceTrace
 
 __all__ = [
     "Capacity",
+    "Comparison",
     "Faults",
     "Load",
+    "Outcome",
     "Planning",
+    "RecordedWorkload",
     "Records",
     "Scenario",
+    "Settings",
     "SimulationResult",
     "SourceScenario",
     "SourceTrace",
     "capacity",
+    "combinations",
     "simulate",
 ]

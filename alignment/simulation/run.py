@@ -8,66 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from alignment.combine import SplitStatus
 from alignment.drift import SourceReport, source_limit
 from alignment.simulation.scenario import Records, Scenario
 from alignment.simulation.source import SimulatedSource, SimulatedStep
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.simulation.trace import SourceTrace, TraceColumns
+from alignment.watermarks import MAX_WATERMARK
 
-__all__ = ["SimulationResult", "SourceTrace", "simulate"]
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
+__all__ = ["SimulationResult", "simulate"]
 
 _EPOCH_US: Final = 1_700_000_000_000_000
-
-_COUNTING: Final = (int(SplitStatus.ACTIVE), int(SplitStatus.PAUSED))
-_COLUMNS: Final = ("now_us", "watermark", "drift_us", "overshoot_us", "paused", "idle", "rows", "held_rows", "late")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTrace:
-    """What each step of one source came to. All arrays are `int64[steps]`; a source that hangs or ended has no steps.
-
-    Attributes
-    ----------
-    now_us
-        When the step was planned, from the beginning of the run.
-    watermark
-        Announced with the step.
-    drift_us
-        Between the watermarks that what was read gives the fastest and the slowest split that count.
-    overshoot_us
-        How far what was read takes a split past the limit, at most.
-    paused, idle
-        How many splits are, after the step.
-    rows
-        Records read.
-    held_rows
-        Records read so far that are later than the watermark: what a window keeps in its state.
-    late
-        Records at or below the watermark that was announced before.
-    holding_back
-        Of each step a split that holds the watermark back; empty where none counts.
-    has_ended
-        Whether all was read, and the watermark is where it stays.
-    """
-
-    now_us: Int64Array
-    watermark: Int64Array
-    drift_us: Int64Array
-    overshoot_us: Int64Array
-    paused: Int64Array
-    idle: Int64Array
-    rows: Int64Array
-    held_rows: Int64Array
-    late: Int64Array
-    holding_back: tuple[str, ...]
-    has_ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +51,7 @@ class _Running:
     lease_ends_us: int = 0
     hangs_until_us: int = 0
     is_dead: bool = False
-    columns: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in _COLUMNS})
-    holding_back: list[str] = field(default_factory=list)
+    columns: TraceColumns = field(default_factory=TraceColumns)
 
 
 def simulate(
@@ -168,7 +120,9 @@ def _step(
     step = one.source.step(now_us, group_limit_us)
     if one.report is not None:
         one.report = one.source.group_report(step)
-    _record(one, step)
+    one.columns.add(
+        step.now_us, step.before, step.plan, reached_us=step.reached_us, held_rows=step.held_rows, late=step.late
+    )
     if on_step is not None:
         on_step(one.source, step)
 
@@ -182,30 +136,9 @@ def _group(running: list[_Running], now_us: int) -> dict[str, SourceReport]:
     }
 
 
-def _record(one: _Running, step: SimulatedStep) -> None:
-    plan, after = step.plan, step.plan.after
-    active, paused = _COUNTING
-    counts = (after.statuses == active) | (after.statuses == paused)
-    begun = step.reached_us[counts & (step.reached_us > MIN_WATERMARK)]
-    read = (after.positions > step.before.positions) & (after.watermarks > MIN_WATERMARK)
-    past = step.reached_us[read] - plan.bound_us if plan.bound_us < MAX_WATERMARK else step.reached_us[:0]
-    values = (
-        step.now_us,
-        after.combined,
-        int(begun.max() - begun.min()) if begun.size else 0,
-        int(past.max(initial=0)),
-        int(np.count_nonzero(after.statuses == paused)),
-        int(np.count_nonzero(after.statuses == int(SplitStatus.IDLE))),
-        plan.rows,
-        step.held_rows,
-        step.late,
-    )
-    for name, value in zip(_COLUMNS, values, strict=True):
-        one.columns[name].append(value)
-    slowest = np.flatnonzero(counts)[np.argmin(after.watermarks[counts])] if counts.any() else None
-    one.holding_back.append("" if slowest is None else after.split_ids[slowest])
-
-
 def _trace(one: _Running) -> SourceTrace:
-    columns = {name: np.array(values, np.int64) for name, values in one.columns.items()}
-    return SourceTrace(**columns, holding_back=tuple(one.holding_back), has_ended=one.source.has_ended)
+    scenario, columns = one.source.scenario, one.columns
+    return columns.trace(
+        unread=scenario.splits * scenario.records - columns.rows,
+        has_ended=one.source.has_ended,
+    )

@@ -58,7 +58,7 @@ class SimulatedStep:
     wrongly_late
         Those of them that were on time by their own split, though it was there and not idle.
     held_rows
-        Records read so far that are later than the watermark: what a window keeps in its state.
+        Records read so far that are later than the watermark before it: what Spark has in its state behind it.
     """
 
     now_us: int
@@ -133,7 +133,7 @@ class SimulatedSource:
         self._positions[numbers] = plan.after.positions
         if engine.has_news(plan):
             engine.commit(plan)
-        self._held = self._held[self._held > engine.table.combined]
+        self._held = self._held[self._held > before.combined]
         reached_us = self._reached(numbers, plan.after.positions)
         step = SimulatedStep(now_us, before, plan, numbers, ends, reached_us, late, wrongly_late, self._held.size)
         self._steps += 1

@@ -16,7 +16,7 @@ from alignment.exceptions import AlignmentError, InvalidArgumentError
 from alignment.simulation.scenario import Faults, Planning, SourceScenario
 from streaming_source import __version__
 from streaming_source.cli.explain import run_explanation
-from streaming_source.cli.simulate import run_simulation
+from streaming_source.cli.simulate import compare_described, compare_recorded
 from streaming_source.exceptions import OptionError
 
 __all__ = ["app"]
@@ -148,6 +148,20 @@ def advise(
 
 @app.command("simulate")
 def simulate_source(
+    context: typer.Context,
+    log: Annotated[
+        Path | None,
+        typer.Argument(help="What option eventLog of a query wrote: a file, or a folder with one."),
+    ] = None,
+    max_drift: Annotated[
+        list[str],
+        typer.Option(help="How far a split may be ahead of the slowest; 'none' for no limit."),
+    ] = [],  # noqa: B006 (typer copies it)
+    max_out_of_orderness: Annotated[
+        list[str], typer.Option(help="How far a record may be behind the latest of its split.")
+    ] = [],  # noqa: B006
+    idle_timeout: Annotated[list[str], typer.Option(help="After which a silent split is idle; 'none' for never.")] = [],  # noqa: B006
+    max_rows: Annotated[list[str], typer.Option(help="Rows of a micro-batch; 'none' for no limit.")] = [],  # noqa: B006
     planning: Annotated[
         Planning, typer.Option(help="Event times known ahead of reading, or only reported.")
     ] = Planning.REACTIVE,
@@ -156,38 +170,52 @@ def simulate_source(
     spacing: Annotated[str, typer.Option(help="Event time from one record of a split to the next.")] = "100 ms",
     unevenness: Annotated[float, typer.Option(min=1, help="By which factor densities vary.")] = 2.0,
     skew: Annotated[str, typer.Option(help="Splits begin within this span of event time.")] = "5 minutes",
-    disorder: Annotated[
-        str, typer.Option(help="By how much records are out of order; it is the bound as well.")
-    ] = "0 s",
-    max_drift: Annotated[str, typer.Option(help="How far a split may be ahead; 'none' for no limit.")] = "30 seconds",
+    disorder: Annotated[str, typer.Option(help="By how much records are out of order.")] = "0 s",
     first_rows: Annotated[int, typer.Option(min=1, help="What a split of unknown density is admitted.")] = 100,
     lost: Annotated[float, typer.Option(min=0, max=1, help="Share of the reports that get lost.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Decides all that is drawn.")] = 1,
 ) -> None:
-    """Play a source of skewed splits on a fake clock, with a drift and without, and show what it holds in state.
+    """Show side by side what settings of a source come to: late records, rows in state, micro-batches.
 
-    Nothing is read and Spark is not started. The last line of standard output is JSON; the exit code is 1 if the source
-    did not come to its end.
+    With LOG for what a query really read, else for splits that are drawn from a description. The settings can be given
+    several times: there is a row for each combination, after one for those that the query had. Nothing is read and
+    Spark is not started. The last line of standard output is JSON, with all durations and event times in microseconds.
+    See docs/simulate.md.
     """
+    varied = {
+        "max_drift": max_drift,
+        "max_out_of_orderness": max_out_of_orderness,
+        "idle_timeout": idle_timeout,
+        "max_rows": max_rows,
+    }
     try:
-        disorder_us = parse_duration_us(disorder, name="--disorder")
-        source = SourceScenario(
+        if log is not None:
+            _refuse_description(context)
+            compare_recorded(log, varied)
+            return
+        described = SourceScenario(
             planning=planning,
             splits=splits,
             records=records,
             spacing_us=parse_duration_us(spacing, name="--spacing"),
             unevenness=unevenness,
             skew_us=parse_duration_us(skew, name="--skew"),
-            disorder_us=disorder_us,
-            out_of_orderness_us=disorder_us,
-            max_drift_us=None if max_drift.lower() == "none" else parse_duration_us(max_drift, name="--max-drift"),
+            disorder_us=parse_duration_us(disorder, name="--disorder"),
             first_rows=first_rows,
         )
-    except InvalidArgumentError as error:
+        compare_described(described, Faults(lost=lost), seed, varied)
+    except (InvalidArgumentError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    if not run_simulation(source, Faults(lost=lost), seed):
-        raise typer.Exit(1)
+
+
+def _refuse_description(context: typer.Context) -> None:
+    """A recorded workload is what it is."""
+    for name in context.params.keys() - {"log", "max_drift", "max_out_of_orderness", "idle_timeout", "max_rows"}:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            option = "--" + name.replace("_", "-")
+            raise InvalidArgumentError(f"{option} describes a workload, and LOG has one: leave out one of the two")
 
 
 @app.command("take-over")

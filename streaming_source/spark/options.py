@@ -265,7 +265,8 @@ class FrameOptions:
             "eventLog",
             text,
             "Folder on the driver's host into which the planner writes all that it learns and plans, but no record: "
-            "for a bug report. `alignment.recording.replay` makes the same plans of it.",
+            "for `streaming-source simulate`, and for a bug report (`alignment.recording.replay` makes the same plans "
+            "of it).",
         ),
     )
 

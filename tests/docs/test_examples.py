@@ -31,6 +31,7 @@ RUN_BY_TESTS = {
     "docs/monitoring.md",
     "docs/performance.md",
     "docs/state-size.md",
+    "docs/simulate.md",
     "docs/write-a-connector.md",
 }
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from alignment.simulation import RecordedWorkload
 from streaming_source import read_stream
+from streaming_source.monitoring import History
 from tests.kafka.support import BOUND, SKEWS, format_options
 from tests.kafka.topics import Topic
 from tests.spark.support import available_now
@@ -27,3 +29,10 @@ def test_the_log_of_a_query_over_a_topic_replays_to_its_micro_batches(
     assert len(run.rows) == sum(len(times) for times in SKEWS["one-fast"].values())
     assert len(run.progress) > 2
     assert replayed_rows(tmp_path / "log") == len(run.rows)
+    # What brokers say of their indexes is enough to play it with other settings, too.
+    workload = RecordedWorkload.of_log(tmp_path / "log")
+    recorded, other = workload.compare(max_drift=["none"], max_rows=[200]).outcomes
+    read = History.of_progress(run.progress).sources()["rows"].to_pylist()
+    assert recorded.trace.rows.tolist()[: len(read)] == read
+    assert other.trace.rows.sum() == len(run.rows)
+    assert other.trace.rows.max() == 200

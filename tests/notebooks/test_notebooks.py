@@ -1,60 +1,62 @@
-"""The notebooks run from their first cell to their last, and print what they claim."""
+"""The notebooks run from their first cell to their last, and print and draw what is stored in them."""
 
 from __future__ import annotations
 
-import base64
-import shutil
+import re
+import struct
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from pyspark.sql import SparkSession
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+from tests.notebooks.executed import NOTEBOOKS, pictures, run_cells, stored
 
+NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+KAFKA = "kafka_after_outage"
+QUICK = ("silent_source", "split_skew")
 
-def committed(name: str) -> nbformat.NotebookNode:
-    return nbformat.read(NOTEBOOKS / name, as_version=4)
-
-
-def run_copy(name: str, directory: Path) -> nbformat.NotebookNode:
-    """Execute a copy; raises the error of the first cell that has one."""
-    copy = Path(shutil.copy(NOTEBOOKS / name, directory))
-    notebook = nbformat.read(copy, as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(directory)}}).execute()
-    return notebook
+_OF_A_MACHINE = re.compile(r"/(tmp|home|root|work|Users|usr|opt|private|var)/|\b(WARN|ERROR|Traceback|Picked up)\b")
 
 
-def printed(notebook: nbformat.NotebookNode) -> list[str]:
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stdout").splitlines()
-
-
-def pictures(notebook: nbformat.NotebookNode) -> list[bytes]:
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return [base64.b64decode(o.data["image/png"]) for o in outputs if "image/png" in o.get("data", {})]
-
-
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.name)
-def test_a_notebook_is_valid_and_committed_without_outputs(path: Path) -> None:
-    notebook = committed(path.name)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_stored_with_what_it_prints_and_draws_and_nothing_of_a_machine(name: str) -> None:
+    notebook = stored(name)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
+    assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < 300_000
+    outputs = [output for cell in code for output in cell.outputs]
+    assert {output.get("name", "picture") for output in outputs} == {"stdout", "picture"}
+    for output in outputs:
+        assert not _OF_A_MACHINE.search(output.get("text", ""))
+    drawn = [picture for cell in code for picture in pictures(cell)]
+    assert drawn
+    assert all(struct.unpack(">I", picture[16:20])[0] > 500 for picture in drawn), "pixels wide"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_needs_an_api_and_no_parser(name: str) -> None:
+    assert not [cell.source for cell in stored(name).cells if re.search(r"\bjson\b|\[\d\]\[\d\]\[\d\]", cell.source)]
 
 
 @pytest.mark.spark
-@pytest.mark.slow
-def test_split_skew_tells_what_spark_drops_and_that_an_exact_watermark_drops_nothing(tmp_path: Path) -> None:
-    notebook = run_copy("split_skew.ipynb", tmp_path)
-    lines = printed(notebook)
-    assert "18,000 readings in 140 windows" in lines
-    assert "  slow: 4,000 of 6,000 readings lost" in lines
-    assert "  fast:     0 of 6,000 readings lost" in lines
-    # With an exact watermark, and again while the files arrive: pause, restart, resume.
-    assert lines.count("18,000 of 18,000 readings, 140 of 140 windows") == 2
-    assert any(line.startswith("equal to the millisecond in ") for line in lines)
-    assert any(line.startswith("delay 10 seconds: ") and "closed, each as in batch" in line for line in lines)
-    assert lines[-1] == "all claims hold"
-    assert len(pictures(notebook)) == 4
-    assert [path.name for path in tmp_path.iterdir()] == ["split_skew.ipynb"], "nothing is left behind"
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.soak]) for name in NAMES if name != KAFKA]
+)
+def test_a_notebook_prints_and_draws_what_is_stored(
+    name: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cells(name, monkeypatch, capsys)
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_a_notebook_runs_in_a_kernel_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    for file in (NOTEBOOKS / "split_skew.ipynb", NOTEBOOKS / "drawing.py"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    notebook = nbformat.read(tmp_path / "split_skew.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    left = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
+    assert left == {"split_skew.ipynb", "drawing.py"}

@@ -1,0 +1,297 @@
+"""A workload that a query had, from its event log: what was there when, planned once more with other settings.
+
+The events of the log drive an engine as they drove that of the query, one difference aside: its settings. It plans when
+the query planned, and when the log is over it goes on until nothing more is read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from alignment.engine import Engine
+from alignment.events import (
+    BlocksIndexed,
+    DrainStarted,
+    Event,
+    OpaqueBlockIndexed,
+    PlanCommitted,
+    Planned,
+    Probed,
+    Restored,
+    SplitsAssigned,
+)
+from alignment.exceptions import InvalidArgumentError
+from alignment.index import EventTimeIndex
+from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
+from alignment.recording import EngineStarted, Loaded, Located, engines
+from alignment.simulation.comparison import Comparison, Settings, combinations
+from alignment.simulation.trace import SourceTrace, TraceColumns
+from alignment.split_generators import Said
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+
+__all__ = ["RecordedWorkload"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+_NO_EVENTS: Final = (EngineStarted, MicroBatchPlan, PlanCommitted, Loaded, Located, Said)
+
+
+class RecordedWorkload:
+    """The last run of a query in its event log.
+
+    Event times are those of the log, which has them exactly where the planner loaded them, so of blocks of records that
+    a micro-batch ended in. Of other blocks it has bounds: there they are taken to rise evenly from one to the other.
+
+    Parameters
+    ----------
+    entries
+        Of one engine; see `alignment.recording.engines`.
+
+    Attributes
+    ----------
+    settings
+        Those of the query.
+    records
+        How many were there.
+    estimated
+        Of how many of them the event time is not in the log.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the query planned by reports of its readers, or with watermarks of the user's own.
+    """
+
+    def __init__(self, entries: Sequence[Any]) -> None:
+        started: EngineStarted = entries[0]
+        plans = [entry for entry in entries if isinstance(entry, Planned)]
+        if started.by_reports or started.generates or not plans:
+            why = (
+                "of a query with indexing=off, which learns event times as it reads: record one without that option"
+                if started.by_reports
+                else "of a query whose watermarks no maxOutOfOrderness gives: record one with that option"
+                if started.generates
+                else "of a query that planned nothing: let it read for a while"
+            )
+            raise InvalidArgumentError(f"the event log cannot be played with other settings: it is {why}")
+        # What was planned before it went back to an earlier state is planned again.
+        begins = max(at for at, entry in enumerate(entries) if isinstance(entry, Restored))
+        entries = [*(entry for entry in entries[:begins] if isinstance(entry, DrainStarted)), *entries[begins:]]
+        self._entries = entries
+        self._rules = started.rules
+        self._times = _RecordedTimes(entries)
+        bound_us = started.rules.out_of_orderness_us
+        assert bound_us is not None, "only a generator goes without a bound"
+        self.settings = Settings(
+            max_drift_us=started.rules.max_drift_us,
+            out_of_orderness_us=bound_us,
+            idle_timeout_us=started.idle_timeout_us,
+            max_rows=plans[-1].max_rows,
+        )
+        self.records, self.estimated = self._times.records, self._times.estimated
+
+    @classmethod
+    def of_log(cls, path: str | Path) -> Self:
+        """That of a file, or of a folder with one: what option `eventLog` names.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no log, or several are in the folder.
+        """
+        path = Path(path)
+        logs = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if len(logs) != 1 or not logs[0].is_file():
+            found = f"has {len(logs)} event logs ({', '.join(log.name for log in logs)})" if logs[1:] else "has none"
+            raise InvalidArgumentError(
+                f"{path} {found}: give the file of one run of a query, which its option eventLog writes"
+            )
+        with logs[0].open(encoding="utf-8") as lines:
+            last = deque(engines(lines), maxlen=1)
+        if not last:
+            raise InvalidArgumentError(f"{path} is empty: let the query read for a while")
+        return cls(last[0])
+
+    def compare(self, **varied: Any) -> Comparison:
+        """What it comes to with its own settings, and with others: see `combinations`, whose keywords these are.
+
+        Examples
+        --------
+        >>> print(RecordedWorkload.of_log("log").compare(max_drift=["1 minute", "none"]))  # doctest: +SKIP
+        """
+        workload = f"{self.records:,} recorded records of {self._times.splits:,} splits"
+        if self.estimated:
+            workload += f", the event times of {self.estimated:,} estimated"
+        workload += ".\nThe first row has the settings of the query"
+        return Comparison.of(self.play, [self.settings, *combinations(self.settings, **varied)], workload)
+
+    def play(self, settings: Settings) -> SourceTrace:
+        """What the query would have come to with these settings. O(records), and a plan for each of its plans."""
+        run = _Run(self._rules, self.settings, settings, self._times)
+        for entry in self._entries:
+            if isinstance(entry, Planned):
+                run.step(entry.now_us)
+            elif not isinstance(entry, _NO_EVENTS):
+                run.apply(entry)
+        while run.step(run.now_us):
+            pass
+        return run.trace()
+
+
+class _Run:
+    """The engine of a query, with other settings."""
+
+    def __init__(self, rules: PlanningRules, recorded: Settings, settings: Settings, times: _RecordedTimes) -> None:
+        self._settings, self._times = settings, times
+        self._shift_us = recorded.out_of_orderness_us - settings.out_of_orderness_us
+        self._is_idle_otherwise = settings.idle_timeout_us != recorded.idle_timeout_us
+        self.now_us = 0
+        self._began_us: int | None = None
+        self._engine = Engine(
+            replace(rules, out_of_orderness_us=settings.out_of_orderness_us, max_drift_us=settings.max_drift_us),
+            EventTimeIndex(times.between, locate=times.first_later),
+            idle_timeout_us=settings.idle_timeout_us,
+        )
+        self._columns, self._held = TraceColumns(), np.empty(0, np.int64)
+
+    def apply(self, event: Event) -> None:
+        """Take in what happened."""
+        if isinstance(event, Restored):
+            event = replace(event, table=self._shifted(event.table))
+        self._engine.apply(event)
+        if self._is_idle_otherwise and isinstance(event, Probed) and self._engine.idle_clock.is_due():
+            # The query had no reason to plan then.
+            self.step(event.at_us)
+
+    def step(self, now_us: int) -> bool:
+        """Plan, and read what is planned; whether Spark would have had a micro-batch of it."""
+        engine = self._engine
+        self.now_us = now_us
+        plan = engine.plan(now_us, self._settings.max_rows)
+        if not engine.has_news(plan):
+            return False
+        before = engine.table
+        self._began_us = now_us if self._began_us is None else self._began_us
+        ranges = zip(before.split_ids, before.positions.tolist(), plan.after.positions.tolist(), strict=True)
+        read = [self._times.between(split_id, start, stop) for split_id, start, stop in ranges if start < stop]
+        held = np.concatenate([self._held, *read])
+        self._held = held[held > before.combined]
+        engine.commit(plan)
+        self._columns.add(
+            now_us - self._began_us,
+            before,
+            plan,
+            reached_us=plan.after.watermarks,
+            held_rows=self._held.size,
+            late=int(plan.late.sum()),
+        )
+        return True
+
+    def trace(self) -> SourceTrace:
+        """What all steps came to."""
+        unread = int(self._engine.unread().sum())
+        return self._columns.trace(unread=unread, has_ended=self._engine.table.combined == MAX_WATERMARK)
+
+    def _shifted(self, table: SplitTable) -> SplitTable:
+        """A state as it would be had the query always run with this bound."""
+
+        def shifted(watermarks: Int64Array) -> Int64Array:
+            is_time = (watermarks > MIN_WATERMARK) & (watermarks < MAX_WATERMARK)
+            return watermarks + np.where(is_time, self._shift_us, 0)
+
+        return replace(
+            table, watermarks=shifted(table.watermarks), combined=int(shifted(np.array([table.combined]))[0])
+        )
+
+
+class _RecordedTimes:
+    """Event times of all records in a log, some of them estimated."""
+
+    def __init__(self, entries: Sequence[Any]) -> None:
+        self._first: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        self._points: dict[str, dict[int, int]] = defaultdict(dict)
+        self._loaded: dict[str, dict[int, Int64Array]] = defaultdict(dict)
+        for entry in entries:
+            self._take(entry)
+        self._starts = {split_id: sorted(loaded) for split_id, loaded in self._loaded.items()}
+        self._known = {
+            split_id: tuple(np.array(column, np.int64) for column in zip(*sorted(points.items()), strict=True))
+            for split_id, points in self._points.items()
+        }
+        self.splits = len(self._ends)
+        self.records = sum(end - self._first[split_id] for split_id, end in self._ends.items())
+        exact = sum(times.size for loaded in self._loaded.values() for times in loaded.values())
+        self.estimated = max(self.records - exact, 0)
+
+    def between(self, split_id: str, start: int, stop: int) -> Int64Array:
+        """`int64[stop - start]`. O(log m) and a step for each record."""
+        times = np.full(stop - start, NO_TIMESTAMP)
+        if split_id in self._known:
+            positions, known = self._known[split_id]
+            risen = np.interp(np.arange(start, stop), positions, (known - known[0]).astype(np.float64))
+            times = np.rint(risen).astype(np.int64) + known[0]
+        loaded, starts = self._loaded[split_id], self._starts.get(split_id, [])
+        for first in starts[max(bisect_right(starts, start) - 1, 0) : bisect_right(starts, stop - 1)]:
+            exact = loaded[first]
+            begin, end = max(start, first), min(stop, first + exact.size)
+            if begin < end:
+                times[begin - start : end - start] = exact[begin - first : end - first]
+        return times
+
+    def first_later(
+        self, split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
+    ) -> tuple[Int64Array, Int64Array]:
+        """See `alignment.index.FirstLater`."""
+        positions, found = stops.copy(), np.full(stops.size, NO_TIMESTAMP)
+        for at, (split_id, start, stop) in enumerate(zip(split_ids, starts.tolist(), stops.tolist(), strict=True)):
+            times = self.between(split_id, start, stop)
+            later = np.flatnonzero(times > bound_us)[:1]
+            positions[at], found[at] = (start + later[0], times[later[0]]) if later.size else (stop, NO_TIMESTAMP)
+        return positions, found
+
+    def _take(self, entry: Any) -> None:
+        if isinstance(entry, Restored):
+            self._begin(entry.table.split_ids, entry.table.positions.tolist())
+        elif isinstance(entry, SplitsAssigned):
+            self._begin(entry.split_ids, entry.positions)
+        elif isinstance(entry, BlocksIndexed):
+            for rows, low, high in np.column_stack((entry.rows, entry.min_us, entry.max_us)).tolist():
+                start, stop = self._extend(entry.split_id, rows)
+                if high == NO_TIMESTAMP:
+                    self._loaded[entry.split_id][start] = np.full(rows, NO_TIMESTAMP)
+                else:
+                    self._points[entry.split_id] |= {start: high if low == NO_TIMESTAMP else low, stop - 1: high}
+        elif isinstance(entry, OpaqueBlockIndexed):
+            _, stop = self._extend(entry.split_id, entry.rows)
+            self._points[entry.split_id][stop - 1] = entry.max_us
+        elif isinstance(entry, Loaded):
+            self._loaded[entry.split_id][entry.start] = entry.times
+        elif isinstance(entry, Located):
+            columns = (entry.starts.tolist(), entry.positions.tolist(), entry.times.tolist())
+            for split_id, start, position, time in zip(entry.split_ids, *columns, strict=True):
+                points = self._points[split_id]
+                if time != NO_TIMESTAMP:
+                    points[position] = time
+                if position > start:
+                    # So the same question gets the same answer.
+                    points[position - 1] = min(points.get(position - 1, MAX_WATERMARK), entry.bound_us)
+
+    def _begin(self, split_ids: Sequence[str], positions: Sequence[int]) -> None:
+        for split_id, position in zip(split_ids, positions, strict=True):
+            self._ends[split_id] = position
+            self._first.setdefault(split_id, position)
+
+    def _extend(self, split_id: str, rows: int) -> tuple[int, int]:
+        start = self._ends[split_id]
+        self._ends[split_id] += rows
+        return start, self._ends[split_id]

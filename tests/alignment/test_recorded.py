@@ -1,0 +1,146 @@
+"""What a query recorded, played with other settings, is what it would have done with these."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from alignment import WatermarkStrategy
+from alignment.exceptions import InvalidArgumentError
+from alignment.recording import Recorder
+from alignment.simulation import RecordedWorkload, Settings, SourceTrace
+from streaming_source.connectors.files import FileSource
+from streaming_source.testing import SourceHarness
+from tests.alignment.recorded_orders import record_orders
+
+SECOND = 1_000_000
+
+SETTINGS = [
+    Settings(
+        max_drift_us=drift * SECOND if drift else None, out_of_orderness_us=bound, idle_timeout_us=None, max_rows=rows
+    )
+    for drift, bound, rows in [(60, 5 * SECOND, 30), (None, 0, 50), (10, SECOND, None), (0, 20 * SECOND, 17)]
+]
+
+
+def files(folder: Path) -> Path:
+    chance = np.random.default_rng(3)
+    for split, step in (("slow", 1), ("even", 2), ("fast", 5)):
+        times = np.arange(100) * step * SECOND - chance.integers(0, 20 * SECOND, 100)
+        (folder / split).mkdir(parents=True)
+        table = pa.table({"ts": pa.array(times + 100 * SECOND, pa.timestamp("us", "UTC"))})
+        pq.write_table(table, folder / split / "part-0.parquet", row_group_size=25)
+    return folder
+
+
+def run(folder: Path, settings: Settings, log: Path | None = None, restart_after: int | None = None) -> list[list[int]]:
+    """Rows and late rows of each micro-batch of a source over files, planned and read without Spark."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{settings.out_of_orderness_us} us")
+    strategy = strategy.with_timestamp_assigner("ts")
+    if settings.max_drift_us is not None:
+        strategy = strategy.with_watermark_alignment("all", f"{settings.max_drift_us} us")
+    harness = SourceHarness(
+        FileSource(str(folder), bounded=True),
+        strategy,
+        max_rows=settings.max_rows,
+        available_now=True,
+        recorder=None if log is None else Recorder(log),
+    )
+    batches = []
+    while harness.plan():
+        plan = harness.coordinator.last_plan
+        assert plan is not None
+        batches.append([plan.rows, int(plan.late.sum())])
+        harness.commit(harness.read())
+        if len(batches) == restart_after:
+            harness.restart()
+    harness.close()
+    return batches
+
+
+def batches_of(trace: SourceTrace) -> list[list[int]]:
+    return np.column_stack((trace.rows, trace.late)).tolist()
+
+
+def test_other_settings_give_the_micro_batches_of_a_query_that_has_them(tmp_path: Path) -> None:
+    folder = files(tmp_path / "in")
+    recorded = run(folder, SETTINGS[0], tmp_path / "log")
+    workload = RecordedWorkload.of_log(tmp_path / "log")
+    assert (workload.settings, workload.records, workload.estimated) == (SETTINGS[0], 300, 0)
+    assert sum(late for _, late in recorded) == 5
+    for settings in SETTINGS:
+        trace = workload.play(settings)
+        assert batches_of(trace) == run(folder, settings)
+        assert trace.has_ended
+        assert trace.unread == 0
+
+
+def test_a_restart_is_played_from_the_state_that_it_restored(tmp_path: Path) -> None:
+    folder = files(tmp_path / "in")
+    recorded = run(folder, SETTINGS[0], tmp_path / "log", restart_after=4)
+    workload = RecordedWorkload.of_log(tmp_path / "log")
+    assert workload.records == 300 - sum(rows for rows, _ in recorded[:4])
+    # The first micro-batch announces the watermark once more.
+    assert batches_of(workload.play(workload.settings))[-6:] == recorded[-6:]
+    wider = workload.play(replace(workload.settings, out_of_orderness_us=20 * SECOND))
+    assert (wider.rows.sum(), wider.late.sum()) == (workload.records, 0)
+
+
+def test_event_times_that_are_not_in_the_log_are_estimated_and_it_says_so(tmp_path: Path) -> None:
+    recorded = run(files(tmp_path / "in"), SETTINGS[0], tmp_path / "log")
+    lines = [line for line in (tmp_path / "log").read_text().splitlines() if json.loads(line)["type"] != "Loaded"]
+    (tmp_path / "log").write_text("\n".join(lines))
+    workload = RecordedWorkload.of_log(tmp_path / "log")
+    assert workload.estimated == 300
+    trace = workload.play(workload.settings)
+    assert trace.rows.sum() == sum(rows for rows, _ in recorded)
+    assert trace.has_ended
+    assert "300 recorded records of 3 splits, the event times of 300 estimated" in str(workload.compare())
+
+
+def test_a_silent_split_is_idle_after_another_timeout_although_the_query_did_not_plan_then(tmp_path: Path) -> None:
+    recorded = record_orders(tmp_path / "log", idle="1 minute", delay="2 seconds")
+    workload = RecordedWorkload.of_log(tmp_path / "log")
+    assert batches_of(workload.play(workload.settings)) == recorded
+    for idle in ("30 seconds", "2 minutes", None):
+        (_, other) = workload.compare(idle_timeout=[idle]).outcomes
+        expected = record_orders(tmp_path / f"{idle}", idle=idle, delay="2 seconds")
+        assert sum(late for _, late in expected) == other.trace.late.sum()
+        assert sum(rows for rows, _ in expected) == other.trace.rows.sum()
+
+
+@pytest.mark.parametrize(
+    ("started", "why"),
+    [
+        ({"by_reports": True}, "indexing=off, which learns event times as it reads: record one without"),
+        ({"generates": True}, "whose watermarks no maxOutOfOrderness gives"),
+        ({}, "planned nothing: let it read"),
+    ],
+)
+def test_a_log_that_does_not_say_enough_is_refused(started: dict[str, Any], why: str, tmp_path: Path) -> None:
+    run(files(tmp_path / "in"), SETTINGS[0], tmp_path / "log")
+    first, *lines = (tmp_path / "log").read_text().splitlines()
+    lines = [json.dumps({**json.loads(first), **started}), *(lines if started else lines[:3])]
+    (tmp_path / "log").write_text("\n".join(lines))
+    with pytest.raises(InvalidArgumentError, match=why):
+        RecordedWorkload.of_log(tmp_path / "log")
+
+
+def test_a_folder_must_have_one_log(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="has none: give the file of one run"):
+        RecordedWorkload.of_log(tmp_path)
+    for name in ("aligned_files-1.jsonl", "aligned_files-2.jsonl"):
+        (tmp_path / name).touch()
+    with pytest.raises(
+        InvalidArgumentError, match=r"has 2 event logs \(aligned_files-1.jsonl, aligned_files-2.jsonl\)"
+    ):
+        RecordedWorkload.of_log(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="is empty"):
+        RecordedWorkload.of_log(tmp_path / "aligned_files-1.jsonl")

@@ -1,0 +1,75 @@
+"""What is simulated is what Spark does: of the same workload the same micro-batches, with the same late records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import streaming_source
+from alignment.simulation import Planning, RecordedWorkload, Scenario, SourceScenario, SourceTrace, simulate
+from tests.spark.support import SECOND, write_logs
+
+pytestmark = pytest.mark.spark
+
+DESCRIBED = SourceScenario(
+    planning=Planning.INDEXED,
+    splits=3,
+    records=200,
+    spacing_us=SECOND,
+    unevenness=3,
+    skew_us=600 * SECOND,
+    disorder_us=60 * SECOND,
+    out_of_orderness_us=2 * SECOND,
+    max_drift_us=120 * SECOND,
+    max_rows=150,
+)
+
+
+def of_spark(spark: SparkSession, folder: Path, name: str, **options: Any) -> list[tuple[int, int]]:
+    """Rows, and late rows, of each micro-batch of a query."""
+    found = []
+
+    def count(batch: DataFrame, _: int) -> None:
+        rows, late = batch.agg(F.count("*"), F.coalesce(F.sum(F.col("_late").cast("int")), F.lit(0))).first() or (0, 0)
+        found.append((rows, late))
+
+    reader = streaming_source.read_stream(spark).format("aligned_files").options(eventTimeColumn="ts", bounded=True)
+    frame = reader.options(includeMetadata=True, eventLog=str(folder / name), **options).load(str(folder / "in"))
+    writer = frame.writeStream.foreachBatch(count).option("checkpointLocation", str(folder / f"{name}-checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    return found
+
+
+def of_trace(trace: SourceTrace) -> list[tuple[int, int]]:
+    return list(zip(trace.rows.tolist(), trace.late.tolist(), strict=True))
+
+
+def test_late_records_and_micro_batches_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    drawn: dict[str, Any] = {}
+    described = simulate(
+        Scenario(sources=(DESCRIBED,)), 6, lambda source, _: drawn.update(enumerate(source.records.times_us))
+    ).sources[0]
+    write_logs(tmp_path / "in", {f"split-{number}": times for number, times in drawn.items()})
+
+    recorded = of_spark(
+        spark, tmp_path, "log", maxOutOfOrderness="2 s", maxDrift="2 minutes", maxRowsPerTrigger=DESCRIBED.max_rows
+    )
+    assert sum(rows for rows, _ in recorded) == 600
+    assert sum(late for _, late in recorded) > 10
+    assert of_trace(described) == recorded
+
+    workload = RecordedWorkload.of_log(tmp_path / "log")
+    assert of_trace(workload.play(workload.settings)) == recorded
+    other = replace(workload.settings, out_of_orderness_us=10 * SECOND, max_drift_us=20 * SECOND, max_rows=250)
+    otherwise = of_spark(
+        spark, tmp_path, "otherwise", maxOutOfOrderness="10 s", maxDrift="20 s", maxRowsPerTrigger=other.max_rows
+    )
+    assert otherwise != recorded
+    assert sum(late for _, late in otherwise) > 0
+    assert workload.estimated == 0
+    assert of_trace(workload.play(other)) == otherwise
