@@ -116,7 +116,7 @@ def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micr
         return np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
     if _is_text(data_type):
         return parse_iso8601(array, zone)
-    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else np.ones(len(array), np.bool_)
     if pa.types.is_timestamp(data_type):
         micros, valid = integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, data_type.unit)
         return micros if data_type.tz is not None else in_utc(micros, zone), valid
@@ -189,6 +189,8 @@ def _from_dictionary(array: pa.DictionaryArray, unit: str | None, zone: str) -> 
 
 
 def _scale(values: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_], us_per_step: int) -> _Micros:
+    if us_per_step == 1 and values.dtype == np.int64:
+        return values.view(np.int64), valid  # without a copy
     fits = values <= _INT64_MAX // us_per_step
     if values.dtype == np.int64:
         fits &= values >= -(_INT64_MAX // us_per_step)

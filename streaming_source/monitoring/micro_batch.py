@@ -55,7 +55,7 @@ class Statistics:
         rows = tuple(source["numInputRows"] - one for source, one in zip(sources, carries, strict=True))
         times = {name: micros_of(text) for name, text in progress["eventTime"].items()}
         earliest_us, latest_us, mean_us = (times.get(name) for name in ("min", "max", "avg"))
-        observed = [_by_name(metrics) for metrics in progress["observedMetrics"].values()]
+        observed = [_by_name(metrics) for metrics in (progress.get("observedMetrics") or {}).values()]
         ours = [metrics for metrics in observed if {"rows", "invalid", "latest"} <= metrics.keys()]
         if any(carries):
             count = sum(metrics["rows"] for metrics in ours)

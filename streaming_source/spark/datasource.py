@@ -172,6 +172,11 @@ class AlignedDataSource:
         """On out-of-orderness, in microseconds; None where it is not known."""
         return self._strategy.out_of_orderness_us
 
+    @property
+    def takes_invalid_times(self) -> bool:
+        """Whether records without an event time are in the frame."""
+        return self._options.invalid_timestamp == "null"
+
     @plainly
     def stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
         """For `spark.readStream`: the records, or those of them that another query has routed as late."""

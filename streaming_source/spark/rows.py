@@ -43,8 +43,14 @@ class _Records:
     batch: pa.RecordBatch
     times: EventTimes
     source_timestamps: Int64Array | None
-    positions: Int64Array
+    positions: int | Int64Array
     late: npt.NDArray[np.bool_]
+
+    def position(self, row: int) -> int:
+        return self.positions + row if isinstance(self.positions, int) else int(self.positions[row])
+
+    def all_positions(self) -> Int64Array:
+        return _each(self.positions, self.batch.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +75,13 @@ class RowShaper:
     ) -> pa.RecordBatch:
         """The rows of `n` records of one split, fewer where the options drop some."""
         times = self._event_times(batch, source_timestamps)
-        positions = positions + np.arange(batch.num_rows) if isinstance(positions, int) else positions
-        if self.observed is not None and (first := self.observed.see(split_id, batch, times, positions)):
-            # What was emitted before is read again for its watermark alone.
-            batch, positions = batch.slice(first), positions[first:]
-            source_timestamps = None if source_timestamps is None else source_timestamps[first:]
-            times = EventTimes(times.values[first:], times.valid[first:])
+        if self.observed is not None:
+            positions = _each(positions, batch.num_rows)
+            if first := self.observed.see(split_id, batch, times, positions):
+                # What was emitted before is read again for its watermark alone.
+                batch, positions = batch.slice(first), positions[first:]
+                source_timestamps = None if source_timestamps is None else source_timestamps[first:]
+                times = EventTimes(times.values[first:], times.valid[first:])
         late = times.valid & (times.values <= self.announced)
         if self.observed is not None:
             self.observed.count_late(split_id, late)
@@ -116,11 +123,11 @@ class RowShaper:
         if self.options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
             value = self._value(records.batch, first)
-            raise InvalidTimestampError(f"{where} {records.positions[first]}: no valid event time in {value}")
+            raise InvalidTimestampError(f"{where} {records.position(first)}: no valid event time in {value}")
         if self.late == "fail" and late.any():
             first = int(np.argmax(late))
             raise LateRecordError(
-                f"{where} {records.positions[first]}: event time {times.values[first]} us is at or below "
+                f"{where} {records.position(first)}: event time {times.values[first]} us is at or below "
                 f"the watermark {self.announced} us; option late = keep marks such records, drop leaves them out, "
                 "route leaves them to late_records"
             )
@@ -143,7 +150,7 @@ class RowShaper:
         if field.name == "_split":
             return pa.repeat(pa.scalar(records.split_id, field.type), batch.num_rows)
         if field.name == "_position":
-            return pa.array(records.positions, field.type)
+            return pa.array(records.all_positions(), field.type)
         if field.name == "_late":
             return pa.array(records.late, field.type)
         if field.name == "_source_timestamp":
@@ -241,6 +248,11 @@ def _printed(value: pa.Scalar) -> str:
     except (ValueError, OverflowError):
         # Python's datetime ends with the year 9999.
         return f"{value.value} as {value.type}"
+
+
+def _each(positions: int | Int64Array, rows: int) -> Int64Array:
+    """Of each of the records; a single one is that of the first."""
+    return positions + np.arange(rows) if isinstance(positions, int) else positions
 
 
 def _as_type(column: pa.Array, field: pa.Field, *, is_event_time: bool) -> pa.Array:

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from pyspark.sql import SparkSession
 
+import streaming_source
 from streaming_source import AlignmentListener
 from streaming_source.monitoring import History, Statistics, explain
 from tests.spark.conftest import Loader
@@ -33,10 +34,12 @@ def listener(spark: SparkSession) -> Iterator[AlignmentListener]:
 
 
 def test_spark_counts_a_watermark_row_and_the_statistics_do_not(
-    spark: SparkSession, exact: Loader, tmp_path: Path
+    spark: SparkSession, stream: Loader, tmp_path: Path
 ) -> None:
     write_logs(tmp_path / "in", LOGS)
-    frame = exact(tmp_path / "in", maxOutOfOrderness="5 seconds", bounded=True, maxRowsPerTrigger=150)
+    frame = stream(tmp_path / "in", maxOutOfOrderness="5 seconds", bounded=True, maxRowsPerTrigger=150)
+    # With a name, Spark counts event times.
+    frame = streaming_source.with_exact_watermark(frame, name="logs")
     *progress, closing = available_now(spark, windows(frame), tmp_path / "checkpoint").progress
     read = np.sort(np.concatenate([*LOGS.values()]))
     for reported, times in zip(progress, np.split(read, [150, 300]), strict=True):
