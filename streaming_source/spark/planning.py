@@ -24,6 +24,7 @@ from streaming_source.coordinator import (
 from streaming_source.coordinator.standstill import StandstillWarning
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.spark.fixed_options import fixed_options
 from streaming_source.spark.logs import log_lines_of
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
@@ -57,7 +58,7 @@ class StreamPlanning:
     ) -> None:
         self._options = options
         self._readers = readers
-        self._codec = OffsetCodec(source)
+        self._codec = OffsetCodec(source, fixed_options(rules, schema))
         self._source_name = source.name
         self._turn = threading.RLock()
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(

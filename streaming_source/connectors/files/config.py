@@ -33,6 +33,7 @@ from streaming_source.connectors.files.places.storage import (
     StorageOptions,
     repr_without_secrets,
 )
+from streaming_source.connectors.files.split import FileOrder
 from streaming_source.exceptions import OptionError
 
 __all__ = ["FILES_OPTIONS", "CleanSource", "FileOrder", "FilesConfig", "files_arguments"]
@@ -40,7 +41,6 @@ __all__ = ["FILES_OPTIONS", "CleanSource", "FileOrder", "FilesConfig", "files_ar
 SplitBy: TypeAlias = Literal["auto", "directory", "file"]
 SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
 Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
-FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
 CleanSource: TypeAlias = Literal["off", "archive", "delete"]
 
 _SHORTEST_US: Final = 1000

@@ -32,6 +32,7 @@ from streaming_source.connectors.files.split import (
     FilesCheckpointSerializer,
     FileSplit,
     FileSplitSerializer,
+    Remembered,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
@@ -71,6 +72,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     @property
     def identity(self) -> str:
         place = ",".join(self.root.patterns())
+        if self.path_glob_filter is not None:
+            place = f"{place}:{self.path_glob_filter}"
         file_format = self.format.in_zone(self.time_zone or UTC)
         return place if file_format == ParquetFormat() else f"{place}:{file_format.identity}"
 
@@ -128,7 +131,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         ------
         OffsetError
             If the checkpoint is of a bounded source and this one is not: that one is over, or will be. If it is of
-            splits that are cut in another way.
+            splits that are cut in another way, or its finished files are remembered in another.
         """
         if self.split_by not in ("auto", checkpoint.split_by):
             raise OffsetError(
@@ -141,7 +144,24 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
                 "start, and closed its windows with them; without it later files would never be read. Set bounded = "
                 "true again, or use a new checkpointLocation"
             )
+        if checkpoint.split_by == "file":
+            self._check_remembered(checkpoint)
         return self._enumerator(context, checkpoint)
+
+    def _check_remembered(self, checkpoint: FilesCheckpoint) -> None:
+        """Finished files are known again only as they were written down."""
+        is_logged = self.state_location is not None
+        was_logged = is_logged if checkpoint.remembered == Remembered() else checkpoint.remembered.log is not None
+        for option, now, was in (
+            ("fileOrder", self.file_order, checkpoint.order),
+            ("fileNameOnly", self.file_name_only, checkpoint.by_name),
+            ("stateLocation is given", is_logged, was_logged),
+        ):
+            if now != was:
+                raise OffsetError(
+                    f"{option} = {now!r}: it was {was!r} when the checkpoint was written, and files that are finished "
+                    "would be read once more; give it as it was, or use a new checkpointLocation"
+                )
 
     def _enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint

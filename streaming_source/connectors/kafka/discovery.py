@@ -42,12 +42,13 @@ class PartitionDiscovery:
     def __init__(self, brokers: KafkaAdmin, config: KafkaConfig, checkpoint: KafkaCheckpoint | None) -> None:
         # How often to look; None to look once.
         self.period_s = None if config.end is not None else config.seconds("discovery_interval")
-        self.checkpoint = checkpoint or KafkaCheckpoint(bounded=config.end is not None)
+        self.checkpoint = checkpoint or KafkaCheckpoint(end=config.end_description)
         self._brokers = brokers
         self._subscription = config.subscription
         self._start = config.start
         self._end = config.end
         self._fail_on_data_loss = config.fail_on_data_loss
+        self._end_description = config.end_description
         self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
         self._is_complete = config.end is not None and checkpoint is not None
 
@@ -87,7 +88,7 @@ class PartitionDiscovery:
             now[part.topic] = replace(now[part.topic], partitions=left)
         self._known = now
         lost = tuple(split.split_id for topic in gone for split in topic.splits())
-        return Found(splits, lost, KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._end is not None))
+        return Found(splits, lost, KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._end_description))
 
     def lost_splits(self) -> frozenset[str]:
         """Ids of the splits of which the topic is not there any more. One call; what is found is not remembered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -48,6 +49,13 @@ class Boundary:
     def begins_at_end(self) -> bool:
         """Whether a partition that begins here begins at its present end: `latest`, or -1 as its offset."""
         return self.kind == "latest" or (self.kind == "offsets" and LATEST in dict(self.numbers or ()).values())
+
+    @property
+    def description(self) -> str:
+        """Tells this boundary from others in a few characters."""
+        if self.numbers is not None:
+            return f"{self.option} {zlib.crc32(repr(self.numbers).encode()):08x}"
+        return self.kind if self.time_ms is None else f"{self.option} {self.time_ms}"
 
     def resolve(self, partitions: Iterable[Partition], look_up: Lookup) -> dict[Partition, int]:
         """The offset of each partition that is still there; one `look_up`, two where it falls back to the latest.
