@@ -102,9 +102,8 @@ def test_what_is_no_split_is_a_damaged_offset(data: bytes) -> None:
 
 
 def test_a_checkpoint_is_written_by_topic_and_read_back() -> None:
-    checkpoint = KafkaCheckpoint(
-        (KnownTopic("a", "id-a", (0, 1, 2)), KnownTopic("b", "", (1, 3)), KnownTopic("c", "id-c", (0,), "id-c")), "latest"
-    )
+    topics = KnownTopic("a", "id-a", (0, 1, 2)), KnownTopic("b", "", (1, 3)), KnownTopic("c", "id-c", (0,), "id-c")
+    checkpoint = KafkaCheckpoint(topics, "latest")
     written = CHECKPOINTS.serialize(checkpoint)
     assert written == b'{"end":"latest","topics":{"a":["id-a",3],"b":["",[1,3]],"c":["id-c",1,"id-c"]}}'
     assert CHECKPOINTS.deserialize(1, written) == checkpoint
