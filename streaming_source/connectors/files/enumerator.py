@@ -18,6 +18,7 @@ from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks, FileRows, StoredFile, Tolerance
 from streaming_source.connectors.files.log import FileLog, LoggedFile, cut_ranges
 from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, Lister
+from streaming_source.connectors.files.places.patience import StorePatience
 from streaming_source.connectors.files.places.sink_log import SinkLog
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.exceptions import DataLossError, FileGoneError, OptionError, SchemaError
@@ -42,6 +43,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._context = context
         self._filesystem, self._root = config.root.open()
         self._reading = config.reading
+        self._patience = StorePatience()
         self._cleaner: Cleaner | None = None
         if config.clean_source != "off":
             from streaming_source.connectors.files.places.cleaning import Cleaner
@@ -76,14 +78,15 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         with self._config.tolerance.tolerated():
             stored = StoredFile(self._filesystem, file.path)
             rows = FileRows(stored, first, first + stop - start, file.place_of(first))
-            return self._reading.event_times(rows, self._context.schema, self._context.timestamp_assigner)
+            schema, assigner = self._context.schema, self._context.timestamp_assigner
+            return self._patience.run(lambda: self._reading.event_times(rows, schema, assigner))
         # Of a file that breaks here, or has gone, nothing will be read; the bounds of its block must stay true.
         return np.full(stop - start, self._latest_in[split_id][start])
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
         log = self._logs.get(end.split_id) or self._left.get(end.split_id)
         if log is None or not log.covers(start.position, end.position):
-            log = self._rebuild(start, end)
+            log = self._patience.run(lambda: self._rebuild(start, end))
         parts = cut_ranges(log.files, start.position, end.position, rows_per_range)
         # What ends here is committed before the next micro-batch is planned, and not planned again.
         log.forget_before(start.position)
@@ -99,6 +102,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if self._cleaner is not None:
             self._cleaner.commit(checkpoint_id)
+
+    def close(self) -> None:
+        self._patience.end()
 
     # ---- for directories and finite files ----------------------------------------------------------------------------
 
@@ -117,7 +123,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
                 raise
 
         period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
-        self._in_background(listed, handler, period_seconds=period)
+        self._in_background(lambda: self._patience.run(listed), handler, period_seconds=period)
 
     def _in_background(
         self, call: Callable[[], T], handler: Callable[[T], None], period_seconds: float | None = None
@@ -140,9 +146,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         """What is in a file; None of one that the source goes on without."""
         with self._config.tolerance.tolerated():
             file = StoredFile(self._filesystem, path)
-            blocks = self._reading.describe(
-                file, self._context.schema, self._context.timestamp_assigner, self._config.indexing
-            )
+            schema, assigner = self._context.schema, self._context.timestamp_assigner
+            blocks = self._patience.run(lambda: self._reading.describe(file, schema, assigner, self._config.indexing))
             if self._config.columns is None:
                 self._look_at_columns(path, blocks.columns)
             return blocks

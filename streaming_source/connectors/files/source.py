@@ -26,7 +26,8 @@ from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig,
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
 from streaming_source.connectors.files.formats.columns import merged
 from streaming_source.connectors.files.places.hive import METADATA, partition_schema
-from streaming_source.connectors.files.places.listing import ListedFile, Lister, list_files
+from streaming_source.connectors.files.places.listing import ListedDirectory, ListedFile, Lister, list_files
+from streaming_source.connectors.files.places.patience import StorePatience
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -179,12 +180,15 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         """What `split_by` comes to."""
         if self.split_by != "auto":
             return self.split_by
-        listed = Lister(self.root).list_changed()
-        first = next((found for found in listed if found.files or (found.path and found.is_empty)), None)
+        first = StorePatience().run(self._first_directory)
         by_file = self.needs_files or first is None or any(_RANDOM.match(file.name) for file in first.files[:1])
         if by_file:
             _log.info("splitBy = auto: each file is a split, and they are read in the order %s", self.file_order)
         return "file" if by_file else "directory"
+
+    def _first_directory(self) -> ListedDirectory | None:
+        listed = Lister(self.root).list_changed()
+        return next((found for found in listed if found.files or (found.path and found.is_empty)), None)
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         return FileSplitReader(self.root.open()[0], self.reading, context.schema, self.tolerance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -99,7 +100,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         finished = marks_of(self._just_finished, by_name=by_name)
         self._just_finished.clear()
         if begun:
-            self._in_background(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
+            describe = partial(self._context.map_on_workers, self._describe_begun, begun)
+            self._in_background(lambda: self._patience.run(describe), self._on_begun)
         discovery = FileDiscovery(
             self._order,
             self._describe_all,
