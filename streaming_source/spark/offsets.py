@@ -165,7 +165,7 @@ class OffsetCodec:
             )
         if not self.is_of_source(offset):
             raise OffsetError(
-                f"the offset is of another source ({offset['source']}, id {offset['id']}), not of this one "
+                f"the offset is of another source ({offset['source']}, id {offset.get('id')}), not of this one "
                 f"({name}, id {self.source_id}, {self._source.identity[:_SHOWN]}): what is read, or how it is split, "
                 "has changed; use a new checkpointLocation"
             )

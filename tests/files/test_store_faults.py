@@ -7,6 +7,7 @@ import logging
 import os
 import posixpath
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import fs
+from pyspark.sql import SparkSession
 
+from streaming_source import read_stream
 from streaming_source.connectors.files import CsvFormat, FileSource
 from streaming_source.connectors.files.places import listing, patience
 from streaming_source.connectors.files.places import storage as opening
@@ -25,6 +28,7 @@ from streaming_source.testing import FakeClock, SourceHarness
 from tests.files.faulty_s3 import FaultyStore, before
 from tests.files.stores import Store, s3_store
 from tests.files.test_layout_orders import look_again, rows, strategy
+from tests.spark.support import SECOND, Run, available_now, fails_with, last_batch, skewed_logs, write_logs
 
 ROWS = 6
 
@@ -399,3 +403,87 @@ def test_a_listing_that_is_behind_is_no_loss(s3: tuple[Store, FaultyStore], s3_e
     look_again(run)
     assert len(rows(run)) == 8
     run.close()
+
+
+# ---- on Spark --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_a_query_on_spark_over_an_s3_endpoint_that_fails_now_and_then_reads_each_row_once(
+    spark: SparkSession, s3: tuple[Store, FaultyStore], tmp_path: Path
+) -> None:
+    store, faulty = s3
+    options = {"eventTimeColumn": "t", "splitBy": "file", "includeMetadata": "true", "timeZone": "UTC", **store.options}
+    stream = spark.readStream.format("aligned_files").options(
+        **options, maxRowsPerTrigger="2", ignoreCorruptFiles="true"
+    )
+    frame = stream.load(f"{store.uri}/in").select("_split", "_position")
+    faulty.answers = [503, "half", 500] * 10
+    run = available_now(spark, frame, tmp_path / "cp", files=tmp_path / "out")
+    assert faulty.faults > 20
+    assert sorted(map(tuple, run.rows)) == [(f"{number}.parquet", row) for number in range(3) for row in range(2)]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 300 KiB, where this user may mount one."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place], capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def fill_disk(disk: Path, left: int) -> Path:
+    """A file that takes all but so many bytes."""
+    state = os.statvfs(disk)
+    filler = disk / "filler"
+    filler.write_bytes(bytes(state.f_bavail * state.f_frsize - left))
+    return filler
+
+
+def test_finished_files_that_cannot_be_written_down_on_a_full_disk_fail_the_query_and_no_file_is_read_twice(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    for number in range(6):
+        path = tmp_path / "in" / f"{number}.csv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"1970-01-01 00:00:{number:02d}\n" * ROWS)
+    schema = pa.schema([("t", pa.timestamp("us"))])
+    state = {"state_location": str(small_disk / "state"), "bounded": True}
+    files = FileSource(str(tmp_path / "in"), "file", format=CsvFormat(), data_schema=schema, **state)  # type: ignore[arg-type]
+    run = SourceHarness(files, strategy(), max_rows=ROWS)
+    assert run.run_batch() is not None
+    filler = fill_disk(small_disk, 0)
+    with pytest.raises(OSError, match="No space left on device"):
+        restart_and_run(run)
+    filler.unlink()
+    run.restart(loses_plan=True)
+    run.run()
+    assert rows(run) == [(f"{number}.csv", row) for number in range(6) for row in range(ROWS)]
+    run.close()
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_a_checkpoint_on_a_full_disk_fails_the_query_and_a_restart_reads_each_row_once(
+    spark: SparkSession, small_disk: Path, tmp_path: Path
+) -> None:
+    logs = skewed_logs(4, rows=(60, 60), starts=(0, 30 * SECOND), steps=(SECOND, SECOND))
+    write_logs(tmp_path / "in", logs, files=2)
+
+    def run() -> Run:
+        reader = read_stream(spark).format("aligned_files").option("eventTimeColumn", "ts")
+        frame = reader.option("maxRowsPerTrigger", 12).option("includeMetadata", "true").load(str(tmp_path / "in"))
+        frame = frame.select("_split", "_position")
+        return available_now(spark, frame, small_disk / "cp", files=tmp_path / "out")
+
+    filler = fill_disk(small_disk, 60 * 1024)
+    with fails_with("No space left on device"):
+        run()
+    assert last_batch(small_disk / "cp") >= 1
+    filler.unlink()
+    expected = [(split, row) for split in logs for row in range(60)]
+    assert sorted(map(tuple, run().rows)) == expected
