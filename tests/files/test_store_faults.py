@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyarrow import fs
+from pyarrow import feather, fs, orc
 from pyspark.sql import SparkSession
 
 from streaming_source import read_stream
-from streaming_source.connectors.files import CsvFormat, FileSource
+from streaming_source.connectors.files import ArrowFormat, CsvFormat, FileSource, JsonFormat, OrcFormat, ParquetFormat
 from streaming_source.connectors.files.places import listing, patience
 from streaming_source.connectors.files.places import storage as opening
 from streaming_source.connectors.files.places.patience import may_pass
@@ -166,6 +167,36 @@ def test_a_file_system_that_failed_for_a_moment_is_tried_again(
     assert planned == 2
     assert "is tried again for" in caplog.text
     assert "Input/output error" in caplog.text
+    run.close()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "arrow", "json"])
+def test_a_decoder_does_not_take_a_store_that_failed_for_a_corrupt_file(
+    faulty: FaultyFiles, tmp_path: Path, kind: str
+) -> None:
+    table = pa.table({"t": pa.array([s * SECOND for s in range(ROWS)], pa.timestamp("us"))})
+    path = tmp_path / f"f.{kind}"
+    if kind == "json":
+        path.write_text("".join(f'{{"t": "1970-01-01 00:00:0{row}"}}\n' for row in range(ROWS)))
+    else:
+        {"parquet": pq.write_table, "orc": orc.write_table, "arrow": feather.write_feather}[kind](table, path)
+    formats = {"parquet": ParquetFormat(), "orc": OrcFormat(), "arrow": ArrowFormat(), "json": JsonFormat()}
+    files = FileSource(
+        f"faulty://{tmp_path}",
+        "file",
+        format=formats[kind],
+        data_schema=table.schema,
+        bounded=True,
+        ignore_corrupt_files=True,
+        indexing="scan",
+    )
+    run = SourceHarness(files, strategy("1 minute"))
+    faulty.failing = {"read": 3}
+    assert run.plan()
+    faulty.failing = {"read": 3}
+    run.commit(run.read())
+    assert faulty.failed == 6
+    assert rows(run) == [(path.name, row) for row in range(ROWS)]
     run.close()
 
 
