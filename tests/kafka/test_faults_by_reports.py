@@ -23,8 +23,7 @@ def test_records_that_are_deleted_before_a_restart(topic: Topic, lose: Callable[
     topic.create().write(numbered(10))
     with reading(topic, maxRowsPerTrigger=5, **OFF) as begun:
         begun.reader.prepareForTriggerAvailableNow()
-        while not begun.offset["splits"] or begun.offset["splits"][0][0][2] < 5:
-            begun.next()
+        step_until(begun, lambda: begun.offset["splits"] and begun.offset["splits"][0][0][2] >= 5)
         at = begun.offset
     assert at["splits"][0][0][2] == 5
     lose(topic)
