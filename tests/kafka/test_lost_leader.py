@@ -67,7 +67,7 @@ def test_the_leader_of_one_partition_that_is_away_is_waited_for(
 ) -> None:
     topic = Topic(own_broker)
     admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
-    for future in admin.create_topics([NewTopic(topic.name, replica_assignment=[[1], [2]])]).values():
+    for future in admin.create_topics([NewTopic(topic.name, num_partitions=2, replica_assignment=[[1], [2]])]).values():
         future.result(30)
     topic.write([*numbered(10), *numbered(10, partition=1)])
     given = {"indexing": indexing, "idleTimeout": "300 ms", "discoveryInterval": "100 ms", "watermarkRows": "true"}
