@@ -17,6 +17,7 @@ __all__ = [
     "PathNotFoundError",
     "SchemaError",
     "SourceError",
+    "StoreUnavailableError",
     "UnsupportedOperationError",
 ]
 
@@ -55,6 +56,10 @@ class DataLossError(SourceError):
 
 class FileGoneError(DataLossError):
     """A file was deleted before it was read."""
+
+
+class StoreUnavailableError(SourceError, OSError):
+    """A file system did not answer, or not to the end, and was tried again for as long as is of use."""
 
 
 class OffsetError(SourceError, ValueError):

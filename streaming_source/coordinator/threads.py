@@ -157,6 +157,9 @@ _DEAR_S: Final = 0.02
 _DEAR_IN_A_ROW: Final = 8
 """A call that so many times in a row took longer than that is left to its period."""
 
+_SILENT_S: Final = 60.0
+"""How long nothing arrives that is waited for, before and between lines in the log."""
+
 _REST: Final = 9
 """How many times as long as it took a call rests before it is made for a trigger again: Spark asks every 10 ms."""
 
@@ -322,10 +325,19 @@ class AsyncCalls:
         self._closed = True
 
     def _handle_next(self, timeout_s: float | None) -> None:
-        try:
-            action = self._arrived.get(timeout=timeout_s)
-        except queue.Empty:
-            return
+        began = time.monotonic()
+        while True:
+            try:
+                action = self._arrived.get(timeout=_SILENT_S if timeout_s is None else timeout_s)
+                break
+            except queue.Empty:
+                if timeout_s is not None:
+                    return
+                _log.warning(
+                    "the query waits for its source, which has brought nothing for %.0f s: it is discovering splits or "
+                    "reading ahead, and neither fails nor ends; see that its files or brokers can be reached",
+                    time.monotonic() - began,
+                )
         if not self._closed:
             action()
 

@@ -22,6 +22,7 @@ from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
+from streaming_source.spark.fixed_options import may_say_no_zone
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
     STRATEGY_OPTIONS,
@@ -142,7 +143,7 @@ class AlignedDataSource:
         read = [field.type for field in no_rows.schema if self._source.in_zone(UTC) is not self._source]
         assigner = strategy.timestamp_assigner
         made = [raw_field(no_rows, assigner.column).type] if isinstance(assigner, FieldTimestampAssigner) else []
-        if any(map(pa.types.is_timestamp, read)) or any(map(_may_say_no_zone, made)):
+        if any(map(pa.types.is_timestamp, read)) or any(map(may_say_no_zone, made)):
             raise OptionError(
                 "option timeZone is missing: there are times that may say no zone, and readStream.format does not know "
                 "that of the session.\nAdd .option('timeZone', 'UTC'), or the zone that they are in; or load with "
@@ -299,11 +300,6 @@ def in_zone(
     if isinstance(assigner, FieldTimestampAssigner) and assigner.zone is None:
         strategy = strategy.with_timestamp_assigner(replace(assigner, zone=zone))
     return source.in_zone(time_zone(zone)), strategy
-
-
-def _may_say_no_zone(kind: pa.DataType) -> bool:
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return is_text or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
 
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:

@@ -10,14 +10,15 @@ without it there were none. With `maxFutureSkew` there is `time_limit`: event ti
 micro-batch that the offset ends. With a watermark generator of the user's own `generators` has by split id what it goes
 on from: a version, its state, and, if that is not the position of the split, up to where it has seen the records. Equal
 states give equal texts. What stands under `why` says why the watermark is there: see
-`streaming_source.monitoring.report`.
+`streaming_source.monitoring.report`. `fixed` has the options by which event times are read: with other ones the
+watermarks would mean nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,6 +33,7 @@ from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.monitoring.report import facts_of
+from streaming_source.spark.fixed_options import check_fixed
 
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
@@ -48,10 +50,15 @@ CheckpointT = TypeVar("CheckpointT")
 
 
 class OffsetCodec:
-    """Writes and reads the offsets of one source, whose `source_id` is a digest of what is read and how it is split."""
+    """Writes and reads the offsets of one source, whose `source_id` is a digest of what is read and how it is split.
 
-    def __init__(self, source: Source[Any, Any]) -> None:
+    `fixed` are the options that must be as they were when an offset was written (see `spark.fixed_options`); None to
+    check nothing.
+    """
+
+    def __init__(self, source: Source[Any, Any], fixed: Mapping[str, Any] | None = None) -> None:
         self._source = source
+        self._fixed = fixed
         self.source_id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
 
     def is_of_source(self, offset: Any) -> bool:
@@ -90,6 +97,7 @@ class OffsetCodec:
             **_generators_to_json(state),
             "enumerator": self._checkpoint_to_json(state.checkpoint),
             **({"routed": state.routed} if state.routed else {}),
+            **({} if self._fixed is None else {"fixed": self._fixed}),
             "splits_v": write.version,
             "splits": splits,
         }
@@ -99,7 +107,7 @@ class OffsetCodec:
         return {**offset, "why": facts_of(explanation, places, offset)}
 
     def decode(self, offset: Offset) -> SourceState[Any, Any]:
-        """The state that an offset says; another source's, or that of a newer version, is refused. O(n)."""
+        """The state that an offset says; one of another source, other options or a newer version is refused. O(n)."""
         self._check(offset)
         try:
             serializer, version = self._source.split_serializer, int(offset["splits_v"])
@@ -141,10 +149,12 @@ class OffsetCodec:
             )
         if not self.is_of_source(offset):
             raise OffsetError(
-                f"the offset is of another source ({offset['source']}, id {offset['id']}), not of this one "
-                f"({name}, id {self.source_id}): what is read, or how it is split, has changed; use a new "
-                "checkpointLocation"
+                f"the offset is of another source ({offset['source']}, id {offset.get('id')}), not of this one "
+                f"({name}, id {self.source_id}, {self._source.identity[:_SHOWN]}): what is read, or how it is split, "
+                "has changed; use a new checkpointLocation"
             )
+        if self._fixed is not None and isinstance(before := offset.get("fixed"), dict):
+            check_fixed(before, self._fixed)
 
     def _checkpoint_to_json(self, checkpoint: Any) -> list[Any] | None:
         if checkpoint is None:

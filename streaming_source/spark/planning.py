@@ -27,6 +27,7 @@ from streaming_source.coordinator import (
 from streaming_source.coordinator.standstill import StandstillWarning
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.spark.fixed_options import fixed_options
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.watermark_rows import watermark_row_time
@@ -94,7 +95,7 @@ class StreamPlanning:
     ) -> None:
         self._options = options
         self._readers = readers
-        self._codec = OffsetCodec(source)
+        self._codec = OffsetCodec(source, fixed_options(rules, schema))
         self._source_name = source.name
         self._turn = threading.RLock()
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(

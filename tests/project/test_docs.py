@@ -29,3 +29,9 @@ def test_each_row_of_parity_is_shown_by_a_test_and_says_why_or_by_how_much() -> 
         for file, test in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", shown):
             source = (ROOT / "tests" / file).read_text(encoding="utf-8")
             assert not test or f"def {test}(" in source, f"{scenario}: {file} has no {test}"
+
+
+def test_the_tests_that_the_page_of_reliability_names_are_there() -> None:
+    named = re.findall(r"`(?:tests/)?(\w+/\w+\.py)`", (DOCS / "reliability.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / "tests" / name).exists()] == []

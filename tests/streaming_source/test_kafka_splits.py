@@ -100,11 +100,10 @@ def test_what_is_no_split_is_a_damaged_offset(data: bytes) -> None:
 
 
 def test_a_checkpoint_is_written_by_topic_and_read_back() -> None:
-    checkpoint = KafkaCheckpoint(
-        (KnownTopic("a", "id-a", (0, 1, 2)), KnownTopic("b", "", (1, 3)), KnownTopic("c", "id-c", (0,), "id-c")), True
-    )
+    topics = KnownTopic("a", "id-a", (0, 1, 2)), KnownTopic("b", "", (1, 3)), KnownTopic("c", "id-c", (0,), "id-c")
+    checkpoint = KafkaCheckpoint(topics, "latest")
     written = CHECKPOINTS.serialize(checkpoint)
-    assert written == b'{"bounded":true,"topics":{"a":["id-a",3],"b":["",[1,3]],"c":["id-c",1,"id-c"]}}'
+    assert written == b'{"end":"latest","topics":{"a":["id-a",3],"b":["",[1,3]],"c":["id-c",1,"id-c"]}}'
     assert CHECKPOINTS.deserialize(1, written) == checkpoint
     with pytest.raises(OffsetError, match="has no topics"):
         CHECKPOINTS.deserialize(1, b"{}")
@@ -264,10 +263,14 @@ def test_splits_that_are_given_back_are_assigned_again() -> None:
 def test_a_restart_must_end_where_the_start_did() -> None:
     context = TestingEnumeratorContext[KafkaSplit]()
     bounded, unbounded = (KafkaSource.of("host:1", "a", bounded=value) for value in (True, False))
-    with pytest.raises(OffsetError, match="is of a source that was bounded, this one is not"):
-        unbounded.restore_enumerator(context, KafkaCheckpoint(bounded=True))
-    with pytest.raises(OffsetError, match="is of a source that was not bounded, this one is bounded"):
-        bounded.restore_enumerator(context, KafkaCheckpoint())
+    until = [KafkaSource.of("host:1", "a", endingOffsets=f'{{"a": {{"0": {end}}}}}') for end in (10, 20)]
+    for before, after, message in (
+        (bounded, unbounded, "is of a source that ended at latest, this one did not end"),
+        (unbounded, bounded, "is of a source that did not end, this one ended at latest"),
+        (until[0], until[1], "is of a source that ended at endingOffsets [0-9a-f]{8}, this one ended at endingOffsets"),
+    ):
+        with pytest.raises(OffsetError, match=message):
+            after.restore_enumerator(context, KafkaCheckpoint(end=before.end_description))
 
 
 # ---- ends of logs --------------------------------------------------------------------------------------------------

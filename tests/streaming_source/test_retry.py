@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
 import pytest
 
 from streaming_source.api import RetryPolicy
@@ -61,3 +66,40 @@ def test_nothing_is_tried_again_after_the_end() -> None:
     with pytest.raises(ConnectionError):
         policy.run(away.ask)
     assert away.asked == 1
+
+
+def test_an_http_source_that_answers_503_is_asked_again_and_one_that_answers_404_is_not() -> None:
+    answers = [503, 503, 200, 404]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answers.pop(0))
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"[]")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class HttpPolicy(RetryPolicy):
+        def passes(self, error: Exception) -> bool:
+            return isinstance(error, HTTPError) and error.code >= 500
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+
+        def get() -> bytes:
+            try:
+                with urlopen(f"http://127.0.0.1:{server.server_address[1]}/") as answer:
+                    body: bytes = answer.read()
+                    return body
+            except HTTPError as error:
+                error.close()
+                raise
+
+        policy = HttpPolicy(30, pause_s=0.01)
+        assert policy.run(get) == b"[]"
+        with pytest.raises(HTTPError, match="404"):
+            policy.run(get)
+        server.shutdown()
+    assert answers == []

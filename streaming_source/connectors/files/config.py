@@ -36,6 +36,7 @@ from streaming_source.connectors.files.options import (
     time_text,
 )
 from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
+from streaming_source.connectors.files.split import FileOrder
 from streaming_source.connectors.files.storage import (
     NO_STORAGE_OPTIONS,
     Root,
@@ -49,7 +50,6 @@ __all__ = ["FILES_OPTIONS", "CleanSource", "FileOrder", "FilesConfig", "files_ar
 SplitBy: TypeAlias = Literal["auto", "directory", "file"]
 SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
 Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
-FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
 CleanSource: TypeAlias = Literal["off", "archive", "delete"]
 
 _log = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from streaming_source.connectors.files.cleaning import Cleaner
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister
+from streaming_source.connectors.files.retries import StoreRetries
 from streaming_source.connectors.files.split import FileRange, FilesCheckpoint, FileSplit
 from streaming_source.exceptions import DataLossError, FileGoneError, SchemaError
 
@@ -113,6 +114,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._context = context
         self._filesystem, self._root = config.root.open()
         self._reading = config.reading
+        self._retries = StoreRetries()
         self._place_columns = config.place_columns
         self._cleaner = Cleaner(config, context.map_on_workers)
         self._logs: dict[str, FileLog] = {}
@@ -136,14 +138,15 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         first = start - file.position
         with self._config.tolerated():
             rows = FileRows(self._stored(file.path), first, first + stop - start, file.place_of(first))
-            return self._reading.event_times(rows, self._context.schema, self._context.timestamp_assigner)
+            schema, assigner = self._context.schema, self._context.timestamp_assigner
+            return self._retries.run(lambda: self._reading.event_times(rows, schema, assigner))
         # Of a file that breaks here, or has gone, nothing will be read; the bounds of its block must stay true.
         return np.full(stop - start, self._latest_in[split_id][start])
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
         log = self._logs.get(end.split_id) or self._left.get(end.split_id)
         if log is None or not log.covers(start.position, end.position):
-            log = self._rebuild(start, end)
+            log = self._retries.run(lambda: self._rebuild(start, end))
         parts = cut_ranges(log.files, start.position, end.position, rows_per_range)
         # What ends here is committed before the next micro-batch is planned, and not planned again.
         log.forget_before(start.position)
@@ -158,6 +161,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self._cleaner.commit(checkpoint_id)
+
+    def close(self) -> None:
+        self._retries.end()
 
     # ---- for directories and finite files ----------------------------------------------------------------------------
 
@@ -176,7 +182,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
                 raise
 
         period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
-        self._in_background(listed, handler, period_seconds=period)
+        self._in_background(lambda: self._retries.run(listed), handler, period_seconds=period)
 
     def _in_background(
         self, call: Callable[[], T], handler: Callable[[T], None], period_seconds: float | None = None
@@ -198,9 +204,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
     def _describe(self, path: str) -> FileBlocks | None:
         """What is in a file; None of one that the source goes on without."""
         with self._config.tolerated():
-            blocks = self._reading.describe(
-                self._stored(path), self._context.schema, self._context.timestamp_assigner, self._config.indexing
-            )
+            file, schema, assigner = self._stored(path), self._context.schema, self._context.timestamp_assigner
+            blocks = self._retries.run(lambda: self._reading.describe(file, schema, assigner, self._config.indexing))
             if self._config.columns is None:
                 self._look_at_columns(path, blocks.columns)
             return blocks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 from typing import Final
 
@@ -92,7 +93,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
     def start(self) -> None:
         begun = list(self._restored.values())
         if begun:
-            self._in_background(lambda: self._context.map_on_workers(self._describe_begun, begun), self._on_begun)
+            describe = partial(self._context.map_on_workers, self._describe_begun, begun)
+            self._in_background(lambda: self._retries.run(describe), self._on_begun)
         discovery = FileDiscovery(
             self._order, self._describe_all, self._finished, self._just_finished, [*self._files.files]
         )
@@ -235,7 +237,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._begun_files = self._begun_bytes = 0
         remembered = self._finished.save(checkpoint_id, self._backlog.lowest, self._newest_ms)
         latest_us = None if self._order == "eventTime" or self._latest_us == MIN_WATERMARK else self._latest_us
-        return FilesCheckpoint(remembered=remembered, until_ms=self._until_ms, latest_us=latest_us, split_by="file")
+        by_name = self._config.file_name_only
+        return FilesCheckpoint((), remembered, self._until_ms, latest_us, "file", self._order, by_name)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -27,12 +27,14 @@ from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finite import FiniteFileEnumerator
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
 from streaming_source.connectors.files.formats.columns import METADATA, merged, partition_schema
-from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
+from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
+from streaming_source.connectors.files.retries import StoreRetries
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
     FileSplit,
     FileSplitSerializer,
+    Remembered,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
@@ -77,6 +79,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     @property
     def identity(self) -> str:
         place = ",".join(self.root.patterns())
+        if self.path_glob_filter is not None:
+            place = f"{place}:{self.path_glob_filter}"
         return place if self.format == ParquetFormat() else f"{place}:{self.reading.identity}"
 
     @property
@@ -136,7 +140,24 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
                 "start, and closed its windows with them; without it later files would never be read. Set bounded = "
                 "true again, or use a new checkpointLocation"
             )
+        if checkpoint.split_by == "file":
+            self._check_remembered(checkpoint)
         return self._enumerator(context, checkpoint)
+
+    def _check_remembered(self, checkpoint: FilesCheckpoint) -> None:
+        """Finished files are known again only as they were written down."""
+        is_logged = self.state_location is not None
+        was_logged = is_logged if checkpoint.remembered == Remembered() else checkpoint.remembered.log is not None
+        for option, now, was in (
+            ("fileOrder", self.file_order, checkpoint.order),
+            ("fileNameOnly", self.file_name_only, checkpoint.by_name),
+            ("stateLocation is given", is_logged, was_logged),
+        ):
+            if now != was:
+                raise OffsetError(
+                    f"{option} = {now!r}: it was {was!r} when the checkpoint was written, and files that are finished "
+                    "would be read once more; give it as it was, or use a new checkpointLocation"
+                )
 
     def _enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
@@ -148,12 +169,15 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         """What `split_by` comes to."""
         if self.split_by != "auto":
             return self.split_by
-        listed = Lister(self.root).list_changed()
-        first = next((found for found in listed if found.files or (found.path and found.is_empty)), None)
+        first = StoreRetries().run(self._first_directory)
         by_file = self.needs_files or first is None or any(_RANDOM.match(file.name) for file in first.files[:1])
         if by_file:
             _log.info("splitBy = auto: each file is a split, and they are read in the order %s", self.file_order)
         return "file" if by_file else "directory"
+
+    def _first_directory(self) -> ListedDirectory | None:
+        listed = Lister(self.root).list_changed()
+        return next((found for found in listed if found.files or (found.path and found.is_empty)), None)
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         return FileSplitReader(self, context.schema)

@@ -15,6 +15,7 @@ from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.exceptions import OffsetError
 
 __all__ = [
+    "FileOrder",
     "FileRange",
     "FileSplit",
     "FileSplitSerializer",
@@ -24,6 +25,8 @@ __all__ = [
     "Remembered",
     "Segment",
 ]
+
+FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
 
 OrderKey: TypeAlias = tuple[int, str]
 """Where a file stands among those that are remembered: when it was modified, and its path; where both count."""
@@ -172,6 +175,8 @@ class FilesCheckpoint:
         By name or modification time: latest event time in the files that were begun; None before any.
     split_by
         What a split is.
+    order, by_name
+        Where splits are files: in which order they are begun, and whether they are known by their names alone.
     """
 
     finished: tuple[str, ...] = ()
@@ -179,12 +184,14 @@ class FilesCheckpoint:
     until_ms: int | None = None
     latest_us: int | None = None
     split_by: Literal["directory", "file"] = "directory"
+    order: FileOrder = "eventTime"
+    by_name: bool = False
 
 
 class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     """`{"finished": [id], "forgotten": key, "remembered": [[key, marks in base 64]], "log": [id, state], ...}`.
 
-    Empty entries are left out, but for `finished`.
+    Entries that are empty or the default are left out, but for `finished`.
     """
 
     @property
@@ -200,6 +207,8 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
             "until": value.until_ms,
             "latest": value.latest_us,
             "splitBy": value.split_by,
+            "order": None if value.order == "eventTime" else value.order,
+            "byName": value.by_name or None,
         }
         known = {name: entry for name, entry in state.items() if entry is not None}
         return json.dumps(known, separators=(",", ":"), sort_keys=True).encode()
@@ -211,8 +220,9 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
             segments = tuple(Segment((ms, path), b64decode(marks)) for (ms, path), marks in state.get("remembered", ()))
             remembered = Remembered(_pair(state.get("forgotten")), segments, _pair(state.get("log")))
             finished = tuple(state["finished"])
-            by = state.get("splitBy", "directory")
-            return FilesCheckpoint(finished, remembered, state.get("until"), state.get("latest"), by)
+            by, order = state.get("splitBy", "directory"), state.get("order", "eventTime")
+            until_ms, latest_us, by_name = state.get("until"), state.get("latest"), state.get("byName", False)
+            return FilesCheckpoint(finished, remembered, until_ms, latest_us, by, order, by_name)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} has no finished files: {error!r}") from error
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 
 import pyarrow as pa
 
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import FileRows, StoredFile
+from streaming_source.connectors.files.retries import StoreRetries
 from streaming_source.connectors.files.split import FileSplit
 
 __all__ = ["FileSplitReader"]
@@ -23,6 +25,7 @@ class FileSplitReader(SplitReader[FileSplit]):
         self._format = config.reading
         self._place_columns = config.place_columns
         self._schema = schema
+        self._retries = StoreRetries()
         # In order of their addition; a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
 
@@ -61,7 +64,23 @@ class FileSplitReader(SplitReader[FileSplit]):
             position_of_row_0 = part.position - part.start
             start = part.start + read
             file = StoredFile(self._filesystem, part.path, self._place_columns)
-            rows = self._format.read_rows(FileRows(file, start, part.stop, part.place), self._schema)
             with self._config.tolerated():
-                for block in rows:
+                for block in self._rows(FileRows(file, start, part.stop, part.place)):
                     yield RecordBlock(block.batch, block.positions + position_of_row_0)
+
+    def _rows(self, unread: FileRows) -> Generator[RecordBlock]:
+        """The rows, from behind the last one on where the store failed for a moment."""
+        rows = self._format.read_rows(unread, self._schema)
+
+        def next_block() -> RecordBlock | None:
+            nonlocal rows
+            try:
+                return next(rows, None)
+            except BaseException:
+                rows = self._format.read_rows(unread, self._schema)
+                raise
+
+        while (block := self._retries.run(next_block)) is not None:
+            at = block.positions
+            unread = replace(unread, start=at + block.batch.num_rows if isinstance(at, int) else int(at[-1]) + 1)
+            yield block

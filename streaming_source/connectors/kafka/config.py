@@ -115,6 +115,11 @@ class KafkaConfig:
         if self.indexing not in get_args(Indexing):
             raise OptionError(f"indexing = {self.indexing!r}: must be one of {', '.join(get_args(Indexing))}")
 
+    @property
+    def end_description(self) -> str:
+        """Tells one end from others; empty without one."""
+        return "" if self.end is None else self.end.description
+
     def retry_policy(self, first_s: float = math.inf) -> RetryPolicy:
         """Patience with the brokers; see `RetryPolicy` for `first_s`."""
         pause = self.fetch_retry_interval

@@ -39,7 +39,7 @@ class PartitionDiscovery:
     def __init__(self, brokers: KafkaAdmin, config: KafkaConfig, checkpoint: KafkaCheckpoint | None) -> None:
         # How often to look; None to look once.
         self.period_s = None if config.end is not None else config.seconds("discovery_interval")
-        self.checkpoint = checkpoint or KafkaCheckpoint(bounded=config.end is not None)
+        self.checkpoint = checkpoint or KafkaCheckpoint(end=config.end_description)
         self._brokers = brokers
         self._config = config
         self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
@@ -72,7 +72,7 @@ class PartitionDiscovery:
             now[part.topic] = replace(now[part.topic], partitions=left)
         self._known = now
         lost = tuple(split.split_id for topic in gone for split in topic.splits())
-        remembered = KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._config.end is not None)
+        remembered = KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._config.end_description)
         return Found(splits, lost, remembered)
 
     def lost_splits(self) -> frozenset[str]:

@@ -98,6 +98,8 @@ class SchemaRegistry:
         try:
             with self._client() as client:
                 schema = call(client)
+                if not isinstance(schema.schema_str, str):
+                    raise ValueError("the answer has no schema")
                 return SchemaText(schema.schema_str, tuple(_referenced(client, schema).items()))
         except OptionError:
             raise

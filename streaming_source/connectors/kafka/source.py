@@ -129,11 +129,11 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[KafkaSplit], checkpoint: KafkaCheckpoint
     ) -> KafkaSplitEnumerator:
-        if checkpoint.bounded != (self.end is not None):
-            was, now = ("bounded", "not") if checkpoint.bounded else ("not bounded", "bounded")
+        if checkpoint.end != self.end_description:
+            was, now = (f"ended at {end}" if end else "did not end" for end in (checkpoint.end, self.end_description))
             raise OffsetError(
-                f"the checkpoint is of a source that was {was}, this one is {now}: its splits do not end where this "
-                "one's would. Give the options as they were (bounded, ending...), or use a new checkpointLocation"
+                f"the checkpoint is of a source that {was}, this one {now}: its splits do not end where this one's "
+                "would. Give the options as they were (bounded, ending...), or use a new checkpointLocation"
             )
         return self._enumerator(context, checkpoint)
 

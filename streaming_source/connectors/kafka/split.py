@@ -99,13 +99,13 @@ class KnownTopic:
 
 @dataclass(frozen=True, slots=True)
 class KafkaCheckpoint:
-    """What is remembered beside the splits in work: whether the source ends, and topics by name.
+    """What is remembered beside the splits in work: where the source ends, if at all, and topics by name.
 
     Partitions that are not among theirs are new, and read from their first record on.
     """
 
     topics: tuple[KnownTopic, ...] = ()
-    bounded: bool = False
+    end: str = ""
 
     @property
     def partitions(self) -> dict[str, Partition]:
@@ -114,7 +114,7 @@ class KafkaCheckpoint:
 
 
 class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
-    """`{"bounded": false, "topics": {name: [id, partitions, incarnation]}}`.
+    """`{"end": "latest", "topics": {name: [id, partitions, incarnation]}}`; without `end` the source has none.
 
     Partitions are a list, or where they are the first ones without a gap, how many.
     """
@@ -123,14 +123,15 @@ class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
 
     def serialize(self, value: KafkaCheckpoint) -> bytes:
         topics = {topic.name: _written(topic) for topic in value.topics}
-        return json.dumps({"bounded": value.bounded, "topics": topics}, separators=(",", ":"), sort_keys=True).encode()
+        state = {"topics": topics, **({"end": value.end} if value.end else {})}
+        return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> KafkaCheckpoint:
         _check_version(version, "enumerator")
         try:
             state = json.loads(data)
             topics = tuple(_read(name, *entry) for name, entry in sorted(state["topics"].items()))
-            return KafkaCheckpoint(topics, bool(state["bounded"]))
+            return KafkaCheckpoint(topics, str(state.get("end", "")))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} has no topics") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -169,6 +170,13 @@ class Boundary:
     def begins_at_end(self) -> bool:
         """Whether a partition that begins here begins at its present end: `latest`, or -1 as its offset."""
         return self.kind == "latest" or (self.kind == "offsets" and LATEST in dict(self.numbers or ()).values())
+
+    @property
+    def description(self) -> str:
+        """Tells this boundary from others in a few characters."""
+        if self.numbers is not None:
+            return f"{self.option} {zlib.crc32(repr(self.numbers).encode()):08x}"
+        return self.kind if self.time_ms is None else f"{self.option} {self.time_ms}"
 
     def before_the_end(self) -> Boundary:
         """The same boundary, for what is read to an end; an `OptionError` if it begins at the present end."""

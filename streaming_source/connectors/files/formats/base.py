@@ -22,7 +22,8 @@ from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files.formats.columns import PlaceColumns, with_given
-from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError
+from streaming_source.connectors.files.retries import may_pass
+from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, StoreUnavailableError
 
 __all__ = [
     "BATCH_ROWS",
@@ -38,6 +39,7 @@ __all__ = [
     "StoredFile",
     "malformed_as",
     "opened",
+    "unavailable",
 ]
 
 _log = logging.getLogger(__name__)
@@ -344,19 +346,31 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
             f"{file.path} is gone: it was deleted after it had been listed and before it was read. "
             "Restore it, or set ignoreMissingFiles = true"
         ) from None
+    except OSError as error:
+        raise unavailable(file.path, error) if may_pass(error) else error from None
     with stream:
         yield stream
 
 
 @contextmanager
 def malformed_as(what: str, fix: str = "") -> Iterator[None]:
-    """Whatever a decoder raises inside is a `MalformedDataError` that begins with `what`."""
+    """Whatever a decoder raises inside is a `MalformedDataError` that begins with `what`.
+
+    What the store is to blame for is none: the file may be whole.
+    """
     try:
         yield
     except AlignmentError:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if may_pass(error):
+            raise unavailable(what, error) from None
         raise MalformedDataError(f"{what}: {str(error).rstrip('.')}{fix}") from None
+
+
+def unavailable(what: str, error: BaseException) -> StoreUnavailableError:
+    """The error of a store that failed in a way that may pass."""
+    return StoreUnavailableError(f"{what}: the store failed: {str(error).rstrip('.')}; start again when it answers")
 
 
 def _times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:

@@ -1,0 +1,72 @@
+"""Between two runs of a query over Kafka an option changes that may: the second run goes on with each record once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from alignment.watermarks import MIN_WATERMARK
+from tests.kafka.support import by_split, reading, to_end
+from tests.kafka.topics import Record, Topic
+from tests.spark.support import T0
+from tests.streaming_source.changed_options import FRAME, KAFKA, STRATEGY, Change
+
+T0_MS = T0 // 1000
+BY_HAND = {"schemaRegistryUrl", "schemaRegistry.*", "valueSubject", "tokenProvider"}
+"""They need a service of their own: see test_schema_values.py and test_secure.py, which start anew with others."""
+
+CHANGES = [change for change in (*STRATEGY[3:], *FRAME, *KAFKA) if not change.refused and change.option not in BY_HAND]
+
+
+# One after another over one topic: each begins where the one before has left it.
+@pytest.mark.parametrize("changes", [CHANGES[::9], pytest.param(CHANGES, marks=pytest.mark.soak)], ids=["some", "all"])
+def test_a_second_run_with_another_option_reads_each_record_once(
+    topic: Topic, changes: list[Change], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    topic.create(partitions=2)
+    end = 0
+    for change in changes:
+        given = [
+            {name: value.format(topic=topic.name, tmp=tmp_path) for name, value in options.items()}
+            for options in (change.before, change.after)
+        ]
+        # `reading` says it, and each first run starts where the one before it has ended.
+        for options, name in ((given[0], "startingOffsets"), *((options, "includeMetadata") for options in given)):
+            options.pop(name, None)
+        topic.write([Record(T0_MS + 1000 * n, b"%d" % n, partition=p) for n in range(end, end + 6) for p in (0, 1)])
+        start = {"startingOffsets": json.dumps({topic.name: {"0": end, "1": end}})}
+        end += 6
+        read: dict[int, list[int]] = {0: [], 1: []}
+        watermarks: list[int] = []
+        offset = None
+        for options, micro_batches in zip(given, (1, 1000), strict=True):
+            common = {"maxRowsPerTrigger": "5", **start}
+            with reading(topic, **{**common, **options}) as begun:
+                begun.offset = begun.offset if offset is None else offset
+                begun.reader.prepareForTriggerAvailableNow()
+                for _ in range(micro_batches):
+                    if (table := begun.next()) is None:
+                        break
+                    for partition, offsets in by_split(table).items():
+                        read[partition] += offsets
+                    said = begun.offset["watermark"]
+                    watermarks.append(MIN_WATERMARK if said is None else said)
+                offset = json.loads(json.dumps(begun.offset))
+        assert read == {p: list(range(end - 6, end)) for p in (0, 1)}, change.label
+        assert watermarks == sorted(watermarks), change.label
+
+
+def test_brokers_may_move_and_a_new_start_is_for_new_queries_alone(topic: Topic) -> None:
+    topic.create().write([Record(T0_MS + n, b"%d" % n) for n in range(4)])
+    with reading(topic) as begun:
+        to_end(begun)
+        at = begun.offset
+    topic.write([Record(T0_MS + n, b"%d" % n) for n in range(4, 8)])
+    port = topic.broker.bootstrap.rpartition(":")[2]
+    moved = {"kafka.bootstrap.servers": f"localhost:{port}", "startingOffsets": "earliest"}
+    with reading(topic, **moved) as begun:
+        begun.offset = at
+        assert [offset for table in to_end(begun) for offset in by_split(table).get(0, [])] == [4, 5, 6, 7]

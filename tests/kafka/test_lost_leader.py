@@ -1,0 +1,91 @@
+"""Two brokers, and the one that leads a single partition is away: what it has waits, and each record is read once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.kafka.broker import _PORTS, KafkaBroker, _free_port
+from tests.kafka.support import reading, records
+from tests.kafka.test_faults import numbered
+from tests.kafka.topics import Record, Topic, wait_until
+
+pytestmark = pytest.mark.soak
+
+
+class SecondBroker(KafkaBroker):
+    """A broker that joins the cluster of another, which has its controller."""
+
+    def __init__(self, folder: Path, jars: Sequence[Path], first: KafkaBroker) -> None:
+        super().__init__(folder, jars)
+        self._first = first
+
+    def _format(self) -> None:
+        port = _free_port()
+        assert port in _PORTS
+        self._folder.mkdir(parents=True, exist_ok=True)
+        first = self._first._folder
+        (self._folder / "log4j2.yaml").write_text((first / "log4j2.yaml").read_text())
+        lines = (first / "server.properties").read_text().splitlines()
+        own = {
+            "process.roles": "broker",
+            "node.id": "2",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "log.dirs": str(self._folder / "data"),
+        }
+        kept = [line for line in lines if line.partition("=")[0] not in own and "sasl_ssl" not in line]
+        kept = [line for line in kept if not re.match(r"ssl\.|sasl\.|\s", line)]
+        properties = self._folder / "server.properties"
+        properties.write_text("\n".join([*kept, *(f"{name}={value}" for name, value in own.items()), ""]))
+        self._cluster = self._first._cluster
+        self.run_tool(
+            *("kafka.tools.StorageTool", "format", "-t", self._cluster, "-c", str(properties)),
+            "--no-initial-controllers",
+        )
+        self.bootstrap = f"127.0.0.1:{port}"
+
+
+@pytest.fixture
+def second_broker(own_broker: KafkaBroker, kafka_jars: list[Path], tmp_path: Path) -> Iterator[KafkaBroker]:
+    broker = SecondBroker(tmp_path / "second", kafka_jars, own_broker)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+def test_the_leader_of_one_partition_that_is_away_is_waited_for(
+    own_broker: KafkaBroker, second_broker: KafkaBroker
+) -> None:
+    topic = Topic(own_broker)
+    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
+    for future in admin.create_topics([NewTopic(topic.name, num_partitions=2, replica_assignment=[[1], [2]])]).values():
+        future.result(30)
+    topic.write([*numbered(10), *numbered(10, partition=1)])
+    given = {"idleTimeout": "300 ms", "discoveryInterval": "100 ms", "watermarkRows": "true"}
+    with reading(topic, **given) as begun:
+        seen: list[Record] = []
+
+        def have(n: int) -> bool:
+            table = begun.next()
+            seen.extend(records(table) if table is not None else ())
+            return len(seen) >= n
+
+        wait_until(lambda: have(20), "what is there")
+        second_broker.kill()
+        topic.write(numbered(10, 10))
+        for _ in range(20):
+            have(30)
+        # What its leader may have is not known: it is not idle, and holds the watermark.
+        held = begun.offset["watermark"]
+        second_broker.start()
+        topic.write(numbered(10, 10, partition=1))
+        wait_until(lambda: have(40), "what was written meanwhile and afterwards", 90)
+        assert len(seen) == len({(r.partition, r.offset) for r in seen}) == 40
+        assert begun.offset["watermark"] >= held
