@@ -141,7 +141,7 @@ def _life(queries: Sequence[Query], number: int, rng: random.Random, faults: Seq
         strikes[rng.choice(queries).name].append(rng.choice(STOPS))
     return _Life(
         f"local[{rng.randint(1, 3)},4]",
-        {query.name: (rng.randint(1, 3), rng.choice((200, 1000, 5000))) for query in queries},
+        {query.name: (rng.randint(1, 3), rng.choice((500, 2000, 10_000))) for query in queries},
         strikes,
         _end(queries, rng),
     )

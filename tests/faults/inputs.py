@@ -19,10 +19,13 @@ from streaming_source.connectors.datagen.split import GeneratedSplit
 from tests.spark.support import SECOND, T0, Times, write_table
 from tests.spark.unindexed import UnindexedLogs, append_log
 
-__all__ = ["BOUND_US", "CONNECTORS", "Growing", "event_time_of", "place_of", "source_of"]
+__all__ = ["BOUNDABLE", "BOUND_US", "CONNECTORS", "Growing", "event_time_of", "place_of", "source_of"]
 
 CONNECTORS = ("files", "datagen", "kafka", "own", "own, off")
 """`own` is a source of one's own, read ahead; `own, off` the same with `indexing=off`."""
+
+BOUNDABLE = ("files", "datagen")
+"""Those whose checkpoint may be read on to an end; Kafka refuses it, and splits of `own` go on for ever."""
 
 BOUND_US = 2 * SECOND
 _SPLITS = 3
@@ -46,7 +49,7 @@ def place_of(connector: str, folder: Path, brokers: Callable[[], str], *, genera
 
 
 def source_of(connector: str, place: str, *, bounded: bool) -> Source[Any, Any]:
-    """The source of a query, over what `place_of` names; `bounded` counts where a checkpoint may be read to an end."""
+    """The source of a query, over what `place_of` names; `bounded` counts for the `BOUNDABLE` alone."""
     if connector == "files":
         return FileSource(place, split_by="directory", discovery_interval="200 ms", bounded=bounded)
     if connector == "datagen":
@@ -107,7 +110,7 @@ class Growing:
     @property
     def last_watermark(self) -> int:
         """Where the watermark is when all is read."""
-        if self.connector in ("files", "datagen"):
+        if self.connector in BOUNDABLE:
             return MAX_WATERMARK
         return min(max(times) for times in self.times.values()) - BOUND_US - 1
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import streaming_source.spark.from_source as door
 from alignment import WatermarkStrategy
-from tests.faults.inputs import BOUND_US, event_time_of, source_of
+from tests.faults.inputs import BOUND_US, BOUNDABLE, event_time_of, source_of
 from tests.faults.steps import Steps, stepped_format
 
 WINDOW = "10 seconds"
@@ -55,21 +55,20 @@ class Running:
         Where it runs, and where all that it writes is.
     query
         Its part of the plan.
-    bounded
-        Whether it ends with what is there.
     """
 
-    def __init__(self, spark: SparkSession, folder: Path, query: dict[str, Any], *, bounded: bool) -> None:
-        self._folder, self._query, self.bounded = folder, query, bounded
+    def __init__(self, spark: SparkSession, folder: Path, query: dict[str, Any]) -> None:
+        self._spark, self._folder, self._query = spark, folder, query
+        self.finishes = False
         self.name: str = query["name"]
         self.failed = 0
         self._steps = Steps(folder, self.name)
-        self._frame = self._load(spark)
+        self._frame = self._load(bounded=False)
         self.begun: StreamingQuery = self.begin()
 
     def begin(self) -> StreamingQuery:
         writer = self._frame.writeStream.option("checkpointLocation", str(self._folder / "checkpoints" / self.name))
-        writer = writer.trigger(**({"availableNow": True} if self.bounded else {"processingTime": "300 milliseconds"}))
+        writer = writer.trigger(**({"availableNow": True} if self.finishes else {"processingTime": "300 milliseconds"}))
         out = self._folder / "out" / self.name
         if self._query["sink"] == "files":
             self.begun = writer.format("parquet").option("path", str(out)).start()
@@ -78,9 +77,17 @@ class Running:
             self.begun = writer.foreachBatch(lambda batch, number: self._keep(batch, number, out)).start()
         return self.begun
 
-    def _load(self, spark: SparkSession) -> DataFrame:
+    def finish(self) -> None:
+        """Stop, and go on to the end of what is there."""
+        self.begun.stop()
+        self.finishes = True
+        if self._query["connector"] in BOUNDABLE:
+            self._frame = self._load(bounded=True)
+        self.begin()
+
+    def _load(self, *, bounded: bool) -> DataFrame:
         query = self._query
-        source = source_of(query["connector"], query["place"], bounded=self.bounded)
+        source = source_of(query["connector"], query["place"], bounded=bounded)
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{BOUND_US // 1_000_000} seconds")
         if (column := event_time_of(query["connector"])) is not None:
             strategy = strategy.with_timestamp_assigner(column)
@@ -88,12 +95,12 @@ class Running:
             strategy = strategy.with_watermark_alignment(query["group"], "2 minutes")
         door.format_class = stepped_format(self._folder, self.name, query["readers"])  # type: ignore[assignment]
         frame = door.from_source(
-            spark,
+            self._spark,
             source,
             strategy,
             self.name,
             include_metadata=True,
-            max_rows_per_trigger=10_000_000 if self.bounded else query["max_rows"],
+            max_rows_per_trigger=10_000_000 if bounded else query["max_rows"],
             num_readers=query["readers"],
             **({"indexing": "off"} if query["connector"] == "own, off" else {}),
         )
@@ -124,31 +131,33 @@ def main(folder: Path) -> None:
         shall_finish.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    queries = [Running(spark, folder, query, bounded=False) for query in plan["queries"]]
+    queries = [Running(spark, folder, query) for query in plan["queries"]]
     (folder / "started").touch()
     while not shall_finish.is_set():
         _begin_failed(folder, queries)
         time.sleep(0.05)
     for query in queries:
-        query.begun.stop()
-    queries = [Running(spark, folder, query, bounded=True) for query in plan["queries"]]
+        query.finish()
     # A fault may come to light only now: Spark finds out that a daemon is dead when it needs it.
+    failed = {query.name: query.failed for query in queries}
     while any(query.begun.isActive or query.begun.exception() for query in queries):
-        _begin_failed(folder, queries, at_most=3)
+        _begin_failed(folder, queries)
+        assert all(query.failed <= failed[query.name] + 3 for query in queries), "a query fails again and again"
         time.sleep(0.05)
     spark.stop()
 
 
-def _begin_failed(folder: Path, queries: list[Running], at_most: int = sys.maxsize) -> None:
+def _begin_failed(folder: Path, queries: list[Running]) -> None:
     for query in queries:
+        if query.begun.isActive:
+            continue
         error = query.begun.exception()
         # Spark ends a query without an error where its own reading of the error fails.
-        if query.begun.isActive or (error is None and query.bounded):
+        if error is None and query.finishes:
             continue
         with (folder / "failures.jsonl").open("a") as file:
             file.write(json.dumps({"query": query.name, "error": str(error)}) + "\n")
         query.failed += 1
-        assert query.failed <= at_most, f"{query.name} fails again and again: {error}"
         query.begin()
 
 
