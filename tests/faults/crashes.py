@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -96,7 +96,7 @@ def chain(
     AssertionError
         If something is not as it must be; with the command that does it again.
     """
-    rng = random.Random(seed)
+    begun, rng = time.monotonic(), random.Random(seed)
     queries = queries_of(folder, connectors, rng, brokers)
     # All at once: what is drawn while it runs depends on the machine.
     plan = [_life(queries, faults, rng, ON_CLUSTER if master else SMALL, stops=stops) for _ in range(lives)]
@@ -108,12 +108,7 @@ def chain(
             supervisor.start(master or life.master)
             supervisor.live(life.faults, life.end if number < lives else None)
         supervisor.finish()
-        report = supervisor.check()
-        if os.environ.get("TL"):
-            b = supervisor.timeline[0][1]
-            for what, at in supervisor.timeline:
-                print(f"{at - b:6.1f} {what}")
-        return report
+        return {**supervisor.check(), "seconds": round(time.monotonic() - begun)}
     except AssertionError as error:
         what = " ".join([f"--connectors '{';'.join(connectors)}'", f"--lives {lives} --faults {faults}"])
         what += " --stops" * stops + " --cluster" * bool(master)

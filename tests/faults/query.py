@@ -122,7 +122,8 @@ def main(folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
     spark = session(plan)
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
-    (folder / "driver.json").write_text(json.dumps({"driver": os.getpid(), "jvm": jvm}))
+    (folder / "driver.new").write_text(json.dumps({"driver": os.getpid(), "jvm": jvm}))
+    (folder / "driver.new").rename(folder / "driver.json")
     shall_finish = threading.Event()
 
     def listen() -> None:

@@ -137,7 +137,6 @@ class Supervisor:
         self.folder, self.queries, self.rng = folder, list(queries), rng
         self.struck: list[Struck] = []
         self.lives = 0
-        self.timeline: list[tuple[str, float]] = []
         self.run = uuid.uuid4().hex
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -153,7 +152,6 @@ class Supervisor:
     def start(self, master: str) -> None:
         """A new life of the driver."""
         self.lives += 1
-        self.timeline.append(("start", time.monotonic()))
         root = str(Path(__file__).parents[2])
         settings = {"spark.local.dir": str(self.folder / "local"), f"spark.executorEnv.{RUN}": self.run}
         settings |= {"spark.executorEnv.PYTHONPATH": root, **self._settings}
@@ -343,7 +341,6 @@ class Supervisor:
             assert not ended or condition(), f"the driver ended while waiting for {what}\n{self.log()}"
             assert time.monotonic() < limit, f"waited {seconds} s for {what}; struck {self.struck[-3:]}\n{self.log()}"
             self._wait(every)
-        self.timeline.append((what, time.monotonic()))
 
     def _wait(self, seconds: float) -> None:
         limit = time.monotonic() + seconds
