@@ -31,7 +31,7 @@ def connectors(brokers: str) -> list[str]:
 
 
 def test_twenty_faults_lose_no_row_and_double_none(tmp_path: Path, connectors: list[str], brokers: str) -> None:
-    report = crashes.chain(1, tmp_path / "run", connectors, lives=2, faults=2, brokers=brokers)
+    report = crashes.chain(8, tmp_path / "run", connectors, lives=2, faults=2, brokers=brokers)
     assert report["faults"] == 2 * 2 * len(connectors) + 1
     assert report["kills after commits"] * 2 >= report["kills"] > 0
     assert report["read again"] > 0
