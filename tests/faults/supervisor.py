@@ -225,7 +225,7 @@ class Supervisor:
         assert self._process.stdin is not None
         self._process.stdin.write(b"finish\n")
         self._process.stdin.flush()
-        self._until(lambda: self._process is None or self._process.poll() is not None, "the queries to finish")
+        self._until(lambda: self._process is None or self._process.poll() is not None, "the queries to finish", 300)
         assert self._process.returncode == 0, f"the driver ended with {self._process.returncode}\n{self.log()}"
         self._end_driver()
 
