@@ -86,9 +86,9 @@ def figures_of(folder: Path, at_least_s: float) -> list[str]:
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Of a straight line through minutes' means, and its standard error: samples right behind another are alike."""
-    minute = np.floor(x * 60)
-    x, y = (np.array([values[minute == number].mean() for number in np.unique(minute)]) for values in (x, y))
+    """Of a straight line through the means of 10 s, and its standard error: samples right behind another are alike."""
+    group = np.floor(x * 360)
+    x, y = (np.array([values[group == number].mean() for number in np.unique(group)]) for values in (x, y))
     if len(x) < 3:
         return float("nan"), float("nan")
     fit, cov = np.polyfit(x, y, 1, cov="unscaled")
