@@ -31,14 +31,16 @@ def connectors(brokers: str) -> list[str]:
 
 
 def test_twenty_faults_lose_no_row_and_double_none(tmp_path: Path, connectors: list[str], brokers: str) -> None:
-    report = crashes.chain(8, tmp_path / "run", connectors, lives=2, faults=2, brokers=brokers)
-    assert report["faults"] == 2 * 2 * len(connectors) + 1
+    # A query costs more than a fault: three of the connectors, one of each way to know of event times.
+    struck = [name for name in connectors if name in ("files", "kafka", "own, off")]
+    report = crashes.chain(14, tmp_path / "run", struck, lives=2, faults=4, brokers=brokers)
+    assert report["faults"] == 2 * 4 * len(struck) + 1
     assert report["kills after commits"] * 2 >= report["kills"] > 0
     assert report["read again"] > 0
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.parametrize("seed", range(100, 109))
 def test_chains_of_crashes_lose_no_row_and_double_none(
     tmp_path: Path, connectors: list[str], brokers: str, seed: int
 ) -> None:
