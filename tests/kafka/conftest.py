@@ -1,16 +1,17 @@
-"""One broker a run for all tests here; where none can be had they are skipped, and the run ends by saying so."""
+"""Topics, and Spark with its own Kafka source; the broker comes from `tests.kafka.fixtures`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 
 from streaming_source.api.clients import KEPT_CLIENTS
-from tests.kafka.artifacts import BROKER, SPARK_CONNECTOR, ArtifactsMissingError
+from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
 from tests.kafka.broker import KafkaBroker
+from tests.kafka.fixtures import missing
 from tests.kafka.topics import Topic
 
 if TYPE_CHECKING:
@@ -24,42 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.kafka)
-
-
-def _missing(config: pytest.Config, what: str, why: object) -> NoReturn:
-    """Remember it for the end of the run, and skip."""
-    config.kafka_missing = {**getattr(config, "kafka_missing", {}), what: str(why)}  # type: ignore[attr-defined]
-    pytest.skip(f"no {what}: {why}")
-
-
-@pytest.fixture(scope="session")
-def kafka_jars(pytestconfig: pytest.Config) -> list[Path]:
-    """Kafka's jars."""
-    try:
-        return BROKER.jars()
-    except ArtifactsMissingError as error:
-        _missing(pytestconfig, "Apache Kafka", error)
-
-
-@pytest.fixture(scope="session")
-def broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """The broker that all tests share. A test that stops or pauses it takes `own_broker`."""
-    yield from _running(kafka_jars, tmp_path_factory)
-
-
-@pytest.fixture
-def own_broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker that this test may mistreat."""
-    yield from _running(kafka_jars, tmp_path_factory)
-
-
-def _running(jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    started = KafkaBroker(tmp_path_factory.mktemp("kafka"), jars)
-    try:
-        started.start()
-        yield started
-    finally:
-        started.stop()
 
 
 @pytest.fixture
@@ -78,7 +43,7 @@ def spark_kafka(spark: SparkSession, pytestconfig: pytest.Config) -> SparkSessio
     try:
         SPARK_CONNECTOR.jars()
     except ArtifactsMissingError as error:
-        _missing(pytestconfig, "Spark's own Kafka source", error)
+        missing(pytestconfig, "Spark's own Kafka source", error)
     return spark
 
 

@@ -20,8 +20,6 @@ from tests.spark.support import (
     Run,
     available_now,
     end_offset,
-    forget_batches,
-    last_batch,
     naive_windows,
     windows,
 )
@@ -203,26 +201,6 @@ def batches_of(frame: DataFrame, checkpoint: Path) -> dict[int, Rows]:
     writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
     assert writer.trigger(availableNow=True).start().awaitTermination(120)
     return read
-
-
-def test_a_query_that_is_restarted_at_any_step_reads_every_record_once(
-    spark: SparkSession, topic: Topic, tmp_path: Path
-) -> None:
-    logs = {p: T0 + (np.arange(60) * (p + 1) + 100 * p) * SECOND for p in range(2)}
-    topic.create(partitions=2).write_logs(logs)
-    cp = tmp_path / "cp"
-    first = batches_of(exact(spark, topic, maxOffsetsPerTrigger=40), cp)
-    assert sum(map(len, first.values())) == 120
-    for seam in range(last_batch(cp), -1, -1):
-        # As if the driver had died between planning a micro-batch and committing it.
-        forget_batches(cp / "commits", seam)
-        forget_batches(cp / "offsets", seam + 1)
-        again = batches_of(exact(spark, topic, maxOffsetsPerTrigger=40), cp)
-        assert again[seam] == first.get(seam, [])
-        seen = [row for n, rows in first.items() if n < seam for row in rows]
-        seen += [row for n, rows in again.items() if n >= seam for row in rows]
-        assert sorted(seen) == [(p, i) for p in range(2) for i in range(60)]
-        first = {n: again.get(n, first.get(n, [])) for n in {*first, *again} if n < seam or n in again}
 
 
 def test_available_now_run_again_with_more_records_between_gives_each_once(

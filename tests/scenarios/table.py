@@ -19,7 +19,7 @@ _MEETING = "tests/coordinator/test_group_exchange.py"
 _BASE = "tests/reader/test_base.py"
 _PAUSING = "tests/coordinator/test_one_client.py"
 _ORDERS = "tests/files/test_layout_orders.py"
-_RECOVERY = "tests/spark/test_recovery.py"
+_AGAIN = "tests/faults/test_read_again.py"
 _SUITE = "streaming_source/testing/conformance/growing.py"
 _GROUPS = "tests/scenarios/test_groups.py"
 _SPLITS = "tests/scenarios/test_idleness.py"
@@ -139,7 +139,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "FLINK-39728": (f"{_PAUSING}::test_a_split_that_is_let_go_and_comes_back_is_read_from_where_it_is_then",),
     "speculative execution": (
-        f"{_RECOVERY}::test_a_batch_that_was_planned_but_not_committed_is_read_again_to_the_row",
+        f"{_AGAIN}::test_a_batch_is_the_same_to_the_byte_when_it_is_read_again",
     ),
     "a limit that goes down": (f"{_GROUPS}::test_a_limit_goes_down_with_who_comes_back_behind",),
     "splits in any order": (

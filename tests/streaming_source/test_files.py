@@ -247,6 +247,20 @@ def test_a_split_that_is_gone_at_a_restart_is_told_where_nothing_could_be_added_
     again.stop()
 
 
+def test_a_planned_batch_whose_file_is_gone_fails_and_says_which(tmp_path: Path) -> None:
+    for split in "ab":
+        put(tmp_path / split / "1.parquet", {"t": stamps(*range(10))})
+    reading = Reading(stream_reader(tmp_path, eventTimeColumn="t", splitBy="directory"))
+    start = reading.offset
+    reading.next()
+    reading.reader.stop()
+    (tmp_path / "b" / "1.parquet").unlink()
+    again = stream_reader(tmp_path, eventTimeColumn="t", splitBy="directory")
+    with pytest.raises(DataLossError, match=r"split 'b' has changed: the records 0 to 10 that were planned"):
+        again.partitions(start, reading.offset)
+    again.stop()
+
+
 @pytest.mark.parametrize(("read", "lost"), [(8, True), (10, False)])
 def test_a_file_of_a_log_may_go_once_it_is_read_and_not_before(tmp_path: Path, read: int, lost: bool) -> None:
     put(tmp_path / "log" / "1.parquet", {"t": stamps(*range(10))})

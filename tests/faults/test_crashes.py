@@ -1,0 +1,66 @@
+"""Faults strike queries over every connector, one after another: each row comes out once, and nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import crashes
+from tests.faults.checks import wrong_rows
+from tests.faults.inputs import CONNECTORS
+from tests.spark.cluster import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="session")
+def brokers(request: pytest.FixtureRequest) -> str:
+    """Empty where no broker can be had: then all connectors but Kafka are struck."""
+    try:
+        bootstrap: str = request.getfixturevalue("broker").bootstrap
+    except pytest.skip.Exception:
+        return ""
+    return bootstrap
+
+
+@pytest.fixture(scope="session")
+def connectors(brokers: str) -> list[str]:
+    return [name for name in CONNECTORS if brokers or name != "kafka"]
+
+
+def test_twenty_faults_lose_no_row_and_double_none(tmp_path: Path, connectors: list[str], brokers: str) -> None:
+    # A query costs more than a fault: three of the connectors, one of each way to know of event times.
+    struck = [name for name in connectors if name in ("files", "kafka", "own, off")]
+    report = crashes.chain(14, tmp_path / "run", struck, lives=2, faults=4, brokers=brokers)
+    assert report["faults"] == 2 * 4 * len(struck) + 1
+    assert report["kills after commits"] * 2 >= report["kills"] > 0
+    assert report["read again"] > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 109))
+def test_chains_of_crashes_lose_no_row_and_double_none(
+    tmp_path: Path, connectors: list[str], brokers: str, seed: int
+) -> None:
+    report = crashes.chain(seed, tmp_path / "run", connectors, lives=3, faults=3, stops=True, brokers=brokers)
+    assert report["kills after commits"] * 2 >= report["kills"]
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    started = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield started
+    started.close()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [200, 201])
+def test_executors_of_a_cluster_are_killed_and_tasks_are_run_twice(tmp_path: Path, cluster: Cluster, seed: int) -> None:
+    report = crashes.chain(seed, tmp_path / "run", ["files", "own", "own, off"], master=cluster.url, stops=True)
+    assert report["kills after commits"] * 2 >= report["kills"]
+
+
+def test_what_is_lost_wrong_or_doubled_is_said() -> None:
+    assert wrong_rows([1, 1, 2, 5], [1, 2, 3]) == "1 rows missing [3], 1 wrong [5], 1 twice"
