@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from streaming_source.connectors.datagen.split import GeneratedSplit
+from streaming_source.connectors.datagen.enumerator import GeneratedSplit
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source

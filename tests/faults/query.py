@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import streaming_source.spark.from_source as door
+import streaming_source.spark.frames as door
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery

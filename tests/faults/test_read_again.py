@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from streaming_source.spark.stream_reader import AlignedStreamReader
+from streaming_source.spark.readers import AlignedStreamReader
 
 from alignment import WatermarkStrategy
 from streaming_source.api import Source
