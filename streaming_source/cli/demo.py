@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +28,7 @@ from rich.table import Table
 
 from streaming_source import explain, read_stream
 from streaming_source.cli.flights import load_flights, out_of_orderness_us, write_logs
+from streaming_source.exceptions import OptionError
 from streaming_source.monitoring import History, html_report
 
 if TYPE_CHECKING:
@@ -45,13 +48,17 @@ _FILES_PER_TRIGGER: Final = 4
 _ROWS_PER_TRIGGER: Final = 50_000
 _MAX_DRIFT: Final = "28 days"
 
+_ADDRESS: Final = re.compile(r"(?P<host>\[[^]]+\]|[^:,/\s]+):(?P<port>\d+)")
+_WITHOUT_ADDRESS: Final = re.compile(r"local(\[(\*|\d+)(, *\d+)?\]|-cluster\[\d+, *\d+, *\d+\])?|yarn")
+_CONNECT_S: Final = 5.0
+
 # Okabe and Ito's palette: told apart under every common colour blindness.
 _BLUE: Final = "#0072B2"
 _ORANGE: Final = "#E69F00"
 _VERMILION: Final = "#D55E00"
 
 
-def run_demo(output: Path, months: int) -> bool:
+def run_demo(output: Path, months: int, master: str) -> bool:
     """Run all three, print what they found, and save picture, report and Spark's log in `output`.
 
     Returns
@@ -61,6 +68,7 @@ def run_demo(output: Path, months: int) -> bool:
     """
     # Progress goes to standard error: standard output is the result, and its last line JSON.
     progress = Console(stderr=True)
+    _check_master(master)
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="streaming-source-demo-") as directory:
         scratch = Path(directory)
@@ -68,7 +76,7 @@ def run_demo(output: Path, months: int) -> bool:
         flights = load_flights(months)
         bound = f"{-(-out_of_orderness_us(flights) // _HOUR_US)} hours"
         write_logs(flights, scratch / "logs", _ROWS_PER_FILE)
-        with _spark(scratch, output / "spark.log") as spark:
+        with _spark(master, scratch, output / "spark.log") as spark:
             progress.print("batch ...")
             batch = _counts(_hourly(spark.read.schema(_SCHEMA).parquet(f"{scratch}/logs/*")))
             progress.print("Spark's Parquet stream, with watermark ...")
@@ -245,17 +253,35 @@ def _days(times: Any) -> npt.NDArray[np.float64]:
     return days
 
 
+def _check_master(master: str) -> None:
+    """Say at once what Spark takes a minute to find out, and then ends the process for."""
+    kind, _, place = master.partition("://")
+    if _WITHOUT_ADDRESS.fullmatch(master):
+        return
+    addresses = [*_ADDRESS.finditer(place)]
+    if kind not in ("spark", "k8s") or not addresses:
+        raise OptionError(f"--master {master}: must be local[*], local[n], spark://host:port, k8s://host:port or yarn")
+    for address in addresses:
+        try:
+            socket.create_connection((address["host"].strip("[]"), int(address["port"])), _CONNECT_S).close()
+            return
+        except (OSError, OverflowError) as error:
+            reason = error
+    raise OptionError(f"--master {master}: no answer there ({reason}); start the master, or use local[*]")
+
+
 @contextmanager
-def _spark(scratch: Path, log: Path) -> Iterator[SparkSession]:
+def _spark(master: str, scratch: Path, log: Path) -> Iterator[SparkSession]:
     """A session in UTC whose log is in a file: the JVM takes over standard error as it is when it starts."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if master.startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     terminal = os.dup(2)
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
         session = (
-            SparkSession.builder.master("local[*]")
+            SparkSession.builder.master(master)
             .appName("spark-watermark-alignment demo")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")

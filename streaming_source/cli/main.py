@@ -93,6 +93,9 @@ def report_on_query(
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Directory for what it writes.", file_okay=False)] = Path("demo-output"),
+    master: Annotated[
+        str, typer.Option(help="Spark's; its workers must see this machine's temporary files.")
+    ] = "local[*]",
     months: Annotated[int, typer.Option(min=1, max=12, help="Only the first months of the year.")] = 12,
 ) -> None:
     """Count a year of flights per hour and carrier three ways: batch, Spark's own stream, an aligned stream.
@@ -105,7 +108,7 @@ def demo(
         # Here and not above: no other command needs Spark, or the demo's packages.
         from streaming_source.cli.demo import run_demo
 
-        complete = run_demo(output, months)
+        complete = run_demo(output, months, master)
     except ModuleNotFoundError as error:
         typer.echo(f"error: the demo needs {error.name}: pip install 'spark-watermark-alignment[demo]'", err=True)
         raise typer.Exit(2) from None

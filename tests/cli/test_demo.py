@@ -97,6 +97,14 @@ def test_the_demo_loses_nothing_where_sparks_own_stream_does(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing is left behind"
 
 
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "k8s://https://127.0.0.1:1", "locl[*]", "spark://here"])
+def test_a_master_that_is_not_there_is_named_before_spark_is_started(master: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["demo", "--master", master, "--output", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert f"error: --master {master}: " in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_demo_that_cannot_run_does_not_say_that_rows_were_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
