@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from streaming_source.connectors.datagen.enumerator import GeneratedSplit
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source
 from streaming_source.connectors import DataGeneratorSource, FileSource, KafkaSource
+from streaming_source.connectors.datagen.enumerator import GeneratedSplit
 from tests.spark.support import SECOND, T0, Times, write_table
 from tests.spark.unindexed import UnindexedLogs, append_log
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import streaming_source.spark.frames as door
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+import streaming_source.spark.frames as door
 from alignment import WatermarkStrategy
 from tests.faults.inputs import BOUND_US, BOUNDABLE, event_time_of, source_of
 from tests.faults.steps import Steps, stepped_format

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from streaming_source.spark.readers import AlignedStreamReader
 
 from alignment import WatermarkStrategy
 from streaming_source.api import Source
 from streaming_source.connectors import FileSource
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options
+from streaming_source.spark.readers import AlignedStreamReader
 from streaming_source.spark.watermark_rows import EMITTED
 from tests.faults.inputs import CONNECTORS, Growing, event_time_of, place_of, source_of
 from tests.faults.steps import ipc_bytes

@@ -135,7 +135,11 @@ def test_what_becomes_of_a_record_depends_neither_on_its_neighbours_nor_on_the_c
 ) -> None:
     if name == "json" and multi_line:
         multi_line = False  # one document has no records that could be cut apart
-    records = data.draw(st.lists(st.sampled_from(POOLS[name]) | st.binary(max_size=20), max_size=12))
+    # A first line that names a column fails, whatever the mode.
+    anything = st.binary(max_size=20).filter(
+        lambda record: not {b"t", b"n", b"s"} & {*re.findall(rb"\w+", record.lower())}
+    )
+    records = data.draw(st.lists(st.sampled_from(POOLS[name]) | anything, max_size=12))
     path = tmp_path / "f"
     path.write_bytes(b"\n".join(records))
 

@@ -116,7 +116,7 @@ class _FaultyFile:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming_source.api.retry._FIRST_BACKOFF_S", 0.001)
+    monkeypatch.setattr("streaming_source.api.clients._FIRST_BACKOFF_S", 0.001)
     monkeypatch.setattr(retries, "RETRY_S", 2.0)
 
 
@@ -265,7 +265,7 @@ def test_a_file_system_that_does_not_answer_is_named_in_the_log(
 ) -> None:
     from tests.streaming_source.reading import stream_reader
 
-    monkeypatch.setattr("streaming_source.coordinator.calls._SILENT_S", 0.02)
+    monkeypatch.setattr("streaming_source.coordinator.threads._SILENT_S", 0.02)
     fill(tmp_path)
     options = {"fileFormat": "csv", "dataSchema": "t timestamp", "eventTimeColumn": "t", "splitBy": "file"}
     reader = stream_reader(f"faulty://{tmp_path}", bounded="true", **options)
