@@ -47,7 +47,7 @@ def wide(rows: int, rng: np.random.Generator) -> pa.Table:
     for number in range(6):
         columns[f"d{number}"] = pa.array(rng.random(rows), mask=rng.random(rows) < 0.1)
     for number in range(6):
-        columns[f"b{number}"] = pa.array(rng.integers(0, 1 << 40, rows), mask=rng.random(rows) < 0.1)
+        columns[f"n{number}"] = pa.array(rng.integers(0, 1 << 40, rows), mask=rng.random(rows) < 0.1)
     return pa.table(columns)
 
 
