@@ -70,6 +70,8 @@ def _in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
         else:
             others.append(item)
     on_spark.sort(key=lambda item: "kafka_jars" in _fixtures(item))
+    # The longest begins early: at the end the others would wait for it.
+    on_service.sort(key=lambda item: item.get_closest_marker("slow") is None)
     rest = max(len(items) // workers - len(on_spark), 0)
     return [*on_spark, *others[:rest], *on_service, *others[rest:]]
 
