@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -30,6 +29,7 @@ from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.fixed_options import fixed_options
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
+from streaming_source.spark.planner_log import log_lines_of
 from streaming_source.spark.watermark_rows import watermark_row_time
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class StreamPlanning:
         )
         warn_after_us = options.warn_after(rules.strategy.idle_timeout_us)
         self._standstill = StandstillWarning(warn_after_us, self._coordinator.explain)
-        _log_lines_of(f"{source.name} {self._codec.source_id}")
+        log_lines_of(f"{source.name} {self._codec.source_id}")
         self._has_events = source.source_event_serializer is not None
         self._gateway = self._new_gateway(source) if rules.reports or self._has_events else None
         # Of the states handed out last: partitions() asks for two of them.
@@ -294,19 +294,3 @@ def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
 
 def _path(name: str | None) -> Path | None:
     return None if name is None else Path(name)
-
-
-def _log_lines_of(source: str) -> None:
-    """Let each line say time (UTC), level and source, unless somebody has set up logging in this process already.
-
-    Spark takes the lines from standard error as they are. A planner process plans one source of one query, whose name
-    it does not learn: what tells queries apart is the id of the source, which stands in their offsets.
-    """
-    logger = logging.getLogger("streaming_source")
-    if logger.hasHandlers():
-        return
-    handler = logging.StreamHandler()
-    formatter = logging.Formatter(f"%(asctime)s.%(msecs)03dZ %(levelname)s {source}: %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    logger.addHandler(handler)

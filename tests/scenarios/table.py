@@ -138,9 +138,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{_PAUSING}::test_a_split_that_is_resumed_is_fetched_though_the_fetch_under_way_blocks",
     ),
     "FLINK-39728": (f"{_PAUSING}::test_a_split_that_is_let_go_and_comes_back_is_read_from_where_it_is_then",),
-    "speculative execution": (
-        f"{_AGAIN}::test_a_batch_is_the_same_to_the_byte_when_it_is_read_again",
-    ),
+    "speculative execution": (f"{_AGAIN}::test_a_batch_is_the_same_to_the_byte_when_it_is_read_again",),
     "a limit that goes down": (f"{_GROUPS}::test_a_limit_goes_down_with_who_comes_back_behind",),
     "splits in any order": (
         f"{_PLANNER}::test_splits_that_join_when_it_is_their_turn_are_all_read_and_none_of_their_records_is_late",

@@ -552,9 +552,7 @@ def test_splits_are_written_by_number_and_position() -> None:
     assert GeneratedSplit(3, 120).origin() == GeneratedSplit(3)
 
 
-@pytest.mark.parametrize(
-    "data", [b"[]", b"no json", b'{"number":"x"}', b'{"number":0,"position":-1}', b"{}"]
-)
+@pytest.mark.parametrize("data", [b"[]", b"no json", b'{"number":"x"}', b'{"number":0,"position":-1}', b"{}"])
 def test_a_damaged_split_is_refused(data: bytes) -> None:
     with pytest.raises(OffsetError, match="damaged"):
         DataGeneratorSource().split_serializer.deserialize(1, data)
