@@ -13,7 +13,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,27 +155,27 @@ class SteppedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         batch, reader = partition.batch, partition.subtask_id  # type: ignore[attr-defined]
-        threads, rows, digest = threading.active_count(), 0, hashlib.blake2b(digest_size=16)
-        for number, records in enumerate(self._reader.read(partition)):
-            digest.update(ipc_bytes(records))
-            rows += records.num_rows
+        threads, found = threading.active_count(), list[pa.RecordBatch]()
+        for records in self._reader.read(partition):
+            found.append(records)
             yield records
-            if not number:
+            if len(found) == 1:
                 self._steps.reach("read", batch)
-        done = {"query": self._query, "batch": batch, "readers": self._readers, "reader": reader, "rows": rows}
-        done |= {"digest": digest.hexdigest(), "threads": threading.active_count() - threads}
+        done = {"query": self._query, "batch": batch, "readers": self._readers, "reader": reader}
+        done |= {"digest": digest_of(found), "threads": threading.active_count() - threads}
         with (self._folder / "reads" / f"{os.getpid()}.jsonl").open("a") as file:
             file.write(json.dumps(done) + "\n")
         self._steps.reach("read to the end", batch)
 
 
-def ipc_bytes(records: pa.RecordBatch) -> bytes:
-    """A batch as Arrow writes it: schema, rows in their order, nulls."""
+def digest_of(batches: Sequence[pa.RecordBatch]) -> str:
+    """Of what a task read: schema, rows in their order, nulls; the same however the rows are cut into batches."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, records.schema) as writer:
-        writer.write_batch(records)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
+    if batches:
+        table = pa.Table.from_batches(batches).combine_chunks()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    return hashlib.blake2b(sink.getvalue(), digest_size=16).hexdigest()
 
 
 def stepped_format(folder: Path, query: str, readers: int) -> Callable[..., Any]:

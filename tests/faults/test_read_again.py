@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 from collections.abc import Callable
@@ -21,12 +20,12 @@ from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_
 from streaming_source.spark.readers import AlignedStreamReader
 from streaming_source.spark.watermark_rows import EMITTED
 from tests.faults.inputs import CONNECTORS, Growing, event_time_of, place_of, source_of
-from tests.faults.steps import ipc_bytes
+from tests.faults.steps import digest_of
 from tests.files.samples import SAMPLES, Sample
 from tests.spark.support import SECOND, T0
 
 Read = list[tuple[int, str]]
-"""Of each partition, how many rows it has, and a digest of its batches as Arrow writes them, in their order."""
+"""Of each partition, how many rows it has, and a digest of them as Arrow writes them, in their order."""
 
 
 def reader_of(source: Source[Any, Any], event_time: str | None, **options: str) -> AlignedStreamReader:
@@ -46,11 +45,8 @@ def read(reader: AlignedStreamReader, start: Any, end: Any) -> Read:
     found = []
     for partition in reader.partitions(start, end):
         task: AlignedStreamReader = cloudpickle.loads(cloudpickle.dumps(reader))
-        rows, digest = 0, hashlib.blake2b(digest_size=16)
-        for batch in task.read(cloudpickle.loads(cloudpickle.dumps(partition))):
-            rows += batch.num_rows
-            digest.update(ipc_bytes(batch))
-        found.append((rows, digest.hexdigest()))
+        batches = list(task.read(cloudpickle.loads(cloudpickle.dumps(partition))))
+        found.append((sum(batch.num_rows for batch in batches), digest_of(batches)))
     return found
 
 

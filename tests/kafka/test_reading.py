@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -309,3 +310,16 @@ def test_a_record_from_the_future_moves_no_watermark(topic: Topic, rows: int) ->
         assert read.num_rows == rows
         assert read.filter(read.column("timestamp").is_null()).column("offset").to_pylist() == [rows // 2]
         assert begun.offset["watermark"] == (T0_MS + rows - 1) * 1000 - 1
+
+
+def test_a_task_gives_one_partition_after_the_other(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming_source.connectors.kafka.split_reader._AHEAD", 900)
+    counts = [3_000, 400, 0, 400, 400, 3_000]
+    topic.create(partitions=len(counts))
+    # More than one answer of the broker each, which has room for all partitions.
+    topic.write([r for p, n in enumerate(counts) for r in numbered(n, key=b"x" * 2_000, partition=p)])
+    with reading(topic, bounded="true", numReaders="1") as begun:
+        (table,) = [table for table in to_end(begun) if len(table) > 1]
+    assert records(table) == naive(topic)
+    partitions = [partition for partition in table["partition"].to_pylist() if partition is not None]
+    assert [key for key, _ in groupby(partitions)] == [p for p, n in enumerate(counts) if n]

@@ -154,4 +154,5 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
             MessageColumns(context.schema, self.values),
             fail_on_data_loss=self.fail_on_data_loss,
             poll_timeout_s=self.seconds("poll_timeout"),
+            in_turn=context.enumerator is None,
         )

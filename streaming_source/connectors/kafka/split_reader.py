@@ -36,6 +36,9 @@ them takes as long as fetching them."""
 _WAIT_S: Final = 0.02
 """The tail of what is there comes when this is over: short, and still long enough for a full batch."""
 
+_AHEAD: Final = 20_000
+"""So many offsets of later splits are fetched at most while an earlier one is being emitted."""
+
 _LOOK_AFTER_S: Final = 1.0
 """When nothing has come for so long: are the partitions still there? Of one that is gone the client says nothing."""
 
@@ -76,6 +79,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     Its consumer is taken from `clients`, and kept there for the next reader. `ends` is None on an executor, where every
     split has a stop. Without `fail_on_data_loss`, reading goes on behind records that are not there any more.
+
+    `in_turn` gives one split after the other, in the order in which they were added: a task that is tried again has its
+    rows in the same order, whichever partition answers first.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         *,
         fail_on_data_loss: bool,
         poll_timeout_s: float,
+        in_turn: bool = False,
         at_once: int = _BATCH,
     ) -> None:
         self._config = config
@@ -95,10 +102,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._columns = columns
         self._fail_on_data_loss = fail_on_data_loss
         self._poll_timeout_s = poll_timeout_s
+        self._in_turn = in_turn
         self._at_once = at_once
         # By split. A topic that was created again has two for one partition: only one of them is assigned at a time.
         self._reading: dict[str, _Reading] = {}
         self._assigned: dict[Partition, _Reading] = {}
+        # Fetched before its turn.
+        self._held: dict[str, list[RecordBlock]] = {}
         self._woken = threading.Event()
 
     # ---- SplitReader ---------------------------------------------------------------------------------------------
@@ -107,7 +117,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if isinstance(change, SplitsAddition):
             begun = [_Reading(split, split.position, split.stop) for split in change.splits]
             self._reading.update((reading.split.split_id, reading) for reading in begun)
-            self._assign(*(r for r in begun if not r.is_finished and r.split.stop is not None))
+            self._assign_next()
         else:
             self._end(*(split.split_id for split in change.splits if split.split_id in self._reading))
 
@@ -119,11 +129,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if gone:
             return RecordsBySplits(finished_splits=gone)
         while True:
-            blocks = self._take_records()
-            finished = self._take_finished()
+            blocks, finished = self._take_in_turn(self._take_records())
             if blocks or finished:
                 return RecordsBySplits(blocks, finished)
-            waits = [reading for reading in self._reading.values() if not (reading.is_paused or reading.is_at_end)]
+            waits = [reading for reading in self._assigned.values() if not (reading.is_paused or reading.is_at_end)]
             if self._woken.is_set() or not waits:
                 self._woken.clear()
                 return RecordsBySplits()
@@ -158,12 +167,29 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def close(self) -> None:
         self._reading.clear()
         self._assigned.clear()
+        self._held.clear()
         self._consumer.close()
 
     # ---- what is read --------------------------------------------------------------------------------------------
 
     def _end(self, *split_ids: str) -> None:
         self._unassign(*(self._reading.pop(split_id) for split_id in split_ids))
+        for split_id in split_ids:
+            self._held.pop(split_id, None)
+
+    def _assign_next(self) -> None:
+        """Let splits with a stop be read: all, or in turn the first one and as many behind it as may be held."""
+        chosen: dict[Partition, _Reading] = {}
+        ahead: int | None = None
+        for reading in self._reading.values():
+            if (stop := reading.split.stop) is None:
+                continue
+            ahead = 0 if ahead is None else ahead + stop - reading.split.position
+            if self._in_turn and (ahead > _AHEAD or reading.split.of in chosen):
+                break
+            if not reading.is_finished:
+                chosen[reading.split.of] = reading
+        self._assign(*chosen.values())
 
     def _assign(self, *readings: _Reading) -> None:
         new = [reading for reading in readings if not reading.is_assigned]
@@ -237,10 +263,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _left(self) -> int:
         """How many messages to ask for. No more than there are, as far as that is known: else it waits for more."""
-        if all(reading.is_finished or reading.is_at_end or reading.is_paused for reading in self._reading.values()):
+        if all(reading.is_finished or reading.is_at_end or reading.is_paused for reading in self._assigned.values()):
             return 0
         left = 0
-        for reading in self._reading.values():
+        for reading in self._assigned.values():
             if reading.is_paused:
                 continue
             if reading.known_end is None:
@@ -290,10 +316,26 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         elif not (code in _PASSING or error.retriable()):
             raise client_error(self._config, f"reading partition {message.topic()}-{message.partition()}", error)
 
-    def _take_finished(self) -> set[str]:
-        finished = {split_id for split_id, reading in self._reading.items() if reading.is_finished}
-        self._end(*finished)
-        return finished
+    def _take_in_turn(self, blocks: dict[str, list[RecordBlock]]) -> tuple[dict[str, list[RecordBlock]], set[str]]:
+        """Of these and of what is held, what may be emitted now, and which splits end with it."""
+        taken, finished = dict[str, list[RecordBlock]](), set[str]()
+        for split_id, found in blocks.items():
+            self._held.setdefault(split_id, []).extend(found)
+        for split_id, reading in self._reading.items():
+            if reading.is_paused:
+                continue
+            if split_id in self._held:
+                taken[split_id] = self._held.pop(split_id)
+            if reading.is_finished:
+                finished.add(split_id)
+            elif self._in_turn:
+                break
+        # Of those that wait for their turn nothing is fetched beyond their stop.
+        self._unassign(*(reading for reading in self._assigned.values() if reading.is_finished))
+        if finished:
+            self._end(*finished)
+            self._assign_next()
+        return taken, finished
 
     # ---- what is lost --------------------------------------------------------------------------------------------
 
