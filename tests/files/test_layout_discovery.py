@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from streaming_source.exceptions import (
     PathNotFoundError,
     SchemaError,
 )
-from streaming_source.testing import SourceHarness
+from streaming_source.testing import FakeClock, SourceHarness
 from tests.files.test_layout_orders import look_again, rows, strategy, unbounded, write
+from tests.spark.support import SECOND
 from tests.streaming_source.reading import Reading, put, read_all, read_batch, stamps, stream_reader
 
 
@@ -514,3 +516,26 @@ def test_a_batch_read_leaves_no_trace(tmp_path: Path) -> None:
     assert len(read_batch(tmp_path / "in", **options)) == 1
     assert len(read_batch(tmp_path / "in", **options)) == 1
     assert not (tmp_path / "state").exists()
+
+
+# ---- listings that are not of one moment -----------------------------------------------------------------------------
+
+
+def test_a_file_that_a_listing_missed_comes_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 5):
+        write(tmp_path / "a" / f"{number}.parquet", [number * 10.0], number)
+    list_one = listing.Lister._list_one
+    misses = iter(["1.parquet 4.parquet", "4.parquet", "3.parquet", ""])
+
+    def listed(self: Any, filesystem: Any, path: str, directory: str) -> Any:
+        found, below = list_one(self, filesystem, path, directory)
+        missed = next(misses, "").split() if directory == "a" else ()
+        return replace(found, files=[file for file in found.files if file.name not in missed]), below
+
+    source = FileSource(str(tmp_path), "directory", discovery_interval="1 second")
+    run = SourceHarness(source, strategy(), clock=FakeClock())
+    monkeypatch.setattr(listing.Lister, "_list_one", listed)
+    look_again(run)
+    assert run.records() == {"a": [(position, (position + 1) * 10 * SECOND) for position in range(4)]}

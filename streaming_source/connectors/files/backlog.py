@@ -15,7 +15,7 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files.config import FileOrder
 from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, MarkSet, order_key
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, name_ten
+from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, name_ten
 from streaming_source.connectors.files.split import OrderKey
 
 __all__ = ["Backlog", "FileDiscovery", "FilesInWork", "FoundFiles", "WaitingFile", "warn_ignored"]
@@ -250,7 +250,7 @@ class FileDiscovery:
     in_work: list[ListedFile]
     _known: MarkSet | None = None
 
-    def find_new(self, directories: Iterable[ListedDirectory]) -> FoundFiles:
+    def find_new(self, lister: Lister) -> FoundFiles:
         """The files not found before, described where their order needs that. Called by one thread at a time."""
         is_first = self._known is None
         known, finished = self._known, MarkSet()
@@ -262,7 +262,7 @@ class FileDiscovery:
             known.add(self.finished.marks_of([*self.just_finished, *self.in_work]))
         found, marks = FoundFiles(forgotten=self.finished.forgotten), []
         ignored: list[str] = []
-        for files in self._portions(directories, found):
+        for files in self._portions(lister.list_changed(), found):
             of_files = self.finished.marks_of(files)
             known_as = known.match(of_files)
             # A name alone does not say that this very file was read: it is not cleaned.

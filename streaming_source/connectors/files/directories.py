@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileLog, FileSplitEnumerator, LoggedFile
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
-from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, names_in
+from streaming_source.connectors.files.listing import ListedFile, Lister, names_in
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.exceptions import MalformedDataError
 
@@ -46,15 +46,20 @@ class DirectoryDiscovery:
     _seen: dict[str, set[str]] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
 
-    def find_new(self, directories: Iterable[ListedDirectory]) -> Found:
+    def find_new(self, lister: Lister) -> Found:
         """The files not found before, described. Called by one thread at a time."""
         self._skipped.clear()
         new: list[ListedFile] = []
         empty = []
-        for directory in directories:
+        for directory in lister.list_changed():
             if directory.is_empty and directory.path:
                 empty.append(directory.path)
-            new += [file for file in sorted(directory.files) if self._is_new(file)]
+            files, seen = directory.files, self._seen.get(directory.path or ".", ())
+            if directory.may_have_come and any(file.name not in seen for file in files):
+                # It may have missed a file and have the next: what came before its last one is there the second time.
+                last = max(files)
+                files = [file for file in lister.list_again(directory.path) if file.name <= last.name]
+            new += [file for file in files if self._is_new(file)]
         new.sort()
         found = list(zip(new, self.describe(new), strict=True))
         for file in new:

@@ -7,7 +7,7 @@ import posixpath
 import zlib
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TypeVar
@@ -19,7 +19,7 @@ from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitR
 from streaming_source.connectors.files.cleaning import Cleaner
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
-from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister
+from streaming_source.connectors.files.listing import ListedFile, Lister
 from streaming_source.connectors.files.retries import StoreRetries
 from streaming_source.connectors.files.split import FileRange, FilesCheckpoint, FileSplit
 from streaming_source.exceptions import DataLossError, FileGoneError, SchemaError
@@ -167,13 +167,13 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
     # ---- for directories and finite files ----------------------------------------------------------------------------
 
-    def _discover(self, find_new: Callable[[Iterator[ListedDirectory]], T], handler: Callable[[T], None]) -> None:
+    def _discover(self, find_new: Callable[[Lister], T], handler: Callable[[T], None]) -> None:
         """Find new files in the background: once if the source is bounded, else again and again."""
         lister = Lister(self._config.root, self._until_ms)
 
         def listed() -> T:
             try:
-                found = find_new(lister.list_changed())
+                found = find_new(lister)
                 lister.name_empty()
                 return found
             except BaseException:

@@ -24,6 +24,8 @@ _NAMED: Final = 10
 """Files that a message names at most."""
 _SETTLED_NS: Final = 3_000_000_000
 """A directory that changed this long before it was listed cannot have changed again within one step of its clock."""
+_CLOCKS_DIFFER_MS: Final = 60_000
+"""The clock of a store and ours differ by less."""
 
 
 class ListedFile(NamedTuple):
@@ -54,12 +56,14 @@ class ListedFile(NamedTuple):
 class ListedDirectory:
     """What a directory holds that is not hidden: `files` directly in it, in no order, by its path below the root.
 
-    It `is_empty` if it has neither files nor directories.
+    It `is_empty` if it has neither files nor directories. A listing is not of one moment: if files `may_have_come`
+    meanwhile, it may have one and miss another that came before it.
     """
 
     path: str
     files: list[ListedFile]
     is_empty: bool
+    may_have_come: bool = False
 
 
 class Lister:
@@ -110,10 +114,13 @@ class Lister:
         if has_more or time.monotonic() >= self._full_at + _FULL_EVERY_S:
             self._settled.clear()
             self._full_at = time.monotonic()
-        listed = self._list(directories, files)
-        if self._sink_log is not None:
-            listed = self._in_log(listed, self._sink_log.paths, is_complete=has_more)
-        return listed if self._until_ms is None else self._until(listed, self._until_ms)
+        return self._restricted(self._list(directories, files), is_complete=has_more)
+
+    def list_again(self, directory: str) -> list[ListedFile]:
+        """The files directly in a directory, by its path below the root, once more and now."""
+        filesystem, root = self._selection.open()
+        listed, _ = self._list_one(filesystem, _path(root, directory), directory)
+        return [file for found in self._restricted(iter([listed]), is_complete=False) for file in found.files]
 
     def name_empty(self) -> None:
         """Log which files of 0 bytes were passed over, each once."""
@@ -136,6 +143,11 @@ class Lister:
                 found = self._list_all(filesystem, root, directory, seen)
             yield from found
         yield from self._single(files, root, seen)
+
+    def _restricted(self, listed: Iterator[ListedDirectory], *, is_complete: bool) -> Iterator[ListedDirectory]:
+        if self._sink_log is not None:
+            listed = self._in_log(listed, self._sink_log.paths, is_complete=is_complete)
+        return listed if self._until_ms is None else self._until(listed, self._until_ms)
 
     def _in_log(
         self, listed: Iterator[ListedDirectory], paths: set[str], *, is_complete: bool
@@ -188,11 +200,13 @@ class Lister:
                 listed_ns = time.time_ns()
                 found, below = self._list_one(filesystem, info.path, directory)
                 left += below
-                if settles and changed_ns < listed_ns - _SETTLED_NS and info.path not in self._holding_empty:
+                has_settled = changed_ns < listed_ns - _SETTLED_NS
+                if settles and has_settled and info.path not in self._holding_empty:
                     self._settled[directory] = (changed_ns, tuple(below))
                 else:
                     self._settled.pop(directory, None)
-                yield found
+                is_same = has_settled and filesystem.get_file_info(info.path).mtime_ns == changed_ns
+                yield replace(found, may_have_come=not is_same)
 
     def _takes(self, info: fs.FileInfo) -> bool:
         if info.type is fs.FileType.File and info.size == 0 and self._selection.takes_name(info.base_name):
@@ -213,7 +227,7 @@ class Lister:
 
     def _list_all(self, filesystem: fs.FileSystem, root: str, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
         files: dict[str, list[ListedFile]] = {start: []}
-        parents = set()
+        parents, listed_ms = set(), time.time_ns() // 1_000_000
         base = _path(root, start)
         for info in filesystem.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True)):
             below = info.path[len(base) :].strip("/")
@@ -230,7 +244,9 @@ class Lister:
             found = files.pop(path)
             if path not in seen:
                 seen.add(path)
-                yield ListedDirectory(path, found, not found and path not in parents)
+                newest_ms = max((file.modified_ms for file in found), default=0)
+                is_empty = not found and path not in parents
+                yield ListedDirectory(path, found, is_empty, may_have_come=newest_ms > listed_ms - _CLOCKS_DIFFER_MS)
 
     def _single(self, infos: Iterable[fs.FileInfo], root: str, seen: set[str]) -> Iterator[ListedDirectory]:
         by_directory: dict[str, list[ListedFile]] = {}
