@@ -332,10 +332,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return is_news
 
     def _block_splits(self) -> None:
-        enumerator = self.host.enumerator
-        blocked, unreachable = enumerator.blocked_splits(), enumerator.unreachable_splits()
-        if blocked or unreachable:
-            self.runtime.engine.apply(SplitsBlocked(frozenset(blocked), frozenset(unreachable)))
+        enumerator, engine = self.host.enumerator, self.runtime.engine
+        blocked, unreachable = frozenset(enumerator.blocked_splits()), frozenset(enumerator.unreachable_splits())
+        wait_for = dict.fromkeys(blocked, WaitsFor.TRANSACTION) | dict.fromkeys(unreachable, WaitsFor.SOURCE)
+        # Triggers come every few milliseconds: the log of events need not have it with each.
+        if not wait_for.items() <= engine.idle_clock.blocked.items():
+            engine.apply(SplitsBlocked(blocked, unreachable))
 
     def _look_for_more(self) -> None:
         """Whether something is there that was not seen yet, as far as that can be said soon."""
