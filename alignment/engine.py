@@ -17,7 +17,7 @@ import numpy.typing as npt
 from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import saturating_add
-from alignment.explain import Bounds, Explanation, explain_splits
+from alignment.explain import Bounds, Explanation, WaitsFor, explain_splits
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
@@ -125,7 +125,8 @@ class Engine:
             case events.Probed():
                 self.idle_clock.probe(event.at_us, event.split_ids)
             case events.SplitsBlocked():
-                self.idle_clock.blocked.update(event.split_ids)
+                self.idle_clock.blocked.update(dict.fromkeys(event.split_ids, WaitsFor.TRANSACTION))
+                self.idle_clock.blocked.update(dict.fromkeys(event.unreachable, WaitsFor.SOURCE))
             case events.RangesReported():
                 self._take_reports(event.reports)
             case events.SplitsAssigned():

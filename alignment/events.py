@@ -148,9 +148,13 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class SplitsBlocked:
-    """Splits have records that cannot be read yet (an open transaction, say): they are not idle until probed again."""
+    """Splits have records that cannot be read yet (an open transaction, say): they are not idle until probed again.
+
+    Of those that are `unreachable` nobody knows whether they have.
+    """
 
     split_ids: frozenset[str]
+    unreachable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

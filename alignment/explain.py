@@ -30,6 +30,7 @@ class WaitsFor(StrEnum):
 
     NOTHING = "nothing"
     RECORDS = "records"
+    SOURCE = "source"
     TRANSACTION = "transaction"
     REPORT = "report"
     DRIFT = "drift"
@@ -47,6 +48,7 @@ class Cause(StrEnum):
     ALL_IDLE = "allIdle"
     SILENT = "silent"
     EMPTY = "empty"
+    SOURCE = "source"
     TRANSACTION = "transaction"
     REPORT = "report"
     FUTURE = "future"
@@ -244,7 +246,7 @@ def explain_splits(
     table: SplitTable,
     columns: Sequence[Int64Array],
     available: Mapping[str, tuple[int, int]],
-    blocked: Collection[str],
+    blocked: Mapping[str, WaitsFor],
     unreported: Collection[str],
     group_limit_us: int,
 ) -> tuple[SplitExplanation, ...]:
@@ -253,7 +255,7 @@ def explain_splits(
     The `columns`, `int64[n]` each: where the splits hold the watermark of the source; the event time of their next
     records; since when they have had nothing to read; and their late records. `MIN_WATERMARK` where one is not known,
     or the next record not far beyond the bound. `available` has each split's next position, and the one after the last
-    record known to be there. `blocked` have records that cannot be read yet; the readers of the `unreported` have not
+    record known to be there. `blocked` cannot be read now, and wait for that; the readers of the `unreported` have not
     reported all that they read.
     """
     limited_by, bound_us = (None, MAX_WATERMARK) if plan is None else (plan.limited_by, plan.bound_us)
@@ -267,7 +269,7 @@ def explain_splits(
     ):
         position, end = available[split_id]
         if split_id in blocked:
-            waits_for = WaitsFor.TRANSACTION
+            waits_for = blocked[split_id]
         elif position < end:
             waits_for = limit
         else:

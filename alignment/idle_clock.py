@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus
+from alignment.explain import WaitsFor
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
@@ -35,7 +36,7 @@ class IdleClock:
         `int64[n]`: processing time since which each split has had nothing to read, if it has nothing; `MIN_WATERMARK`
         where it is idle from before a restart.
     blocked
-        Splits with records that cannot be read yet: they are not idle, until a probe finds that it is over.
+        Splits that cannot be read now, and what for: they are not idle, until a probe finds that it is over.
     last_probe_us
         When the last probe began, whatever it found and wherever; None before any.
     """
@@ -48,7 +49,7 @@ class IdleClock:
         self._deadline_us: int | None = None
         self._probed_all_us: int = MIN_WATERMARK
         self._probed_us: dict[str, int] = {}
-        self.blocked: set[str] = set()
+        self.blocked: dict[str, WaitsFor] = {}
         self.last_probe_us: int | None = None
 
     # ---- splits --------------------------------------------------------------------------------------------------
@@ -74,8 +75,8 @@ class IdleClock:
         """Only these are left; those of these ids are gone. O(n)."""
         self._origins = self._origins[slots]
         self.caught_up_us = self.caught_up_us[slots]
-        self.blocked.difference_update(gone)
         for split_id in gone:
+            self.blocked.pop(split_id, None)
             self._probed_us.pop(split_id, None)
 
     # ---- probes --------------------------------------------------------------------------------------------------
@@ -88,7 +89,8 @@ class IdleClock:
             self.blocked.clear()
         else:
             self._probed_us.update(dict.fromkeys(split_ids, at_us))
-            self.blocked.difference_update(split_ids)
+            for split_id in split_ids:
+                self.blocked.pop(split_id, None)
 
     def find(self, split_id: str) -> None:
         """More was found of a split: only a later probe says that it has nothing to read."""

@@ -121,6 +121,7 @@ def _why(explanation: Explanation, holder: SplitExplanation) -> str:
     if explanation.cause is Cause.SILENT:
         return f"has delivered nothing{since}"
     return {
+        WaitsFor.SOURCE: "cannot be reached, and nobody knows what it has; the log says since when and why",
         WaitsFor.TRANSACTION: "has an open transaction: its next records cannot be read until that ends",
         WaitsFor.REPORT: f"waits for what its readers report of the records before position {holder.position}",
         WaitsFor.ROWS: f"has {holder.behind:,} records left that the read limit did not admit",

@@ -255,6 +255,13 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """
         return ()
 
+    def unreachable_splits(self) -> Collection[str]:
+        """Ids of splits that cannot be looked at now, while others can: these are not idle. By default there are none.
+
+        Say in the log since when and why, and fail with an error in the end.
+        """
+        return ()
+
     def lost_splits(self) -> Collection[str]:
         """Ids of splits whose records are not there any more: nothing of them is read. By default there are none.
 

@@ -209,6 +209,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 runtime.event_times.extend_snapshot()
             elif runtime.engine.emits_at_us <= (now_us := self._now_us()):
                 runtime.engine.apply(EmitPeriodElapsed(now_us))
+            self._block_splits()
             is_due = runtime.engine.is_due or self._look_again
             if is_due and (not self.is_draining or runtime.event_times.is_settled) and self._plan(max_rows):
                 return self.state
@@ -317,8 +318,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             engine.apply(TimeLimitMoved(limit_us))
         runtime.assign_waiting()
         self._look_again = False
-        if blocked := self.host.enumerator.blocked_splits():
-            engine.apply(SplitsBlocked(frozenset(blocked)))
         # A snapshot says nothing of the time that passes while it is read.
         group = None if self.is_draining else self._group
         if group is not None:
@@ -331,6 +330,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if group is not None:
             group.report(plan.slowest_us, engine.nearest_us())
         return is_news
+
+    def _block_splits(self) -> None:
+        enumerator, engine = self.host.enumerator, self.runtime.engine
+        blocked, unreachable = frozenset(enumerator.blocked_splits()), frozenset(enumerator.unreachable_splits())
+        wait_for = dict.fromkeys(blocked, WaitsFor.TRANSACTION) | dict.fromkeys(unreachable, WaitsFor.SOURCE)
+        # Triggers come every few milliseconds: the log of events need not have it with each.
+        if not wait_for.items() <= engine.idle_clock.blocked.items():
+            engine.apply(SplitsBlocked(blocked, unreachable))
 
     def _look_for_more(self) -> None:
         """Whether something is there that was not seen yet, as far as that can be said soon."""

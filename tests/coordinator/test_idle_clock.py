@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
+from alignment.explain import WaitsFor
 from alignment.idle_clock import IdleClock
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
@@ -180,7 +181,7 @@ def test_one_that_was_active_is_idle_only_after_a_probe_that_is_late_enough() ->
 def test_one_that_is_blocked_is_not_idle_until_it_is_probed_again() -> None:
     clock = restarted()
     clock.probe(5 + TIMEOUT_US, None)
-    clock.blocked.add("b")
+    clock.blocked["b"] = WaitsFor.TRANSACTION
     assert clock.idle(TABLE).tolist() == [True, False]
     clock.probe(6 + TIMEOUT_US, None)
     assert clock.idle(TABLE).tolist() == [True, True]

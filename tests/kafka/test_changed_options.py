@@ -3,40 +3,65 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from alignment.watermarks import MIN_WATERMARK
+from streaming_source.connectors.kafka import registry as schema_registry
+from tests.kafka import test_secure
+from tests.kafka.registry import serving
 from tests.kafka.support import by_split, reading, to_end
 from tests.kafka.topics import Record, Topic
 from tests.spark.support import T0
 from tests.streaming_source.changed_options import FRAME, KAFKA, STRATEGY, Change
 
 T0_MS = T0 // 1000
-BY_HAND = {"schemaRegistryUrl", "schemaRegistry.*", "valueSubject", "tokenProvider"}
-"""They need a service of their own: see test_schema_values.py and test_secure.py, which start anew with others."""
+CHANGES = [change for change in (*STRATEGY[3:], *FRAME, *KAFKA) if not change.refused]
+SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "n", "type": "long"}]}'
+LATER = SCHEMA.replace("]", ', {"name": "more", "type": "int", "default": 1}]')
 
-CHANGES = [change for change in (*STRATEGY[3:], *FRAME, *KAFKA) if not change.refused and change.option not in BY_HAND]
+
+def token() -> tuple[str, float]:
+    return test_secure.token()
+
+
+@pytest.fixture
+def services(topic: Topic) -> Iterator[dict[str, str]]:
+    """A registry, one that it moved to, and one with users: all have the same schemas; and the way in with a token."""
+    schema_registry._by_id.cache_clear()
+    with serving() as registry, serving() as moved, serving("user:password") as secured:
+        for one in (registry, moved, secured):
+            assert one.register(f"{topic.name}-value", SCHEMA) == 1
+            one.register("other", LATER)
+        urls = {"registry": registry.url, "moved": moved.url, "secured": secured.url}
+        yield {**urls, "secure": topic.broker.secure_bootstrap, "certificate": str(topic.broker.certificate)}
+
+
+def value(change: Change, n: int) -> bytes:
+    """Of Avro with the schema 1, where it is read as that."""
+    return b"\0\0\0\0\1" + bytes([2 * n % 128]) if "avro" in change.before.values() else b"%d" % n
 
 
 # One after another over one topic: each begins where the one before has left it.
 @pytest.mark.parametrize("changes", [CHANGES[::9], pytest.param(CHANGES, marks=pytest.mark.soak)], ids=["some", "all"])
 def test_a_second_run_with_another_option_reads_each_record_once(
-    topic: Topic, changes: list[Change], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    topic: Topic, changes: list[Change], services: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     topic.create(partitions=2)
     end = 0
     for change in changes:
         given = [
-            {name: value.format(topic=topic.name, tmp=tmp_path) for name, value in options.items()}
+            {name: text.format(topic=topic.name, tmp=tmp_path, **services) for name, text in options.items()}
             for options in (change.before, change.after)
         ]
         # `reading` says it, and each first run starts where the one before it has ended.
         for options, name in ((given[0], "startingOffsets"), *((options, "includeMetadata") for options in given)):
             options.pop(name, None)
-        topic.write([Record(T0_MS + 1000 * n, b"%d" % n, partition=p) for n in range(end, end + 6) for p in (0, 1)])
+        numbers = range(end, end + 6)
+        topic.write([Record(T0_MS + 1000 * n, value(change, n), partition=p) for n in numbers for p in (0, 1)])
         start = {"startingOffsets": json.dumps({topic.name: {"0": end, "1": end}})}
         end += 6
         read: dict[int, list[int]] = {0: [], 1: []}

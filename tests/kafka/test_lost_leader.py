@@ -1,4 +1,4 @@
-"""Two brokers, and the one that leads a single partition is away: what it has waits, and each record is read once."""
+"""Two brokers, and the one that leads a single partition is away: what it has waits, the rest is read, each once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from alignment.explain import Cause, Explanation
+from alignment.sentence import sentence
+from streaming_source.exceptions import SourceError
 from tests.kafka.broker import _PORTS, KafkaBroker, _free_port
 from tests.kafka.support import reading, records
 from tests.kafka.test_faults import numbered
 from tests.kafka.topics import Record, Topic, wait_until
+from tests.streaming_source.reading import Reading
 
 pytestmark = pytest.mark.soak
 
@@ -60,32 +64,52 @@ def second_broker(own_broker: KafkaBroker, kafka_jars: list[Path], tmp_path: Pat
         broker.stop()
 
 
-def test_the_leader_of_one_partition_that_is_away_is_waited_for(
-    own_broker: KafkaBroker, second_broker: KafkaBroker
+@pytest.mark.parametrize("indexing", ["auto", "scan", "off"])
+def test_the_leader_of_one_partition_that_is_away_is_waited_for_while_the_others_are_read(
+    own_broker: KafkaBroker, second_broker: KafkaBroker, indexing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = Topic(own_broker)
     admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
     for future in admin.create_topics([NewTopic(topic.name, num_partitions=2, replica_assignment=[[1], [2]])]).values():
         future.result(30)
     topic.write([*numbered(10), *numbered(10, partition=1)])
-    given = {"idleTimeout": "300 ms", "discoveryInterval": "100 ms", "watermarkRows": "true"}
+    given = {"idleTimeout": "300 ms", "discoveryInterval": "100 ms", "watermarkRows": "true", "indexing": indexing}
+    seen: list[Record] = []
+
+    def have(begun: Reading, n: int) -> bool:
+        table = begun.next()
+        seen.extend(records(table) if table is not None else ())
+        return len(seen) >= n
+
+    def why(begun: Reading) -> Explanation:
+        begun.next()
+        explanation = begun.reader._planning._coordinator.explain()
+        assert explanation is not None
+        return explanation
+
     with reading(topic, **given) as begun:
-        seen: list[Record] = []
-
-        def have(n: int) -> bool:
-            table = begun.next()
-            seen.extend(records(table) if table is not None else ())
-            return len(seen) >= n
-
-        wait_until(lambda: have(20), "what is there")
+        wait_until(lambda: have(begun, 20), "what is there")
+        wait_until(lambda: why(begun).cause is Cause.ALL_IDLE, "all to be idle")
         second_broker.kill()
         topic.write(numbered(10, 10))
-        for _ in range(20):
-            have(30)
+        wait_until(lambda: have(begun, 30), "what the other leader has", 60)
+        wait_until(lambda: why(begun).cause is Cause.SOURCE, "the reason", 60)
+        assert f"because split '{topic.name}-1' cannot be reached" in sentence(why(begun))
         # What its leader may have is not known: it is not idle, and holds the watermark.
         held = begun.offset["watermark"]
         second_broker.start()
         topic.write(numbered(10, 10, partition=1))
-        wait_until(lambda: have(40), "what was written meanwhile and afterwards", 90)
+        wait_until(lambda: have(begun, 40), "what was written meanwhile and afterwards", 90)
         assert len(seen) == len({(r.partition, r.offset) for r in seen}) == 40
         assert begun.offset["watermark"] >= held
+        at = begun.offset
+    assert f"partition {topic.name}-1 is waited for" in caplog.text
+    assert f"the leader of partition {topic.name}-1 is back" in caplog.text
+    with reading(topic, **given, brokerTimeout="10 seconds") as begun:
+        begun.offset = at
+        wait_until(lambda: why(begun).cause is Cause.ALL_IDLE, "all to have answered")
+        second_broker.kill()
+        topic.write(numbered(10, 20))
+        with pytest.raises(SourceError, match=rf"partition {topic.name}-1 could not be read for 10 s.*broker.? 2"):
+            wait_until(lambda: have(begun, 51), "what will not come", 90)
+        assert len(seen) == 50

@@ -68,8 +68,18 @@ STRATEGY: Final = (
     _refused("eventTimeColumn", "t", "u", _MEANING),
     _refused("timestampUnit", "us", "ms", _MEANING, eventTimeColumn="n"),
     _refused("timeZone", "UTC", "Europe/Berlin", f"where the event time may say no zone: {_MEANING}"),
-    _may("maxOutOfOrderness", "5 seconds", "1 hour", f"{_WATERMARKS}; one that would be earlier waits until it is not"),
-    _may("maxOutOfOrderness", "1 hour", None, f"{_WATERMARKS}; they go on with the next plan"),
+    _may(
+        "maxOutOfOrderness",
+        "5 seconds",
+        "1 hour",
+        f"with a longer one: {_WATERMARKS}; one that would be earlier waits until it is not",
+    ),
+    _may(
+        "maxOutOfOrderness",
+        "1 hour",
+        None,
+        f"with a shorter one, or none: {_WATERMARKS}; they go on with the next plan",
+    ),
     _may(
         "idleTimeout",
         "1 minute",
@@ -130,7 +140,8 @@ FRAME: Final = (
 
 _IDENTITY = "the offset has a digest of it: " + _ROWS
 _FILE = {"splitBy": "file"}
-_COLUMNS = "none here; Spark refuses other columns where its own state has them"
+_OTHER_COLUMNS = "Spark refuses other columns where its own state has them"
+_COLUMNS = f"none here; {_OTHER_COLUMNS}"
 _CSV = {"fileFormat": "csv", "dataSchema": "t timestamp, n bigint, u timestamp", "path": "{csv}"}
 _JSON = {"fileFormat": "json", "dataSchema": "t timestamp, n bigint, u timestamp", "path": "{json}"}
 _READING = "kept: rows keep their numbers; what was not read yet is read in the new way"
@@ -146,10 +157,20 @@ FILES: Final = (
     _refused(
         "timeZone", "UTC", "Europe/Berlin", "with `csv` and `json` whatever the event time is: " + _ROWS, _OTHER, **_CSV
     ),
-    _refused("splitBy", "directory", "file", "other splits"),
-    _may("splitBy", "auto", "directory", "kept: the first start has decided"),
-    _refused("bounded", "true", "false", "its windows are closed, and later files would never be read"),
-    _may("bounded", "false", "true", "kept: it ends with the files that are there at the second start"),
+    _refused("splitBy", "directory", "file", "from `directory` to `file`, or back: other splits"),
+    _may("splitBy", "auto", "directory", "from `auto`: kept, since the first start has decided"),
+    _refused(
+        "bounded",
+        "true",
+        "false",
+        "from `true` to `false`: its windows are closed, and later files would never be read",
+    ),
+    _may(
+        "bounded",
+        "false",
+        "true",
+        "from `false` to `true`: kept, and it ends with the files that are there at the second start",
+    ),
     _refused("fileOrder", "eventTime", "name", _FINISHED, **_FILE),
     _refused("fileOrder", "name", "modificationTime", _FINISHED, **_FILE),
     _refused("fileNameOnly", "false", "true", _FINISHED, **_FILE),
@@ -206,7 +227,12 @@ FILES: Final = (
     _may("ignoreCorruptFiles", "false", "true", _POSITIONS),
     _may("dataSchema", None, "t timestamp_ntz, n bigint, u timestamp_ntz", _COLUMNS),
     _may("latestFirst", None, "false", "none: only `false` is taken"),
-    Change("storage.*", {}, {}, "kept, and in no offset: it may be another key, or another address of the same store"),
+    Change(
+        "storage.*",
+        {"path": "local://{in}"},
+        {"path": "local://{in}", "storage.auto_mkdir": "true"},
+        "kept, and in no offset: it may be another key, or another address of the same store",
+    ),
     _may("inferSchema", None, "true", _COLUMNS, **_CSV),
     _may("sep", None, ",", _READING, **_CSV),
     _may("quote", None, "'", _READING, **_CSV),
@@ -222,6 +248,14 @@ FILES: Final = (
     _may("compression", None, "none", f"{_READING}; lines must end where they did", **_CSV),
 )
 
+_AVRO = {"valueFormat": "avro", "schemaRegistryUrl": "{registry}"}
+_NO_SCHEMA = "none: no schema is in an offset; the registry must have schemas under the same ids"
+_TESTS = "tests.kafka"
+_SASL = {
+    "kafka.bootstrap.servers": "{secure}",
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.ssl.ca.location": "{certificate}",
+}
 _END = "splits end where the first run's options say"
 
 KAFKA: Final = (
@@ -262,9 +296,14 @@ KAFKA: Final = (
         _COLUMNS,
     ),
     Change("invalidValue", {}, {"valueFormat": "json", "valueSchema": "x int", "invalidValue": "null"}, _FROM_NOW_ON),
-    Change("schemaRegistryUrl", {}, {}, "none: it is in no offset, and neither is a schema"),
-    Change("schemaRegistry.*", {}, {}, "none: it is in no offset, and neither is a schema"),
-    Change("valueSubject", {}, {}, "none: it is in no offset, and neither is a schema"),
+    Change("schemaRegistryUrl", _AVRO, {**_AVRO, "schemaRegistryUrl": "{moved}"}, _NO_SCHEMA),
+    Change(
+        "schemaRegistry.*",
+        _AVRO,
+        {**_AVRO, "schemaRegistryUrl": "{secured}", "schemaRegistry.basic.auth.user.info": "user:password"},
+        _NO_SCHEMA,
+    ),
+    _may("valueSubject", None, "other", f"none: no schema is in an offset; {_OTHER_COLUMNS}", **_AVRO),
     _may("includeHeaders", None, "true", _COLUMNS),
     _may("failOnDataLoss", "true", "false", _FROM_NOW_ON),
     _may("discoveryInterval", None, "1 second", _NO_STATE),
@@ -272,19 +311,19 @@ KAFKA: Final = (
     _may("fetchOffset.numRetries", None, "3", _NO_STATE),
     _may("fetchOffset.retryIntervalMs", None, "10", _NO_STATE),
     _may("kafkaConsumer.pollTimeoutMs", None, "60000", _NO_STATE),
-    _may("indexing", "auto", "scan", "none: what is known ahead of reading is in no offset"),
+    _may("indexing", "auto", "scan", "between `auto` and `scan`: none: what is known ahead of reading is in no offset"),
     _may(
         "indexing",
         "scan",
         "off",
-        f"{_WATERMARKS}; from `off` they catch up with the positions first",
+        f"to `off` and from it: {_WATERMARKS}; from `off` they catch up with the positions first",
         watermarkRows="true",
     ),
     _may(
         "indexing",
         "off",
         "auto",
-        f"{_WATERMARKS}; from `off` they catch up with the positions first",
+        f"to `off` and from it: {_WATERMARKS}; from `off` they catch up with the positions first",
         watermarkRows="true",
     ),
     _may("groupIdPrefix", None, "mine", _NO_STATE),
@@ -300,7 +339,7 @@ KAFKA: Final = (
         "1",
         f"{_NO_STATE}; a micro-batch read again is cut for the new number, its records are the same",
     ),
-    Change("tokenProvider", {}, {}, _NO_STATE),
+    _may("tokenProvider", f"{_TESTS}.test_secure:token", f"{_TESTS}.test_changed_options:token", _NO_STATE, **_SASL),
     _may(
         "kafka.*",
         None,

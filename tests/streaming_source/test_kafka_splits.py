@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from streaming_source.api import SourceSplit
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, LogEnd, LogEnds, RetryPolicy
+from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, RetryPolicy
 from streaming_source.connectors.kafka.client import ClientConfig
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
+from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,
     KafkaCheckpointSerializer,
@@ -205,7 +209,7 @@ def enumerator(
     cluster: Cluster, context: TestingEnumeratorContext[KafkaSplit], *, bounded: bool = False
 ) -> KafkaSplitEnumerator:
     looks = discovery(cluster, Subscription.to_topics("a"), bounded=bounded, fail_on_data_loss=False)
-    return KafkaSplitEnumerator(context, looks, RetryPolicy(0), LogEnds(lambda parts: {}))
+    return KafkaSplitEnumerator(context, looks, RetryPolicy(0), LogEnds(lambda parts: {}), Leaders())
 
 
 def assigned(context: TestingEnumeratorContext[KafkaSplit]) -> list[str]:
@@ -374,18 +378,85 @@ class StartingBroker(KafkaAdmin):
 
     def _listed(
         self, wanted: Mapping[Partition, int], level: object
-    ) -> tuple[dict[Partition, FoundRecord | None], dict[Partition, KafkaException]]:
+    ) -> tuple[dict[Partition, FoundRecord | None], dict[Partition, KafkaError]]:
         self.unknowing -= 1
         if self.unknowing >= 0 or not self.there:
-            error = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-            return {}, dict.fromkeys(wanted, error)
+            return {}, dict.fromkeys(wanted, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
         return {part: FoundRecord(5, -1) for part in wanted}, {}
 
-    def _refresh(self, names: list[str]) -> dict[str, tuple[int, ...]]:
-        return dict.fromkeys(names, self.there)
+    def _refresh(self, names: list[str]) -> dict[str, dict[int, str]]:
+        return dict.fromkeys(names, dict.fromkeys(self.there, "its leader does not answer"))
 
 
 def test_a_partition_that_is_there_is_asked_for_until_its_broker_knows_it() -> None:
     part = Partition("orders", 0)
     assert StartingBroker((0,)).offsets({part: EARLIEST}) == {part: 5}
     assert StartingBroker(()).offsets({part: EARLIEST}) == {}
+
+
+# ---- leaders that are away -----------------------------------------------------------------------------------------
+
+
+class Answers:
+    """A client of librdkafka: of a partition whose leader does not answer it has no error, and an invalid offset."""
+
+    def __init__(self) -> None:
+        self.away: set[int] = set()
+        self.tried: list[int] = []
+
+    def list_offsets(self, specs: Mapping[TopicPartition, object], **_: object) -> dict[TopicPartition, Any]:
+        self.tried += sorted(where.partition for where in specs)
+        offsets = {where: OFFSET_INVALID if where.partition in self.away else 7 for where in specs}
+        return {where: done(SimpleNamespace(offset=offset, timestamp=-1)) for where, offset in offsets.items()}
+
+    def describe_topics(self, topics: object, **_: object) -> dict[str, Any]:
+        leader = SimpleNamespace(id=2, host="host", port=9092)
+        return {"a": done(SimpleNamespace(partitions=[SimpleNamespace(id=i, leader=leader) for i in range(3)]))}
+
+    def poll(self, _: float) -> None: ...
+
+
+def done(result: object) -> Any:
+    future: Future[object] = Future()
+    future.set_result(result)
+    return future
+
+
+def test_the_others_are_read_on_while_one_leader_is_away_until_that_takes_too_long(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, client, parts = [0.0], Answers(), list(PARTS.values())
+    leaders = Leaders(60.0, lambda: now[0])
+    admin = KafkaAdmin(ClientConfig.of({"bootstrap.servers": "nowhere"}), RetryPolicy(0), leaders)
+    monkeypatch.setattr(admin, "_connected", lambda: client)
+    client.away = {1}
+    with pytest.raises(SourceError, match=r"partition a-1: no answer; its leader is broker 2 at host:9092"):
+        admin.ends(parts)  # from where it is to be read nobody knows
+    client.away = set()
+    assert list(admin.ends(parts)) == parts
+    client.away = {1}
+    with pytest.raises(SourceError, match="partition a-1: no answer"):
+        admin.records(dict.fromkeys(parts, 99))  # that it has no such record nobody has said
+    assert list(admin.ends(parts)) == [parts[0], parts[2]]
+    assert list(leaders.away) == [parts[1]]
+    assert "a-1 is waited for, and holds the watermark: no answer; its leader is broker 2 at host:9092" in caplog.text
+    # It is tried at once by a call of its own, and then for some seconds not again.
+    assert list(admin.ends(parts)) == list(admin.ends(parts)) == [parts[0], parts[2]]
+    client.tried.clear()
+    admin.ends(parts)
+    assert 1 not in client.tried
+    now[0] = 59.0
+    leaders.check()
+    client.away = set()
+    assert list(admin.ends(parts)) == [parts[0], parts[2], parts[1]]
+    assert "the leader of partition a-1 is back" in caplog.text
+    assert not leaders.away
+    client.away = {0, 2}
+    admin.ends(parts)
+    now[0] = 119.0
+    with pytest.raises(
+        SourceError, match=r"partition a-0 could not be read for 60 s: no answer; its leader .* brokerTimeout"
+    ):
+        leaders.check()
+    leaders.keep([])
+    leaders.check()

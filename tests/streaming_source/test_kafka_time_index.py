@@ -58,7 +58,7 @@ class Broker(KafkaAdmin):
         self.calls = 0
 
     def records(
-        self, wanted: Mapping[Partition, int], *, committed: bool | None = None
+        self, wanted: Mapping[Partition, int], *, committed: bool | None = None, all_answer: bool = True
     ) -> dict[Partition, FoundRecord | None]:
         self.calls += bool(wanted)
         return {part: self._record(self.logs[part], number, committed is not False) for part, number in wanted.items()}

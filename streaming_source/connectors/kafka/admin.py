@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from streaming_source import api
 from streaming_source.connectors.kafka.client import GONE, ClientConfig, client_error
+from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd
 from streaming_source.connectors.kafka.split import KnownTopic
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition, Subscription
 from streaming_source.exceptions import SourceError
 
-__all__ = ["FoundRecord", "KafkaAdmin", "LogEnd", "LogEnds", "RetryPolicy"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["FoundRecord", "KafkaAdmin", "RetryPolicy"]
 
 T = TypeVar("T")
 
 _REQUEST_S: Final = 10.0
-_FRESH_S: Final = 0.2
-"""How long the end of a log holds, and after a failure how long nobody asks."""
+_TRIAL_S: Final = 2.0
+"""For what may be in vain."""
 _FIRST_CONTACT: Final = (
     ". No broker has answered since the query started: do kafka.bootstrap.servers name one, and does "
     "kafka.security.protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) fit its listener?"
@@ -66,25 +69,17 @@ class FoundRecord(NamedTuple):
     time_ms: int
 
 
-class LogEnd(NamedTuple):
-    """Where a partition's log ends: all before `readable` can be read, under the isolation level of the consumer.
-
-    `written` is beyond that by what a transaction that is open holds back.
-    """
-
-    readable: int
-    written: int
-
-
 class KafkaAdmin:
     """Asks for topics and offsets, and connects when it is first asked.
 
-    All methods raise `SourceError` if the brokers do not say, in all the time of patience.
+    All methods raise `SourceError` if the brokers do not say, in all the time of patience. Of single partitions whose
+    leaders are away `ends` tells the `leaders`, and goes on.
     """
 
-    def __init__(self, config: ClientConfig, patience: RetryPolicy) -> None:
+    def __init__(self, config: ClientConfig, patience: RetryPolicy, leaders: Leaders | None = None) -> None:
         self._config = config
         self._patience = patience
+        self._leaders = leaders or Leaders()
         self._client: AdminClient | None = None
         self._last_trouble = ""
         self._refusal: KafkaError | None = None
@@ -94,16 +89,19 @@ class KafkaAdmin:
         """The topics of a subscription that there are, by name. One call; for a pattern two."""
         return self._ask("asking for topics", lambda: self._topics(subscription))
 
-    def offsets(self, wanted: Mapping[Partition, int], *, committed: bool | None = None) -> dict[Partition, int | None]:
+    def offsets(
+        self, wanted: Mapping[Partition, int], *, committed: bool | None = None, all_answer: bool = True
+    ) -> dict[Partition, int | None]:
         """See `subscription.Lookup`: one call for all. Of partitions that are gone there is no answer.
 
-        `committed` says whether logs end with what is committed; None: as for the consumer.
+        `committed` says whether logs end with what is committed; None: as for the consumer. Unless `all_answer`, there
+        is none of those either whose leaders are away, and can be waited for.
         """
-        found = self.records(wanted, committed=committed)
+        found = self.records(wanted, committed=committed, all_answer=all_answer)
         return {part: None if record is None else record.offset for part, record in found.items()}
 
     def records(
-        self, wanted: Mapping[Partition, int], *, committed: bool | None = None
+        self, wanted: Mapping[Partition, int], *, committed: bool | None = None, all_answer: bool = True
     ) -> dict[Partition, FoundRecord | None]:
         """The same with timestamps; also the one at `MAX_TIMESTAMP`, which is the latest.
 
@@ -113,18 +111,30 @@ class KafkaAdmin:
             return {}
         ends_committed = self._reads_committed if committed is None else committed
         level = IsolationLevel.READ_COMMITTED if ends_committed else IsolationLevel.READ_UNCOMMITTED
-        return self._ask("asking for offsets", lambda: self._records(wanted, level))
+        return self._ask("asking for offsets", lambda: self._records(wanted, level, all_answer=all_answer))
 
     def ends(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
-        """Where logs end; two calls where transactions may be open: all ends first, then what can be read."""
-        latest = dict.fromkeys(parts, LATEST)
-        written = self.offsets(latest, committed=False)
-        readable = self.offsets(latest) if self._reads_committed else written
-        return {
+        """Where logs end; two calls where transactions may be open: all ends first, then what can be read.
+
+        There is none of partitions whose leaders are away. These are tried now and then, by calls of their own: the
+        others do not wait until a call is over time.
+        """
+        away = set(self._leaders.away)
+        ends = self._ends([part for part in parts if part not in away])
+        return ends | self._ends([part for part in parts if part in away]) if self._leaders.are_due() else ends
+
+    def _ends(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
+        written = self.offsets(dict.fromkeys(parts, LATEST), committed=False, all_answer=False)
+        readable = written
+        if self._reads_committed:
+            readable = self.offsets(dict.fromkeys(written, LATEST), all_answer=False)
+        ends = {
             part: LogEnd(until, max(until, written.get(part) or 0))
             for part, until in readable.items()
             if until is not None
         }
+        self._leaders.answer(ends)
+        return ends
 
     def _ask(self, what: str, call: Callable[[], T]) -> T:
         try:
@@ -137,10 +147,12 @@ class KafkaAdmin:
     def _tried(self, call: Callable[[], T]) -> T:
         try:
             return call()
-        except KafkaException:
+        except KafkaException as error:
             if self._client is not None:
                 # What it has to say of its connections waits for this.
                 self._client.poll(0)
+            if _code(error) == KafkaError._TIMED_OUT:
+                self._hear_of_brokers()
             if self._refusal is not None and not self._patience.has_succeeded:
                 raise KafkaException(self._refusal) from None
             raise
@@ -152,8 +164,16 @@ class KafkaAdmin:
 
     @property
     def _request_s(self) -> float:
-        # Half, so that a first call can be tried twice.
-        return min(_REQUEST_S, self._patience.seconds if self._patience.has_succeeded else self._patience.seconds / 2)
+        # Half, so that a call can be tried twice; but of brokers that were there not too short for a slow one.
+        seconds = self._patience.seconds
+        least = min(_TRIAL_S, seconds) if self._patience.has_succeeded else 0.0
+        return min(_REQUEST_S, max(seconds / 2, least))
+
+    def _hear_of_brokers(self) -> None:
+        """Let the client ask any broker which there are: without that it waits for the one that was the controller."""
+        if self._client is not None:
+            with suppress(KafkaException):
+                self._client.list_topics(timeout=min(_TRIAL_S, self._request_s))
 
     def _note(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -187,7 +207,9 @@ class KafkaAdmin:
             found.append(KnownTopic(name, topic_id, tuple(sorted(part.id for part in topic.partitions))))
         return found
 
-    def _records(self, wanted: Mapping[Partition, int], level: IsolationLevel) -> dict[Partition, FoundRecord | None]:
+    def _records(
+        self, wanted: Mapping[Partition, int], level: IsolationLevel, *, all_answer: bool
+    ) -> dict[Partition, FoundRecord | None]:
         found, failed = self._listed(wanted, level)
         if failed:
             # Offsets are asked of the leaders that the client last heard of. It does not ask for others by itself: not
@@ -195,45 +217,67 @@ class KafkaAdmin:
             there = self._refresh(sorted({part.topic for part in failed}))
             # All of them: the client takes it for trouble with the brokers if there is a leader of none.
             found, failed = self._listed(wanted, level)
+            missing: dict[Partition, str] = {}
             for part, error in failed.items():
-                numbers = there.get(part.topic)
+                leaders = there.get(part.topic)
                 # One that is there, and that its broker does not know yet, is asked for again.
-                is_gone = _code(error) in GONE if numbers is None else part.number not in numbers
+                is_gone = error.code() in GONE if leaders is None else part.number not in leaders
                 if not is_gone:
-                    raise error
+                    leader = (leaders or {}).get(part.number, "its leader is not known")
+                    missing[part] = f"{error.str()}; {leader}"
+                    all_answer |= error.code() in _HOPELESS
+            # If nobody answers it is not for the leaders of some.
+            is_some = bool(found) or missing.keys() <= set(self._leaders.away)
+            if missing and (all_answer or not is_some or not self._leaders.miss(missing)):
+                part = min(missing)
+                raise KafkaException(KafkaError(failed[part].code(), f"partition {part}: {missing[part]}"))
         return found
 
     def _listed(
         self, wanted: Mapping[Partition, int], level: IsolationLevel
-    ) -> tuple[dict[Partition, FoundRecord | None], dict[Partition, KafkaException]]:
+    ) -> tuple[dict[Partition, FoundRecord | None], dict[Partition, KafkaError]]:
         specs = {TopicPartition(part.topic, part.number): _spec(number) for part, number in wanted.items()}
-        futures = self._connected().list_offsets(specs, isolation_level=level, request_timeout=self._request_s)
+        seconds = min(_TRIAL_S, self._request_s) if wanted.keys() <= set(self._leaders.away) else self._request_s
+        futures = self._connected().list_offsets(specs, isolation_level=level, request_timeout=seconds)
         found: dict[Partition, FoundRecord | None] = {}
-        failed: dict[Partition, KafkaException] = {}
+        failed: dict[Partition, KafkaError] = {}
         for where, future in futures.items():
             part = Partition(where.topic, where.partition)
             try:
                 answer = future.result()
             except KafkaException as error:
-                failed[part] = error
+                failed[part] = error.args[0]
             else:
                 found[part] = FoundRecord(answer.offset, answer.timestamp) if answer.offset >= 0 else None
+                if answer.offset == OFFSET_INVALID:
+                    # So the client says that one leader did not answer, while others did.
+                    del found[part]
+                    failed[part] = KafkaError(KafkaError._TIMED_OUT, "no answer")
         return found, failed
 
-    def _refresh(self, names: list[str]) -> dict[str, tuple[int, ...]]:
-        """The partitions of topics; the client hears of their leaders. What fails here fails again when they are asked.
+    def _refresh(self, names: list[str]) -> dict[str, dict[int, str]]:
+        """The partitions of topics, and who leads them; the client hears of their leaders.
 
-        That there are no others, or none, is an answer and no trouble.
+        What fails here fails again when they are asked. That there are no others, or none, is an answer and no trouble.
         """
         futures = self._connected().describe_topics(TopicCollection(names), request_timeout=self._request_s)
-        there: dict[str, tuple[int, ...]] = {}
+        there: dict[str, dict[int, str]] = {}
         for name, future in futures.items():
             try:
-                there[name] = tuple(part.id for part in future.result().partitions)
+                there[name] = {part.id: _led(part) for part in future.result().partitions}
             except KafkaException as error:
                 if _code(error) in GONE:
-                    there[name] = ()
+                    there[name] = {}
+                elif _code(error) == KafkaError._TIMED_OUT:
+                    self._hear_of_brokers()
         return there
+
+
+def _led(part: Any) -> str:
+    """Who leads a partition, by what the client has of it."""
+    if part.leader is not None:
+        return f"its leader is broker {part.leader.id} at {part.leader.host}:{part.leader.port}"
+    return f"its replicas are on brokers {', '.join(str(node.id) for node in part.replicas)}"
 
 
 def _spec(number: int) -> Any:
@@ -247,73 +291,3 @@ def _spec(number: int) -> Any:
 def _code(error: KafkaException) -> int | None:
     cause = error.args[0] if error.args else None
     return cause.code() if isinstance(cause, KafkaError) else None
-
-
-class LogEnds:
-    """Keeps ends for a moment, so that a thousand partitions are one question and not a thousand.
-
-    It knows the splits that discovery has seen, and only those: before discovery has looked, a split of an offset may
-    be one of a topic that was created again since. Used by many threads: one asks, the others wait for its answer.
-
-    `ask` is `KafkaAdmin.ends`. Failures are no error for `patience_s`; `end` and `ask_again` raise `SourceError` after
-    that.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[Sequence[Partition]], Mapping[Partition, LogEnd]],
-        patience_s: float = math.inf,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._ask = ask
-        self._patience_s = patience_s
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._there: Mapping[str, Partition] = {}
-        self._gone: set[str] = set()
-        self._known: Mapping[Partition, LogEnd] = {}
-        self._fails_since: float | None = None
-        self._asked_at: float | None = None
-
-    def update(self, there: Mapping[str, Partition], gone: Iterable[str]) -> None:
-        """Take what discovery has seen: partitions by split id, and ids of splits whose partitions are no more."""
-        with self._lock:
-            if there.keys() != self._there.keys():
-                self._asked_at = None
-            self._there = dict(there)
-            self._gone.update(gone)
-
-    def is_gone(self, split_id: str) -> bool:
-        """Whether there will be nothing of a split any more."""
-        return split_id in self._gone
-
-    def end(self, split_id: str) -> LogEnd | None:
-        """Of one split, as it was a moment ago; None if discovery has not seen it, or the brokers do not say."""
-        with self._lock:
-            part = self._there.get(split_id)
-            if part is None:
-                return None
-            now = self._clock()
-            if self._asked_at is None or now - self._asked_at >= _FRESH_S:
-                self._look(now)
-            return self._known.get(part)
-
-    def ask_again(self) -> dict[str, LogEnd]:
-        """Of all that are known, asked for now whatever is kept. O(n)."""
-        with self._lock:
-            if self._there:
-                self._look(self._clock())
-            return {split_id: self._known[part] for split_id, part in self._there.items() if part in self._known}
-
-    def _look(self, now: float) -> None:
-        try:
-            self._known, self._fails_since = self._ask(sorted(self._there.values())), None
-        except SourceError as error:
-            if self._fails_since is None:
-                self._fails_since = now
-                _log.warning("nothing is idle until the brokers say where their logs end: %s", error)
-            self._known = {}
-            if self._clock() - self._fails_since >= self._patience_s:
-                raise
-        # When it was asked, not when the answer came: what was written since is not in it.
-        self._asked_at = now if self._fails_since is None else self._clock()

@@ -75,7 +75,8 @@ class KafkaConfig:
         metadata=duration_option(
             "brokerTimeout",
             _SHORTEST_US,
-            "For how long brokers that do not answer are asked again before the query fails.",
+            "For how long brokers that do not answer, or the leader of one partition, are asked again before the query "
+            "fails.",
         ),
     )
     fetch_retries: int | None = field(

@@ -20,9 +20,10 @@ from streaming_source.api import (
     SplitsAssignment,
     SupportsEventTimeIndex,
 )
-from streaming_source.connectors.kafka.admin import KafkaAdmin, LogEnd, LogEnds, RetryPolicy
+from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
+from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
 from streaming_source.connectors.kafka.partition_updates import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
 from streaming_source.connectors.kafka.time_index import Looked, TimeIndex
@@ -44,22 +45,23 @@ def create_enumerator(
     # Of a query that goes on from a checkpoint the brokers were there.
     patience = config.retry_policy(_FIRST_CONTACT_S if checkpoint is None else math.inf)
     discovery = PartitionDiscovery(KafkaAdmin(config.client, patience), config, checkpoint)
-    ends = LogEnds(KafkaAdmin(config.client, RetryPolicy(min(_LOG_ENDS_S, patience_s))).ends, patience_s)
+    leaders = Leaders(patience_s)
+    ends = LogEnds(KafkaAdmin(config.client, RetryPolicy(min(_LOG_ENDS_S, patience_s)), leaders).ends, patience_s)
     has_index = context.supports_opaque_blocks and isinstance(context.timestamp_assigner, RecordTimestampAssigner)
     if config.indexing == "scan" or not has_index:
-        return KafkaSplitEnumerator(context, discovery, patience, ends)
+        return KafkaSplitEnumerator(context, discovery, patience, ends, leaders)
     scanner = Scanner(config.client, fail_on_data_loss=config.fail_on_data_loss, patience_s=patience_s)
     # Two connections: plans do not wait for looks.
-    looks, plans = KafkaAdmin(config.client, patience), KafkaAdmin(config.client, patience)
+    looks, plans = KafkaAdmin(config.client, patience, leaders), KafkaAdmin(config.client, patience)
     index = TimeIndex(context, looks, plans, scanner, fail_on_data_loss=config.fail_on_data_loss)
-    return IndexedKafkaSplitEnumerator(context, discovery, patience, ends, index, scanner)
+    return IndexedKafkaSplitEnumerator(context, discovery, patience, ends, leaders, index, scanner)
 
 
 class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     """Gives each partition to a reader as soon as it is found.
 
     `log_ends` learns what was found, and serves the readers of this planner; `patience` with the brokers is ended when
-    this is closed.
+    this is closed. `leaders` are those of whoever asks for the ends of logs here.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         discovery: PartitionDiscovery,
         patience: RetryPolicy,
         log_ends: LogEnds,
+        leaders: Leaders,
     ) -> None:
         self._context = context
         self._discovery = discovery
         self._patience = patience
         self.log_ends = log_ends
+        self._leaders = leaders
         self._period_s = discovery.period_s
         self._checkpoint = discovery.checkpoint
         self._is_complete = self._has_started = False
@@ -102,7 +106,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         return self._checkpoint
 
     def end_positions(self, splits: Sequence[KafkaSplit]) -> list[int | None]:
-        """None before discovery has seen a partition, and while the brokers do not answer: `SourceError` in the end."""
+        """None before discovery has seen a partition, and while it does not answer: `SourceError` in the end."""
+        self._leaders.check()
         ends = [(split, self.log_ends.end(split.split_id)) for split in splits]
         self._blocked_splits = frozenset(
             split.split_id for split, end in ends if end is not None and end.written > end.readable
@@ -112,6 +117,11 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     def blocked_splits(self) -> Collection[str]:
         """Those in which a transaction is open."""
         return self._blocked_splits
+
+    def unreachable_splits(self) -> Collection[str]:
+        """Those of partitions whose leaders are away."""
+        away = self._leaders.away
+        return {i for i, part in self._checkpoint.partitions.items() if part in away} if away else ()
 
     def lost_splits(self) -> Collection[str]:
         """Those of topics that are gone or were created again: a `DataLossError`, unless `failOnDataLoss` is false.
@@ -135,6 +145,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         assert found is not None
         for split_id in found.gone:
             self._context.abandon_split(split_id)
+        self._leaders.keep(found.checkpoint.partitions.values())
         self.log_ends.update(found.checkpoint.partitions, found.gone)
         self._assign(found.splits)
         self._checkpoint = found.checkpoint
@@ -147,6 +158,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         if error is not None:
             raise error
         assert ends is not None
+        self._leaders.check()
         self._context.expect_records({split_id: end.readable for split_id, end in ends.items()})
 
     def _assign(self, splits: Sequence[KafkaSplit]) -> None:
@@ -167,10 +179,11 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         discovery: PartitionDiscovery,
         patience: RetryPolicy,
         log_ends: LogEnds,
+        leaders: Leaders,
         index: TimeIndex,
         scanner: Scanner,
     ) -> None:
-        super().__init__(context, discovery, patience, log_ends)
+        super().__init__(context, discovery, patience, log_ends, leaders)
         self._index = index
         self._scanner = scanner
         # When the next look is one for partitions as well, by `time.monotonic`. Used by looks alone.
@@ -238,6 +251,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
             self._index.leave(found.gone)
             self._on_found(found, None)
         self._index.take(looked)
+        self._leaders.check()
 
     def _assign(self, splits: Sequence[KafkaSplit]) -> None:
         super()._assign(splits)

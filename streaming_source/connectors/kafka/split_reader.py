@@ -19,8 +19,8 @@ from streaming_source.api import (
     SplitsAddition,
     SplitsChange,
 )
-from streaming_source.connectors.kafka.admin import LogEnds
 from streaming_source.connectors.kafka.client import GONE, ClientConfig, PartitionConsumer, client_error, report_loss
+from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.records import MessageColumns, Run, runs_of
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
