@@ -70,7 +70,7 @@ class EventTimeIndex(OpaqueBlocks):
         """
         self._settle()
         blocks = self._blocks
-        unread = blocks.first + blocks.rows > positions[blocks.owner]
+        unread = self._end_of_block > positions[blocks.owner]
         return int(blocks.high[unread].max(initial=NO_TIMESTAMP))
 
     def earliest_times(self, positions: Int64Array, wanted: BoolArray | None = None) -> Int64Array:

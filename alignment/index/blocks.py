@@ -158,7 +158,7 @@ class BlockTable:
     def forget_before(self, positions: Int64Array) -> None:
         """Drop the blocks that end at or before `positions` (`int64[n]`). O(m + n)."""
         self._settle()
-        keep = self._blocks.first + self._blocks.rows > positions[self._blocks.owner]
+        keep = self._end_of_block > positions[self._blocks.owner]
         if not keep.all():
             self._blocks = self._blocks.where(keep)
             self._stale = True
