@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
-from alignment.index.blocks import CACHED_TIMES, BlockTable, EventTimeLoader
+from alignment.index.exact import CACHED_TIMES, EventTimeLoader, TimedBlocks
 from alignment.timestamps import NO_TIMESTAMP
 
 __all__ = ["FirstLater", "OpaqueBlocks"]
@@ -50,7 +50,7 @@ class _Answer(NamedTuple):
     bound: int
 
 
-class OpaqueBlocks(BlockTable):
+class OpaqueBlocks(TimedBlocks):
     """A table of blocks of which some are opaque; `locate` answers the questions about them."""
 
     def __init__(

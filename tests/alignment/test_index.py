@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
 from alignment.index import EventTimeIndex
-from alignment.index.blocks import accumulate_runs
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.index_blocks import n_blocks
@@ -129,17 +128,6 @@ def test_forgetting_and_removing_change_no_answer(
 # ---- what is loaded -----------------------------------------------------------------------------------------------
 
 
-TIMES = st.one_of(st.integers(0, 9), st.integers(-(2**62), 2**62), st.just(NO_TIMESTAMP))
-
-
-@given(runs=st.lists(st.lists(TIMES, min_size=1, max_size=5), min_size=1, max_size=4))
-@settings(max_examples=examples(100))
-def test_the_latest_so_far_is_that_of_each_run_alone(runs: list[list[int]]) -> None:
-    times = np.array([time for run in runs for time in run], np.int64)
-    accumulate_runs(times, np.cumsum([0, *map(len, runs[:-1])]))
-    assert times.tolist() == [max(run[: n + 1]) for run in runs for n in range(len(run))]
-
-
 def three_splits() -> Records:
     return Records(
         {
@@ -220,10 +208,13 @@ def test_whatever_the_limits_every_answer_is_that_of_the_times_they_left(data: s
 
 
 def test_the_cache_holds_what_it_may_and_always_the_latest_block() -> None:
-    records = Records({"a": [Block((1, 3, 5))], "b": [Block((2, 4, 6))]}, cached_times=2)
-    assert records.index.cut(at(0, 0), 3).tolist() == [2, 1]
-    assert records.index._cache_size == 3
-    assert sum(times is not None for times in records.index._blocks.times) == 1
+    records = Records({i: [Block((1, 3, 5))] for i in "abcd"}, cached_times=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EventTimeIndex, "_PORTION_TIMES", 3)
+        for bound in (3, 1):
+            assert records.index.cut(at(0, 0, 0, 0), bound).tolist() == [bound // 2 + 1] * 4
+            assert records.index._exact.size <= 4 + 3
+    assert len(records.loaded) == 8
 
 
 def test_a_row_limit_keeps_no_more_times_than_the_limit_and_a_portion() -> None:
