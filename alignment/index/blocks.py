@@ -44,6 +44,9 @@ class _Blocks(NamedTuple):
     def where(self, keep: BoolArray | Int64Array) -> _Blocks:
         return _Blocks._make(column[keep] for column in self)
 
+    def followed_by(self, other: _Blocks) -> _Blocks:
+        return _Blocks._make(np.append(getattr(self, name), getattr(other, name)) for name in self._fields)
+
 
 class _Added(NamedTuple):
     """Blocks of one split that are not in the columns yet; what is not said here is the same for all new ones."""
@@ -206,7 +209,7 @@ class BlockTable:
         renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self._order), np.int64, len(self._order))
         blocks = self._blocks._replace(owner=renumbered[self._blocks.owner]) if self._order else self._blocks
         if self._added:
-            blocks = _Blocks._make(np.concatenate(both) for both in zip(blocks, self._taken_in(slots), strict=True))
+            blocks = blocks.followed_by(self._taken_in(slots))
         # Stable: blocks of one split stay in the order in which they came.
         self._blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
         self._order, self._slots = order, slots
