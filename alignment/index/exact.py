@@ -22,7 +22,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 EventTimeLoader: TypeAlias = Callable[[str, int, int], Int64Array]
 """`(split_id, start, stop) -> int64[stop - start]`: event times of one block; `NO_TIMESTAMP` where there is none."""
 
-CACHED_TIMES: Final = 16 * 1024 * 1024
+CACHED_TIMES: Final = 24 * 1024 * 1024
 """How many exact event times are kept by default."""
 
 

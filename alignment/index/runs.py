@@ -21,17 +21,16 @@ _GOLDEN: Final = 0.6180339887498949
 def running(ufunc: np.ufunc, values: Int64Array, owner: Int64Array) -> Int64Array:
     """Running maximum or minimum within each run of equal owners, `int64[m]`. O(m log longest run).
 
-    O(m) where the values rise, or fall, anyway.
+    O(m) where the values rise, or fall, anyway: it is the values themselves then.
     """
-    result = values.copy()
-    step = 1
+    result, step = values, 1
     while step < result.size:
         inside = owner[step:] == owner[:-step]
         merged = np.where(inside, ufunc(result[step:], result[:-step]), result[step:])
         # Each entry is that of the last `step` values. If it is also that of those before, it is that of all.
         if not inside.any() or (merged == result[step:]).all():
             break
-        result[step:] = merged
+        result = np.concatenate([result[:step], merged])
         step *= 2
     return result
 
