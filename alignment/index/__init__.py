@@ -134,14 +134,15 @@ class EventTimeIndex(OpaqueBlocks):
     def count_at_or_below(self, positions: Int64Array, ends: Int64Array, bound_us: int) -> Int64Array:
         """How many records of `[positions, ends)` have an event time at or below `bound_us`, `int64[n]`.
 
-        Loads only blocks whose minimum is at or below `bound_us`; of opaque blocks none is counted. O(n log m), and
-        O(blocks read).
+        Loads only blocks whose minimum is at or below `bound_us`; of opaque blocks none is counted. O(n log m).
         """
         (current, _), (last, _) = self._current_block(positions), self._current_block(ends)
         result = np.zeros(len(self._order), np.int64)
         if bound_us == NO_TIMESTAMP:
             return result
-        columns, read = self._blocks, ranges(current, np.maximum(np.minimum(last + 1, self._stop), current))
+        # Nothing as early follows.
+        until = _first_above(self._suffix_min, bound_us, current, np.minimum(last + 1, self._stop))
+        columns, read = self._blocks, ranges(current, until)
         read = read[(columns.low[read] <= bound_us) & (columns.high[read] > NO_TIMESTAMP) & ~self._is_opaque(read)]
         owner, first, rows = columns.owner[read], columns.first[read], columns.rows[read]
         begin, end = np.clip(positions[owner] - first, 0, rows), np.clip(ends[owner] - first, 0, rows)

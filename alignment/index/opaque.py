@@ -81,11 +81,13 @@ class OpaqueBlocks(TimedBlocks):
 
         `NO_TIMESTAMP` where nothing is unread, in loaded blocks, and where no question was about them.
         """
-        block, unread = self._current_block(positions)
-        block = block[unread]
-        known = np.where(self._blocks.first[block] == positions[unread], self._blocks.head[block], NO_TIMESTAMP)
+        self._settle()
         result = np.full(len(self._order), NO_TIMESTAMP, np.int64)
-        result[unread] = known
+        if self._blocks.opaque.any():
+            block, unread = self._current_block(positions)
+            block = block[unread]
+            known = self._blocks.first[block] == positions[unread]
+            result[unread] = np.where(known, self._blocks.head[block], NO_TIMESTAMP)
         return result
 
     def divided_at(self) -> list[int]:
