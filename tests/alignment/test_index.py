@@ -233,6 +233,35 @@ def test_a_row_limit_keeps_no_more_times_than_the_limit_and_a_portion() -> None:
 # ---- row limits ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("tie", "cached"), [(1, 100_000), (50, 100_000), (1, 500)])
+def test_a_row_limit_over_many_splits_is_that_of_all_records_in_order(tie: int, cached: int) -> None:
+    random = np.random.default_rng(tie + cached)
+    splits = {}
+    for i in range(60):
+        # Some splits run ahead, some are dense; records are out of order within and across blocks.
+        times = i % 7 * 300 + np.cumsum(random.integers(0, 3 + 20 * (i % 3), 120)) + random.integers(0, 60, 120)
+        times //= tie
+        splits[f"s{i:02}"] = [Block(tuple(block.tolist())) for block in np.split(times, [7, 30, 31, 90])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EventTimeIndex, "_PORTION_TIMES", 400)
+        records = Records(splits, cached_times=cached)
+        positions = np.zeros(60, np.int64)
+        for max_rows in (1, 40, 700, 90, 2_000, 1_500, 100_000):
+            order = [np.maximum.accumulate(times) for times in records.unread(positions)]
+            everything = np.sort(np.concatenate(order))
+            bound, ends = records.index.cut_rows(positions, MAX_WATERMARK, max_rows)
+            if max_rows >= everything.size:
+                assert (bound, ends.tolist()) == (MAX_WATERMARK, [120] * 60)
+            elif everything[max_rows] > everything[0]:
+                assert bound == everything[max_rows] - 1
+                assert (ends - positions).tolist() == [int((latest <= bound).sum()) for latest in order]
+            else:
+                assert (ends - positions).sum() == max_rows
+            positions = ends
+            if max_rows == 700:
+                records.index.forget_before(positions)
+
+
 def test_after_a_restart_the_maximum_that_was_read_holds_back_no_record() -> None:
     index = EventTimeIndex(lambda split_id, start, stop: np.array([9, 1, 2, 3, 4, 5])[start:stop])
     index.add_split("a", 1)
