@@ -18,6 +18,7 @@ __all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", 
 
 Int64Array = npt.NDArray[np.int64]
 
+_STATUSES = {int(status): status for status in SplitStatus}
 _SOON_US = 1_000_000
 """A split that has had nothing to read for less is not silent: its next records are on their way."""
 
@@ -277,7 +278,7 @@ def explain_splits(
         silent_since_us = since if position == end and since > MIN_WATERMARK else None
         next_us = following if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK else None
         of_reading = (position, end - position, waits_for, silent_since_us, late, next_us)
-        splits.append(SplitExplanation(split_id, SplitStatus(status), watermark, holds, *of_reading))
+        splits.append(SplitExplanation(split_id, _STATUSES[status], watermark, holds, *of_reading))
     return tuple(splits)
 
 

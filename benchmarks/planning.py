@@ -1,12 +1,13 @@
-"""What planning costs: one plan (in processor time), one poll with nothing new, and the offset's bytes a split."""
+"""What planning costs: one plan (in processor time), one poll with nothing new, one trigger, and its offset."""
 
 from __future__ import annotations
 
 import gc
 import json
-import resource
 import statistics
 import time
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,34 +27,48 @@ ROWS, STEP_US = 64, 1_000_000
 SHAPES = ((1_000, 100), (10_000, 100), (1_000, 10), (10_000, 10), (100_000, 10))
 """Splits, and blocks of each."""
 
-POLLED = (100, 10_000, 100_000)
-_POLLS = 1_000
+POLLED = (100, 10_000)
+TRIGGERS = ((100, 1_000), (10_000, 100_000), (10_000, 100), (100_000, 100))
+"""Splits, and rows of each micro-batch: of no more splits than that something changes."""
+
+_POLLS, _ROWS_PER_SPLIT = 1_000, 125
 
 
 def run(report: Report, folder: Path, *, quick: bool) -> None:
-    rounds = 5 if quick else 15
+    _report_plans(report, 5 if quick else 15)
+    _report_triggers(report, 4 if quick else 10)
+
+
+def _report_plans(report: Report, rounds: int) -> None:
     plans = {shape: _plan_seconds(*shape, rounds) for shape in SHAPES}
-    header = ["splits", "blocks of each", "no limit", "cut by time", "cut by rows", "by both", "bytes a split"]
-    rows = [
-        [f"{n:,}", str(blocks), *(f"{s * 1e3:.1f} ms" for s in seconds), f"{size:,.0f}"]
-        for (n, blocks), (seconds, size) in plans.items()
-    ]
+    header = ["splits", "blocks of each", "no limit", "by time", "by rows", "by both", "min, searchsorted", "with load"]
+    rows = [[f"{n:,}", str(blocks), *map(_ms, seconds)] for (n, blocks), seconds in plans.items()]
     report.table(f"One plan, in time of processor (blocks of {ROWS} rows)", header, rows)
     for shape, most_ms in {(10_000, 100): 20, (100_000, 10): 200}.items():
-        seconds, size = plans[shape]
-        name = f"one plan, {shape[0]:,} splits x {shape[1]} blocks"
-        report.at_most(f"{name}, limit and alignment on", seconds[-1] * 1e3, most_ms, " ms")
-        report.at_most(f"{name}: resident a split", size / 1024, 1, " KiB")
-    growth = plans[(100_000, 10)][0][-1] / plans[(10_000, 10)][0][-1] / 10
+        name = f"one plan, {shape[0]:,} splits x {shape[1]} blocks, limit and alignment on"
+        report.at_most(name, plans[shape][3] * 1e3, most_ms, " ms")
+    growth = plans[(100_000, 10)][3] / plans[(10_000, 10)][3] / 10
     report.at_most("one plan, 10 times as many splits: growth against linear", growth, 1.2)
-    polls = {n: _poll(n) for n in POLLED}
-    header = ["splits", "one poll", "one micro-batch", "offset bytes a split"]
-    rows = [[f"{n:,}", f"{p * 1e3:.3f} ms", f"{b * 1e3:.1f} ms", f"{size:.0f}"] for n, (p, b, size) in polls.items()]
-    title = "Nothing new; a micro-batch of all splits, with its offset as JSON (generated splits)"
-    report.table(title, header, rows)
-    report.at_most("poll with nothing new, 10,000 splits", polls[10_000][0] * 1e3, 0.2, " ms")
-    report.at_most("our share of a trigger, 100 splits", polls[100][1] * 1e3, 10, " ms")
-    report.at_most("our share of a trigger, 10,000 splits", polls[10_000][1] * 1e3, 150, " ms")
+    sizes = {blocks: _bytes_a_split(2_000, blocks) for blocks in (0, 10, 100)}
+    header = [f"{blocks} blocks" for blocks in sizes]
+    report.table("Memory of the index, bytes a split", header, [[f"{size:,.0f}" for size in sizes.values()]])
+    report.at_most("index of 10 blocks a split: resident a split", sizes[10] / 1024, 1, " KiB")
+
+
+def _report_triggers(report: Report, rounds: int) -> None:
+    polls = {n: _poll_seconds(n) for n in POLLED}
+    report.table("One poll with nothing new", ["splits", "seconds"], [[f"{n:,}", _ms(s)] for n, s in polls.items()])
+    report.at_most("poll with nothing new, 10,000 splits", polls[10_000] * 1e3, 0.2, " ms")
+    triggers = {shape: _trigger(*shape, rounds) for shape in TRIGGERS}
+    header = ["splits", "rows", "our share of a trigger", "of it the offset's JSON", "offset", "bytes a split"]
+    lines = [
+        [f"{n:,}", f"{rows:,}", _ms(seconds), _ms(writing), f"{size / 1024:,.0f} KiB", f"{size / n:.0f}"]
+        for (n, rows), (seconds, writing, size) in triggers.items()
+    ]
+    report.table("One micro-batch of generated splits: planned, written, cut into partitions, reported", header, lines)
+    report.at_most("our share of a trigger, 100 splits", triggers[TRIGGERS[0]][0] * 1e3, 10, " ms")
+    report.at_most("our share of a trigger, 10,000 splits", triggers[TRIGGERS[1]][0] * 1e3, 150, " ms")
+    report.at_most("offset of 100,000 splits when 100 moved", triggers[TRIGGERS[-1]][2] / 1024, 64, " KiB")
 
 
 def _index(n: int, blocks: int) -> tuple[EventTimeIndex, SplitTable]:
@@ -79,33 +94,51 @@ def _index(n: int, blocks: int) -> tuple[EventTimeIndex, SplitTable]:
     return index, table
 
 
-def _plan_seconds(n: int, blocks: int, rounds: int) -> tuple[list[float], float]:
-    """Median seconds of a plan of each kind, and bytes of the index a split."""
-    before = _resident_bytes()
+def _plan_seconds(n: int, blocks: int, rounds: int) -> list[float]:
+    """Median seconds of a plan of each kind, of the least that a plan must do, and of one that loads event times.
+
+    Each begins inside of blocks, where an earlier plan ended.
+    """
     index, table = _index(n, blocks)
-    size = (_resident_bytes() - before) / n
     rules = PlanningRules(out_of_orderness_us=5 * STEP_US)
-    middle, most = int(blocks * ROWS * STEP_US * 0.4), n * ROWS * blocks // 3
+    table = plan_micro_batch(table, index, rules, PlanConditions(max_rows=n * ROWS * blocks // 10)).after
+    index.forget_before(table.positions)
+    middle, most = int(blocks * ROWS * STEP_US * 0.5), n * ROWS * blocks // 3
     kinds = [
         PlanConditions(),
         PlanConditions(group_limit_us=middle),
         PlanConditions(max_rows=most),
         PlanConditions(group_limit_us=middle, max_rows=most),
     ]
-    seconds = []
-    for conditions in kinds:
-        plan_micro_batch(table, index, rules, conditions)
-        taken = []
-        for _ in range(rounds):
-            began = time.process_time()
-            plan_micro_batch(table, index, rules, conditions)
-            taken.append(time.process_time() - began)
-        seconds.append(statistics.median(taken))
-    return seconds, size
+    loading = _seconds(lambda: plan_micro_batch(table, index, rules, kinds[-1]), 0)
+    planned = [_seconds(lambda kind=kind: plan_micro_batch(table, index, rules, kind), rounds) for kind in kinds]
+    times, reach = np.arange(n * ROWS), index.latest_times(table.positions)
+    keys = np.random.default_rng(3).integers(0, times.size, n)
+    return [*planned, _seconds(lambda: (reach.min(), np.searchsorted(times, keys)), rounds), loading]
 
 
-def _poll(n: int) -> tuple[float, float, float]:
-    """Seconds of one `latestOffset` where nothing is new, and of a micro-batch; bytes of its offset a split."""
+def _seconds(run: Callable[[], object], rounds: int) -> float:
+    """Median seconds of processor of so many runs behind one that does not count; with 0, of the very first one."""
+    taken = []
+    for _ in range(rounds + 1):
+        began = time.process_time()
+        run()
+        taken.append(time.process_time() - began)
+    return statistics.median(taken[1:] or taken)
+
+
+def _bytes_a_split(n: int, blocks: int) -> float:
+    gc.collect()
+    tracemalloc.start()
+    index, _ = _index(n, blocks)
+    index.ends()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return size / n
+
+
+def _poll_seconds(n: int) -> float:
+    """Seconds of one `latestOffset` where nothing is new."""
     source = DataGeneratorSource(splits=n, rows_per_second=1e-6)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("1 hour")
     aligned = AlignedDataSource(source, strategy, FrameOptions(watermark_rows=True))
@@ -119,29 +152,35 @@ def _poll(n: int) -> tuple[float, float, float]:
         reader.latestOffset(start, limit)
     each = (time.perf_counter() - began) / _POLLS
     reader.stop()
-    return each, _micro_batch_seconds(n), len(json.dumps(start)) / n
+    return each
 
 
-def _micro_batch_seconds(n: int) -> float:
-    """Median seconds of what the planner does for a micro-batch in which each split has news."""
-    options = {"splits": n, "rowsPerSplit": 1_000, "bounded": True, "maxOutOfOrderness": "1 second"}
-    options |= {"maxDrift": "1 minute", "maxRowsPerTrigger": 10 * n, "watermarkRows": "emitted"}
+def _trigger(n: int, rows: int, rounds: int) -> tuple[float, float, int]:
+    """Median seconds of processor of all that is called for a micro-batch of so many rows; of JSON; its bytes."""
+    options = {"splits": n, "rowsPerSplit": _ROWS_PER_SPLIT, "bounded": True, "maxOutOfOrderness": "1 second"}
+    options |= {"maxDrift": "1 minute", "maxRowsPerTrigger": rows, "watermarkRows": "emitted"}
     aligned = AlignedDataSource.of_format("aligned_datagen", {name: str(value) for name, value in options.items()})
     reader = aligned.stream_reader(aligned.schema())
-    limit, start, taken = reader.getDefaultReadLimit(), reader.initialOffset(), []
-    for _ in range(12):
-        began = time.process_time()
-        end = reader.latestOffset(start, limit)
-        json.dumps(end)
+    limit, start = reader.getDefaultReadLimit(), reader.initialOffset()
+    taken, written = [], json.dumps(start)
+    for _ in range(rounds + 2):
+        clock = [time.process_time()]
+        end = reader.latestOffset(json.loads(written), limit)
+        clock.append(time.process_time())
+        before, written = written, json.dumps(end)
+        # As PySpark's runner does: it reads the offsets again for each call.
+        start, end, done = json.loads(before), json.loads(written), json.loads(written)
+        clock.append(time.process_time())
         reader.partitions(start, end)
-        reader.commit(end)
-        taken.append(time.process_time() - began)
+        json.dumps(reader.reportLatestOffset())
+        reader.commit(done)
+        clock.append(time.process_time())
+        taken.append((clock[3] - clock[0], clock[2] - clock[1]))
         assert end != start
-        start = end
     reader.stop()
-    return statistics.median(taken[2:])
+    seconds, writing = (statistics.median(column) for column in zip(*taken[2:], strict=True))
+    return seconds, writing, len(written)
 
 
-def _resident_bytes() -> float:
-    gc.collect()
-    return float(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

@@ -12,6 +12,7 @@ Every method answers for all splits at once, with numpy arrays in the order of `
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -19,14 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
-from alignment.index.blocks import (
-    EventTimeLoader,
-    accumulate_runs,
-    first_not_before,
-    ranges,
-    running,
-)
+from alignment.index.exact import EventTimeLoader
 from alignment.index.opaque import FirstLater, OpaqueBlocks
+from alignment.index.runs import first_not_before, near, ranges, running, sample
 from alignment.plan.shares import share_evenly
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
@@ -39,9 +35,6 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 _EVEN_GUESSES: Final = 8
 _AIM: Final = 0.8
 """How a search for a bound begins: guesses as if records came evenly, and the part of the limit that they aim at."""
-
-_SAMPLED: Final = 1024
-"""Of how many blocks the maxima are looked at for where a limit on rows falls."""
 
 
 class EventTimeIndex(OpaqueBlocks):
@@ -70,7 +63,7 @@ class EventTimeIndex(OpaqueBlocks):
         """
         self._settle()
         blocks = self._blocks
-        unread = blocks.first + blocks.rows > positions[blocks.owner]
+        unread = self._end_of_block > positions[blocks.owner]
         return int(blocks.high[unread].max(initial=NO_TIMESTAMP))
 
     def earliest_times(self, positions: Int64Array, wanted: BoolArray | None = None) -> Int64Array:
@@ -85,8 +78,8 @@ class EventTimeIndex(OpaqueBlocks):
         result = np.full(len(self._order), MAX_WATERMARK, np.int64)
         result[unread] = self._suffix_min[block[unread]]
         begun = unread[self._begun(block[unread], positions[unread]) & ~self._is_opaque(block[unread])]
-        following = np.append(self._suffix_min, MAX_WATERMARK)[block[begun] + 1]
-        result[begun] = np.where(block[begun] + 1 < self._stop[begun], following, MAX_WATERMARK)
+        has_more = block[begun] + 1 < self._stop[begun]
+        result[begun] = np.where(has_more, self._suffix_min[block[begun] + has_more], MAX_WATERMARK)
         skip = positions[begun] - self._blocks.first[block[begun]]
         for part, times, starts in self._slices(block[begun], skip, self._blocks.rows[block[begun]]):
             timed = np.where(times == NO_TIMESTAMP, MAX_WATERMARK, times)
@@ -102,13 +95,14 @@ class EventTimeIndex(OpaqueBlocks):
         nearest = self._nearest_opaque(positions)
         block, unread = self._current_block(positions)
         unread = unread[~self._is_opaque(block[unread])]
-        lowest = self._blocks.low[block[unread]]
-        for i in np.argsort(lowest, kind="stable"):
-            if lowest[i] >= nearest:
+        block, skip = block[unread], positions[unread] - self._blocks.first[block[unread]]
+        kept = self._is_kept(block)
+        nearest = min(nearest, int(self._exact[self._blocks.at[block[kept]] + skip[kept]].min(initial=MAX_WATERMARK)))
+        block, skip = block[~kept], skip[~kept]
+        for i in np.argsort(self._blocks.low[block], kind="stable"):
+            if self._blocks.low[block[i]] >= nearest:
                 break
-            slot = unread[i]
-            offset = int(positions[slot] - self._blocks.first[block[slot]])
-            nearest = min(nearest, int(self._times(int(block[slot]))[offset]))
+            nearest = min(nearest, int(self._times(int(block[i]))[skip[i]]))
         return nearest
 
     def maximum_times(self, positions: Int64Array, ends: Int64Array) -> Int64Array:
@@ -123,34 +117,39 @@ class EventTimeIndex(OpaqueBlocks):
         whole = np.flatnonzero((ends > positions) & (last > begin))
         if whole.size:
             runs = np.column_stack([begin[whole], last[whole]]).ravel()
-            result[whole] = np.maximum.reduceat(np.append(self._attained, NO_TIMESTAMP), runs)[::2]
+            result[whole] = np.maximum.reduceat(self._attained, runs)[::2]
         cut = np.flatnonzero((ends > positions) & (last < self._stop))
         offset = ends[cut] - self._blocks.first[last[cut]]
         cut, offset = cut[offset > 0], offset[offset > 0]
         opaque = self._is_opaque(last[cut])
         result[cut[opaque]] = np.maximum(result[cut[opaque]], self._blocks.head[last[cut[opaque]]])
         cut, offset = cut[~opaque], offset[~opaque]
-        for part, times, starts in self._slices(last[cut], np.zeros_like(offset), offset):
-            result[cut[part]] = np.maximum(result[cut[part]], np.maximum.reduceat(times, starts))
+        skip = np.maximum(positions[cut] - self._blocks.first[last[cut]], 0)
+        for part in self._portions(last[cut], self._held_times):
+            low, _ = self._runs(last[cut[part]], skip[part])
+            read_to = low + (offset - skip)[part]
+            result[cut[part]] = np.maximum(result[cut[part]], self._latest[read_to - 1])
         return result
 
     def count_at_or_below(self, positions: Int64Array, ends: Int64Array, bound_us: int) -> Int64Array:
         """How many records of `[positions, ends)` have an event time at or below `bound_us`, `int64[n]`.
 
-        Loads only blocks whose minimum is at or below `bound_us`; of opaque blocks none is counted. O(m + n).
+        Loads only blocks whose minimum is at or below `bound_us`; of opaque blocks none is counted. O(n log m).
         """
-        self._settle()
+        (current, _), (last, _) = self._current_block(positions), self._current_block(ends)
         result = np.zeros(len(self._order), np.int64)
         if bound_us == NO_TIMESTAMP:
             return result
-        blocks = self._blocks
-        begin = np.clip(positions[blocks.owner] - blocks.first, 0, blocks.rows)
-        end = np.clip(ends[blocks.owner] - blocks.first, 0, blocks.rows)
-        wanted = (begin < end) & (blocks.low <= bound_us) & (blocks.high > NO_TIMESTAMP)
-        loaded = np.flatnonzero(wanted & ~self._is_opaque(np.arange(blocks.rows.size)))
-        for part, times, starts in self._slices(loaded, begin[loaded], end[loaded]):
+        # Nothing as early follows.
+        until = _first_above(self._suffix_min, bound_us, current, np.minimum(last + 1, self._stop))
+        columns, read = self._blocks, ranges(current, until)
+        read = read[(columns.low[read] <= bound_us) & (columns.high[read] > NO_TIMESTAMP) & ~self._is_opaque(read)]
+        owner, first, rows = columns.owner[read], columns.first[read], columns.rows[read]
+        begin, end = np.clip(positions[owner] - first, 0, rows), np.clip(ends[owner] - first, 0, rows)
+        owner, read, begin, end = (column[begin < end] for column in (owner, read, begin, end))
+        for part, times, starts in self._slices(read, begin, end):
             counts = np.add.reduceat((times <= bound_us) & (times != NO_TIMESTAMP), starts, dtype=np.int64)
-            np.add.at(result, blocks.owner[loaded[part]], counts)
+            np.add.at(result, owner[part], counts)
         return result
 
     def times_between(self, split_id: str, start: int, stop: int) -> Int64Array:
@@ -177,9 +176,9 @@ class EventTimeIndex(OpaqueBlocks):
         unread = unread[self._blocks.high[block[unread]] > later_than_us]
         skip = positions[unread] - self._blocks.first[block[unread]]
         result[unread] = np.where(skip <= 0, self._blocks.low[block[unread]], NO_TIMESTAMP)
-        for slot, times, offset in zip(unread, self._blocks.times[block[unread]], skip, strict=True):
-            if times is not None:
-                result[slot] = times[max(offset, 0)]
+        kept = self._is_kept(block[unread])
+        at = self._blocks.at[block[unread]] + np.maximum(skip, 0)
+        result[unread[kept]] = self._exact[at[kept]]
         result = np.maximum(result, self.next_times(positions))
         return np.where(result > later_than_us, result, NO_TIMESTAMP)
 
@@ -190,13 +189,18 @@ class EventTimeIndex(OpaqueBlocks):
 
         Loads exactly those blocks in which a cut may fall. All opaque blocks are located in one question, and in
         another where a split has several of them, and what is unread of the first has no later record after all.
-        O(m + n log m) beside.
+        O(n log m) beside, and O(m) where what is later was read before.
         """
         current, unread = self._current_block(positions)
         ends = np.maximum(self._ends, positions)
-        later = np.append(np.flatnonzero(self._blocks.high > bound_us), self._blocks.rows.size)
         while unread.size:
-            block = later[np.searchsorted(later, current[unread])]
+            block = _first_above(self._prefix_max, bound_us, current[unread], self._stop[unread])
+            misled = np.flatnonzero(block < self._stop[unread])
+            misled = misled[self._blocks.high[block[misled]] <= bound_us]
+            if misled.size:
+                # The later record was in a block before.
+                later = np.append(np.flatnonzero(self._blocks.high > bound_us), self._blocks.rows.size)
+                block[misled] = later[np.searchsorted(later, current[unread[misled]])]
             unread, block = unread[block < self._stop[unread]], block[block < self._stop[unread]]
             skip = np.maximum(positions[unread] - self._blocks.first[block], 0)
             # No record of these blocks is admitted: no need to look inside.
@@ -217,7 +221,7 @@ class EventTimeIndex(OpaqueBlocks):
 
         Records are admitted by event time, whichever split they are in. Where those of the first event time alone are
         more than `max_rows`, that many of them are admitted, as evenly as can be: every split gets as many as any
-        other, or all it has; what cannot be divided goes to those of which least was read. O((m + n) log m), plus the
+        other, or all it has; what cannot be divided goes to those of which least was read. O(n log m), plus the
         loading of the blocks that the bounds in question divide; holds `max_rows` of their times, and a portion.
         """
         self._settle()
@@ -248,11 +252,10 @@ class EventTimeIndex(OpaqueBlocks):
         opaque = self._is_opaque(blocks)
         result[opaque] = self._locate_later(blocks[opaque], skip[opaque], bound_us)
         loaded = np.flatnonzero(~opaque)
-        for part, times, starts in self._slices(blocks[loaded], skip[loaded], self._blocks.rows[blocks[loaded]]):
-            found = np.append(np.flatnonzero(times > bound_us), times.size)
-            place = found[np.searchsorted(found, starts)]
-            inside = place < np.append(starts[1:], times.size)
-            result[loaded[part]] = np.where(inside, place - starts, -1)
+        for part in self._portions(blocks[loaded], self._held_times):
+            low, high = self._runs(blocks[loaded[part]], skip[loaded[part]])
+            place = _first_above(self._latest, bound_us, low, high)
+            result[loaded[part]] = np.where(place < high, place - low, -1)
         return result
 
     def _nearest_opaque(self, positions: Int64Array) -> int:
@@ -328,35 +331,28 @@ class EventTimeIndex(OpaqueBlocks):
         """The blocks among which a limit on rows decides, and how many of their rows fit beside those before them.
 
         What is unread before these blocks is admitted whatever the limit allows, and nothing behind them is.
-        O(n log m): halves a sample of the blocks' maxima, and looks at all splits side by side.
+        O(n log m): looks where a sample of the blocks says.
         """
         current, unread = self._current_block(positions)
         current, stop = current[unread], self._stop[unread]
         start = self._rows_before[current] + np.maximum(positions[unread] - self._blocks.first[current], 0)
-        sample = np.linspace(0, self._prefix_max.size - 1, min(_SAMPLED, self._prefix_max.size)).astype(np.int64)
-        bounds = np.unique(np.append(np.minimum(self._prefix_max[sample], bound_us), bound_us)).tolist()
+        index, _ = sample(current, stop)
+        # A split has read a block wholly by a bound that its maxima do not pass; it may get into a block by a bound
+        # that something from there on does not pass.
+        whole, some = self._prefix_max, self._suffix_min
 
         def rows_until(block: Int64Array) -> int:
             return int(np.maximum(self._rows_before[block] - start, 0).sum())
 
-        def first_too_many(above: Int64Array) -> int:
-            """The first of the bounds for which the rows before each split's first block above it are too many."""
-            low, high, fits, too_many = current, stop, -1, len(bounds)
-            while too_many - fits > 1:
-                middle = (fits + too_many) // 2
-                block = _first_above(above, bounds[middle], low, high)
-                if rows_until(block) <= max_rows:
-                    low, fits = block, middle
-                else:
-                    high, too_many = block, middle
-            return too_many
+        def above(values: Int64Array) -> Callable[[int], Int64Array]:
+            return lambda bound: _first_above(values, bound, current, stop)
 
-        # What may be admitted by a bound ends where nothing as early follows; what surely is, before the first maximum
-        # above it.
-        fits, too_many = first_too_many(self._suffix_min) - 1, first_too_many(self._prefix_max)
-        begin = current if fits < 0 else _first_above(self._prefix_max, bounds[fits], current, stop)
-        end = _first_above(self._suffix_min, bounds[min(too_many, len(bounds) - 1)], begin, stop)
-        return ranges(begin, end), max_rows - rows_until(begin)
+        weights, share = self._blocks.rows[index], max_rows / max(rows_until(stop), 1)
+        fits = near(some[index], weights, share, -1, above(some), lambda block: rows_until(block) <= max_rows)
+        too_many = near(whole[index], weights, share, 1, above(whole), lambda block: rows_until(block) > max_rows)
+        begin = current if fits is None else above(whole)(min(fits[0], bound_us))
+        until = bound_us if too_many is None else min(too_many[0], bound_us)
+        return ranges(begin, _first_above(some, until, begin, stop)), max_rows - rows_until(begin)
 
     def _unread(self, blocks: Int64Array, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Of each block: unread rows; a bound below which none of them is admitted; one from which on all are."""
@@ -378,23 +374,50 @@ class EventTimeIndex(OpaqueBlocks):
 
         `blocks` hold all that is doubtful of each split, in order. Keeps no more than `room` times and a portion.
         """
-        owner = self._blocks.owner[blocks]
+        owner, rows = self._blocks.owner[blocks], int(self._blocks.rows[blocks].sum())
         skip = np.maximum(positions[owner] - self._blocks.first[blocks], 0)
-        kept = [np.empty(0, np.int64)]
-        last_owner, before, n_kept = -1, NO_TIMESTAMP, 0
-        for part, times, starts in self._slices(blocks, skip, self._blocks.rows[blocks]):
-            if owner[part][0] == last_owner:
-                times[0] = max(int(times[0]), before)
-            accumulate_runs(times, starts[np.flatnonzero(np.diff(owner[part], prepend=-1))])
-            last_owner, before = int(owner[part][-1]), int(times[-1])
-            kept.append(times)
-            n_kept += times.size
+        fits = rows <= self._cached_times
+        kept, n_kept = [np.empty(0, np.int64)], 0
+        last_owner, before = -1, NO_TIMESTAMP
+        for part in self._portions(blocks, max(rows, 1) + 1 if fits else self._PORTION_TIMES):
+            low, high = self._runs(blocks[part], skip[part])
+            of, latest = owner[part], self._latest[high - 1]
+            if of[0] == last_owner:
+                latest[0] = max(int(latest[0]), before)
+            latest = running(np.maximum, latest, of)
+            # What records of a split wait for that are in its blocks before.
+            held = np.where(np.diff(of, prepend=last_owner) == 0, np.append(before, latest[:-1]), NO_TIMESTAMP)
+            last_owner, before = int(of[-1]), int(latest[-1])
+            if fits:
+                low, high, n_before = self._in_doubt_within(low, high, held, room)
+                room -= n_before
+            kept.append(np.maximum(self._latest[ranges(low, high)], np.repeat(held, high - low)))
+            n_kept += kept[-1].size
             if n_kept > 2 * (room + 1) + self._PORTION_TIMES:
                 kept = [np.partition(np.concatenate(kept), room)[: room + 1]]
                 n_kept = room + 1
         if n_kept <= room:
             return None
         return int(np.partition(np.concatenate(kept), room)[room])
+
+    def _in_doubt_within(
+        self, low: Int64Array, high: Int64Array, held: Int64Array, room: int
+    ) -> tuple[Int64Array, Int64Array, int]:
+        """Of runs of rising times, none below its `held`, those parts in which the limit falls; how many are before."""
+
+        def first_above(bound: int) -> Int64Array:
+            return np.where(held > bound, low, _first_above(self._latest, bound, low, high))
+
+        def rows_until(end: Int64Array) -> int:
+            return int((end - low).sum())
+
+        index, run = sample(low, high)
+        values, ones = np.maximum(self._latest[index], held[run]), np.ones_like(index)
+        share = room / max(rows_until(high), 1)
+        fits = near(values, ones, share, -1, first_above, lambda end: rows_until(end) <= room)
+        too_many = near(values, ones, share, 1, first_above, lambda end: rows_until(end) > room)
+        begin, end = low if fits is None else fits[1], high if too_many is None else too_many[1]
+        return begin, end, rows_until(begin)
 
     def _share(self, positions: Int64Array, bound_us: int, max_rows: int) -> Int64Array:
         """Of the records that `bound_us` admits `max_rows`: each split as many as any other, or all it has."""
@@ -404,12 +427,12 @@ class EventTimeIndex(OpaqueBlocks):
 
 def _first_above(values: Int64Array, bound: int, low: Int64Array, high: Int64Array) -> Int64Array:
     """In each `[low, high)`, where `values` never fall, the first index whose value is above `bound`, or `high`."""
-    return first_not_before(low, high, lambda index, _: values[index] <= bound)
+    return first_not_before(low, high, lambda index: values[index] <= bound)
 
 
 def _first_too_many(bounds: Int64Array, rows: Int64Array, max_rows: int) -> int | None:
     """The least bound such that the rows of the entries at or below it are more than `max_rows`. O(m log m)."""
-    order = np.argsort(bounds, kind="stable")
+    order = np.argsort(bounds)
     over = int(np.searchsorted(np.cumsum(rows[order]), max_rows, side="right"))
     return None if over == order.size else int(bounds[order[over]])
 

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
-from typing import ClassVar, Final, NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
+from alignment.index.runs import first_not_before, running
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 
-__all__ = ["CACHED_TIMES", "BlockTable", "EventTimeLoader", "first_not_before", "running"]
+__all__ = ["PERHAPS_LOOSE", "BlockTable"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-
-EventTimeLoader: TypeAlias = Callable[[str, int, int], Int64Array]
-"""`(split_id, start, stop) -> int64[stop - start]`: event times of one block; `NO_TIMESTAMP` where there is none."""
-
-CACHED_TIMES: Final = 32 * 1024 * 1024
-"""How many exact event times are kept by default."""
 
 
 class _Blocks(NamedTuple):
     """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.
 
-    `times` holds the exact times of the blocks that are cached, None for the others; `used` says when they were last
-    looked up, 0 for the others. `loose` says whether a block has times beyond the limit: 0 no, 1 yes, 2 perhaps; of
-    such a block the first `skip` records, which were read before the limit moved, are of no account. `opaque` and
-    `head` are those of `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where the inside of a block is loaded.
+    `loose` says whether a block has times beyond the limit: 0 no, 1 yes, 2 perhaps; of such a block the first `skip`
+    records, which were read before the limit moved, are of no account. `at`, `base` and `used` are those of
+    `alignment.index.exact`: -1, 0 and 0 where the exact times of a block are not kept. `opaque` and `head` are those of
+    `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where the inside of a block is loaded.
     """
 
     owner: Int64Array
@@ -39,15 +33,19 @@ class _Blocks(NamedTuple):
     rows: Int64Array
     low: Int64Array
     high: Int64Array
-    loose: Int64Array
+    loose: npt.NDArray[np.int8]
     skip: Int64Array
-    opaque: Int64Array
+    opaque: npt.NDArray[np.int8]
     head: Int64Array
+    at: Int64Array
+    base: Int64Array
     used: Int64Array
-    times: npt.NDArray[np.object_]
 
     def where(self, keep: BoolArray | Int64Array) -> _Blocks:
         return _Blocks._make(column[keep] for column in self)
+
+    def followed_by(self, other: _Blocks) -> _Blocks:
+        return _Blocks._make(np.append(getattr(self, name), getattr(other, name)) for name in self._fields)
 
 
 class _Added(NamedTuple):
@@ -59,27 +57,19 @@ class _Added(NamedTuple):
     """`first`, `rows`, `low`, `high`."""
 
 
-_PERHAPS_LOOSE: Final = 2
+PERHAPS_LOOSE: Final = 2
 
-_NO_BLOCKS = _Blocks._make([*(np.empty(0, np.int64) for _ in range(10)), np.empty(0, np.object_)])
+_SMALL: Final = ("loose", "opaque")
+_NO_BLOCKS = _Blocks._make(np.empty(0, np.int8 if name in _SMALL else np.int64) for name in _Blocks._fields)
 
 
 class BlockTable:
     """Splits and the blocks of their unread records, as columns that change seldom and are read often.
 
-    Changes are collected, and taken into the columns by `_settle` before the first question after them. `load` is
-    called for the exact times of one whole block; `cached_times` of these (8 bytes each) are kept at most, the latest
-    block always.
+    Changes are collected, and taken into the columns by `_settle` before the first question after them.
     """
 
-    _PORTION_TIMES: ClassVar[int] = 4 * 1024 * 1024
-    """How many exact event times are worked on at once."""
-
-    def __init__(self, load: EventTimeLoader, *, cached_times: int = CACHED_TIMES) -> None:
-        self._load = load
-        self._cached_times = cached_times
-        self._cache_size = 0
-        self._loads = 0
+    def __init__(self) -> None:
         self._end_of: dict[str, int] = {}
         self._origin_of: dict[str, int] = {}
         self._order: tuple[str, ...] = ()
@@ -129,7 +119,7 @@ class BlockTable:
         self._settle()
         self._latest_valid_us, blocks = limit_us - 1, self._blocks
         loose = (blocks.loose > 0) | ((blocks.high >= limit_us) & (blocks.opaque == 0))
-        blocks.loose[loose] = _PERHAPS_LOOSE
+        blocks.loose[loose] = PERHAPS_LOOSE
         blocks.skip[loose] = np.clip(positions[blocks.owner[loose]] - blocks.first[loose], 0, blocks.rows[loose])
         self._stale = bool(loose.any())
 
@@ -158,7 +148,7 @@ class BlockTable:
     def forget_before(self, positions: Int64Array) -> None:
         """Drop the blocks that end at or before `positions` (`int64[n]`). O(m + n)."""
         self._settle()
-        keep = self._blocks.first + self._blocks.rows > positions[self._blocks.owner]
+        keep = self._end_of_block > positions[self._blocks.owner]
         if not keep.all():
             self._blocks = self._blocks.where(keep)
             self._stale = True
@@ -205,11 +195,10 @@ class BlockTable:
         first, rows, low, high = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
         sizes = [blocks.columns[0].size for blocks in added]
         owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int64), sizes)
-        opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int64), sizes)
-        loose = np.where((high > self._latest_valid_us) & (opaque == 0), _PERHAPS_LOOSE, 0)
-        skip, used, head = np.zeros_like(rows), np.zeros_like(rows), np.full_like(rows, NO_TIMESTAMP)
-        times = np.full(rows.size, None, np.object_)
-        return _Blocks(owner, first, rows, low, high, loose, skip, opaque, head, used, times)
+        opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int8), sizes)
+        loose = np.where((high > self._latest_valid_us) & (opaque == 0), PERHAPS_LOOSE, 0).astype(np.int8)
+        zeros, head, at = np.zeros_like(rows), np.full_like(rows, NO_TIMESTAMP), np.full_like(rows, -1)
+        return _Blocks(owner, first, rows, low, high, loose, zeros, opaque, head, at, zeros.copy(), zeros.copy())
 
     def _settle(self) -> None:
         """Take all changes into the columns, and derive what the questions need."""
@@ -220,23 +209,24 @@ class BlockTable:
         renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self._order), np.int64, len(self._order))
         blocks = self._blocks._replace(owner=renumbered[self._blocks.owner]) if self._order else self._blocks
         if self._added:
-            blocks = _Blocks._make(map(np.concatenate, zip(blocks, self._taken_in(slots), strict=True)))
+            blocks = blocks.followed_by(self._taken_in(slots))
         # Stable: blocks of one split stay in the order in which they came.
         self._blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
         self._order, self._slots = order, slots
-        self._cache_size = int(blocks.rows[blocks.used > 0].sum())
         numbers = np.arange(len(order))
         self._begin: Int64Array = np.searchsorted(blocks.owner, numbers, side="left").astype(np.int64)
         self._stop: Int64Array = np.searchsorted(blocks.owner, numbers, side="right").astype(np.int64)
         self._ends: Int64Array = np.fromiter((self._end_of[split_id] for split_id in order), np.int64, len(order))
         self._origins: Int64Array = np.fromiter((self._origin_of[split_id] for split_id in order), np.int64, len(order))
-        for block in np.flatnonzero(blocks.loose == _PERHAPS_LOOSE):
+        for block in np.flatnonzero(blocks.loose == PERHAPS_LOOSE):
             self._tighten(int(block))
-        self._attained = self._attained_times()
+        attained = self._attained_times()
+        # With one more, so that a run may begin behind the last block.
+        self._attained = np.append(attained, NO_TIMESTAMP)
         self._end_of_block: Int64Array = blocks.first + blocks.rows
         self._rows_before: Int64Array = np.append(0, np.cumsum(blocks.rows))
         self._prefix_max = running(np.maximum, blocks.high, blocks.owner)
-        self._suffix_max = running(np.maximum, self._attained[::-1], blocks.owner[::-1])[::-1]
+        self._suffix_max = running(np.maximum, attained[::-1], blocks.owner[::-1])[::-1]
         self._suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
         self._stale = False
 
@@ -248,7 +238,7 @@ class BlockTable:
         """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
         self._settle()
         ends = self._end_of_block
-        block = first_not_before(self._begin, self._stop, lambda block, slot: ends[block] <= positions[slot])
+        block = first_not_before(self._begin, self._stop, lambda block: ends[block] <= positions)
         return block, np.flatnonzero(block < self._stop)
 
     def _begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
@@ -259,124 +249,4 @@ class BlockTable:
 
     def _tighten(self, block: int) -> None:
         """Replace the bounds of a block by what its records say under the limit."""
-        times = self._times(block)
-        self._blocks.low[block], self._blocks.high[block] = times.min(), times.max()
-        self._blocks.loose[block] = int((times != self._blocks.times[block]).any())
-
-    def _slices(
-        self, blocks: Int64Array, begin: Int64Array, end: Int64Array
-    ) -> Iterator[tuple[slice, Int64Array, Int64Array]]:
-        """Exact event times of the records `[begin, end)` of each of `blocks`, laid end to end, in portions.
-
-        Each is the slice of `blocks` that it covers, the times, and where those of each block start. `begin < end`
-        throughout.
-        """
-        portion = np.cumsum(self._blocks.rows[blocks]) // self._PORTION_TIMES
-        borders = np.flatnonzero(np.diff(portion, prepend=-1, append=-1)).tolist()
-        for i, j in pairwise(borders):
-            chosen = zip(self._exact_times(blocks[i:j]), begin[i:j].tolist(), end[i:j].tolist(), strict=True)
-            times = np.concatenate([times[first:stop] for times, first, stop in chosen])
-            sizes = end[i:j] - begin[i:j]
-            yield slice(i, j), times, np.cumsum(sizes) - sizes
-
-    def _times(self, block: int) -> Int64Array:
-        """Exact event times of one block, `int64[rows]`."""
-        return self._exact_times(np.array([block]))[0]
-
-    def _exact_times(self, blocks: Int64Array) -> list[Int64Array]:
-        """Exact event times of each of `blocks`. O(1) each where they are cached."""
-        found: list[Int64Array | None] = self._blocks.times[blocks].tolist()
-        times = [self._loaded(int(blocks[i])) if known is None else known for i, known in enumerate(found)]
-        for i in np.flatnonzero(self._blocks.loose[blocks]):
-            times[i] = np.where(times[i] <= self._latest_valid_us, times[i], NO_TIMESTAMP)
-            times[i][: self._blocks.skip[blocks[i]]] = NO_TIMESTAMP
-        self._loads += 1
-        self._blocks.used[blocks] = self._loads
-        self._evict()
-        return times
-
-    def _loaded(self, block: int) -> Int64Array:
-        split_id = self._order[int(self._blocks.owner[block])]
-        first, rows = int(self._blocks.first[block]), int(self._blocks.rows[block])
-        times = np.asarray(self._load(split_id, first, first + rows), np.int64)
-        if times.size != rows:
-            raise InvalidArgumentError(
-                f"the loader gave {times.size} event times for {rows} records of split {split_id!r} from {first}"
-            )
-        self._blocks.times[block] = times
-        self._cache_size += rows
-        return times
-
-    def _evict(self) -> None:
-        """Let go of the times that were asked for longest ago, of some more than must be: it costs O(m log m)."""
-        if self._cache_size <= self._cached_times:
-            return
-        cached = np.flatnonzero(self._blocks.used)
-        by_age = cached[np.argsort(self._blocks.used[cached], kind="stable")]
-        freed = np.cumsum(self._blocks.rows[by_age])
-        enough = int(np.searchsorted(freed, self._cache_size - self._cached_times * 3 // 4)) + 1
-        gone = by_age[: min(enough, by_age.size - 1)]
-        self._blocks.times[gone] = None
-        self._blocks.used[gone] = 0
-        self._cache_size -= int(self._blocks.rows[gone].sum())
-
-
-def running(ufunc: np.ufunc, values: Int64Array, owner: Int64Array) -> Int64Array:
-    """Running maximum or minimum within each run of equal owners, `int64[m]`. O(m log longest run).
-
-    O(m) where the values rise, or fall, anyway.
-    """
-    result = values.copy()
-    step = 1
-    while step < result.size:
-        inside = owner[step:] == owner[:-step]
-        merged = np.where(inside, ufunc(result[step:], result[:-step]), result[step:])
-        # Each entry is that of the last `step` values. If it is also that of those before, it is that of all.
-        if not inside.any() or (merged == result[step:]).all():
-            break
-        result[step:] = merged
-        step *= 2
-    return result
-
-
-def first_not_before(
-    low: Int64Array, high: Int64Array, before: Callable[[Int64Array, Int64Array], BoolArray]
-) -> Int64Array:
-    """In each `[low, high)` the first index for which `before(index, slot)` is false; `high` if it always is.
-
-    `int64[n]`. All searches go side by side: O(n log longest run).
-    """
-    low, high = low.copy(), high.copy()
-    slots = np.flatnonzero(low < high)
-    while slots.size:
-        middle = (low[slots] + high[slots]) // 2
-        right = before(middle, slots)
-        low[slots[right]] = middle[right] + 1
-        high[slots[~right]] = middle[~right]
-        slots = slots[low[slots] < high[slots]]
-    return low
-
-
-def ranges(begin: Int64Array, end: Int64Array) -> Int64Array:
-    """All indices of the ranges `[begin, end)`, laid end to end; `begin <= end`."""
-    sizes = end - begin
-    return np.repeat(begin - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-
-
-def accumulate_runs(times: Int64Array, starts: Int64Array) -> None:
-    """Put in place of each time the latest so far of its run, in place; runs begin at `starts`. O(length).
-
-    All at once where no run's times reach those of the next when each run is lifted above the one before.
-    """
-    earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
-    span = int(times.max(initial=NO_TIMESTAMP)) - earliest + 2
-    if 0 < span * starts.size < MAX_WATERMARK:
-        lift = np.repeat(np.arange(starts.size) * span, np.diff(np.append(starts, times.size)))
-        # One below the earliest stands for no time.
-        lifted = np.maximum(times, earliest - 1) - (earliest - 1) + lift
-        np.maximum.accumulate(lifted, out=lifted)
-        lifted -= lift
-        np.copyto(times, np.where(lifted > 0, lifted + (earliest - 1), NO_TIMESTAMP))
-        return
-    for begin, end in pairwise([*starts.tolist(), times.size]):
-        np.maximum.accumulate(times[begin:end], out=times[begin:end])
+        raise NotImplementedError

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
-from alignment.index.blocks import CACHED_TIMES, BlockTable, EventTimeLoader
+from alignment.index.exact import CACHED_TIMES, EventTimeLoader, TimedBlocks
 from alignment.timestamps import NO_TIMESTAMP
 
 __all__ = ["FirstLater", "OpaqueBlocks"]
@@ -50,7 +50,7 @@ class _Answer(NamedTuple):
     bound: int
 
 
-class OpaqueBlocks(BlockTable):
+class OpaqueBlocks(TimedBlocks):
     """A table of blocks of which some are opaque; `locate` answers the questions about them."""
 
     def __init__(
@@ -81,11 +81,13 @@ class OpaqueBlocks(BlockTable):
 
         `NO_TIMESTAMP` where nothing is unread, in loaded blocks, and where no question was about them.
         """
-        block, unread = self._current_block(positions)
-        block = block[unread]
-        known = np.where(self._blocks.first[block] == positions[unread], self._blocks.head[block], NO_TIMESTAMP)
+        self._settle()
         result = np.full(len(self._order), NO_TIMESTAMP, np.int64)
-        result[unread] = known
+        if self._blocks.opaque.any():
+            block, unread = self._current_block(positions)
+            block = block[unread]
+            known = self._blocks.first[block] == positions[unread]
+            result[unread] = np.where(known, self._blocks.head[block], NO_TIMESTAMP)
         return result
 
     def divided_at(self) -> list[int]:

@@ -53,8 +53,8 @@ def plan_micro_batch(
     """Plan one micro-batch of the splits of a state, which are those of the index.
 
     `advance` gives the watermarks of a generator whose watermarks cannot be foretold; None for one that never emits.
-    O((m + n) log m) for n splits and m unread blocks, in numpy steps, beside the loading of the blocks that the cut
-    divides.
+    O(n log m) for n splits and m unread blocks, in numpy steps, beside the loading of the blocks that the cut divides;
+    O(m) more where blocks are opaque, or what is later than the bound was read before.
     """
     if before.split_ids != index.split_ids:
         raise InvalidArgumentError(f"the state has {len(before)} splits that are not the {len(index)} of the index")

@@ -39,6 +39,10 @@ class SimpleVersionedSerializer(ABC, Generic[T]):
     def serialize(self, value: T) -> bytes:
         """The value in bytes. Equal values give equal bytes."""
 
+    def to_json(self, value: T) -> Any:
+        """What stands in an offset for the value. Override it where that can be had without the bytes."""
+        return bytes_to_json(self.serialize(value))
+
     @abstractmethod
     def deserialize(self, version: int, data: bytes) -> T:
         """The value that was written with `version`.
@@ -77,7 +81,7 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
         if not is_dataclass(kind):
             raise TypeError(f"kind = {kind!r}: must be a dataclass")
         self._kind = kind
-        self._names = tuple(field.name for field in fields(kind) if field.init)
+        self._names = tuple(sorted(field.name for field in fields(kind) if field.init))
         self._version = version
         self._upgrades = dict(upgrades or {})
 
@@ -85,9 +89,11 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
     def version(self) -> int:
         return self._version
 
+    def to_json(self, value: T) -> dict[str, Any]:
+        return {name: getattr(value, name) for name in self._names}
+
     def serialize(self, value: T) -> bytes:
-        written = {name: getattr(value, name) for name in self._names}
-        return json.dumps(written, separators=(",", ":"), sort_keys=True).encode()
+        return json.dumps(self.to_json(value), separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> T:
         kind = self._kind.__name__

@@ -79,7 +79,7 @@ class SourceSplit(ABC):
 
     def _with(self, method: str, field: str, value: int) -> Self:
         if is_dataclass(self) and field in self.__dataclass_fields__:
-            return cast("Self", replace(cast("Any", self), **{field: value}))
+            return self if getattr(self, field) == value else cast("Self", replace(cast("Any", self), **{field: value}))
         raise UnsupportedOperationError(
             f"split {self.split_id!r} of type {type(self).__name__} is no dataclass with a field {field}: override "
             f"{type(self).__name__}.{method}"

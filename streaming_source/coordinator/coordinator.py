@@ -254,25 +254,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if not self._started:
             return None
         explanation = self.runtime.engine.explain(self._now_us())
-        known = self.state.by_id()
-        splits = tuple(self._located(split, known.get(split.split_id)) for split in explanation.splits)
+        known, position_at, known_ends = self.state.by_id(), self.runtime.event_times.position_at, self.host.known_ends
+        splits = tuple(
+            _located(s, known.get(s.split_id), position_at(s.split_id, s.position), known_ends.get(s.split_id, 0))
+            for s in explanation.splits
+        )
         member = None
         if self._group is not None and explanation.waits_for_group:
             member = self._group.slowest_at(explanation.at_us)
         return replace(explanation, splits=splits, group=member)
-
-    def _located(self, split: SplitExplanation, state: SourceSplit | None) -> SplitExplanation:
-        """In positions of the source, with all records that are said to be there, be they seen or not."""
-        position = self.runtime.event_times.position_at(split.split_id, split.position)
-        unseen = self.host.known_ends.get(split.split_id, 0) - position
-        if position == split.position and unseen <= split.behind and split.next_us is None:
-            return split
-        if unseen > split.behind:
-            if split.waits_for is WaitsFor.RECORDS:
-                split = replace(split, waits_for=WaitsFor.NOTHING, silent_since_us=None)
-            split = replace(split, behind=unseen)
-        place = state.place if split.next_us is not None and state is not None and state.position == position else None
-        return replace(split, position=position, place=place)
 
     def ranges(
         self,
@@ -409,6 +399,19 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _plan_again(self) -> None:
         self._look_again = True
+
+
+def _located(split: SplitExplanation, state: SourceSplit | None, position: int, known_end: int) -> SplitExplanation:
+    """In positions of the source, with all records that are said to be there, be they seen or not."""
+    unseen = known_end - position
+    if position == split.position and unseen <= split.behind and split.next_us is None:
+        return split
+    if unseen > split.behind:
+        if split.waits_for is WaitsFor.RECORDS:
+            split = replace(split, waits_for=WaitsFor.NOTHING, silent_since_us=None)
+        split = replace(split, behind=unseen)
+    place = state.place if split.next_us is not None and state is not None and state.position == position else None
+    return replace(split, position=position, place=place)
 
 
 def _most(split_ids: Sequence[str], counts: npt.NDArray[np.int64]) -> dict[str, int]:

@@ -29,7 +29,7 @@ from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit
-from streaming_source.api.serializer import bytes_to_json, json_to_bytes
+from streaming_source.api.serializer import json_to_bytes
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.monitoring.report import facts_of
@@ -43,6 +43,8 @@ __all__ = ["Offset", "OffsetCodec"]
 _VERSION: Final = 1
 _SHOWN: Final = 200
 """Characters of an offset in an error."""
+
+_STATUSES: Final = {int(status): status.name.lower() for status in SplitStatus}
 
 Offset: TypeAlias = dict[str, Any]
 SplitT = TypeVar("SplitT", bound=SourceSplit)
@@ -76,11 +78,7 @@ class OffsetCodec:
         silent_since_us = state.silent_since_us.tolist()
         write = self._source.split_serializer
         for i, split in enumerate(state.splits):
-            entry = [
-                bytes_to_json(write.serialize(split)),
-                _or_null(watermarks[i]),
-                SplitStatus(statuses[i]).name.lower(),
-            ]
+            entry = [write.to_json(split), _or_null(watermarks[i]), _STATUSES[statuses[i]]]
             if silent_since_us[i] != NO_TIMESTAMP:
                 entry += late[i], silent_since_us[i]
             elif late[i]:
@@ -160,7 +158,7 @@ class OffsetCodec:
         if checkpoint is None:
             return None
         write: SimpleVersionedSerializer[Any] = self._source.enumerator_checkpoint_serializer
-        return [write.version, bytes_to_json(write.serialize(checkpoint))]
+        return [write.version, write.to_json(checkpoint)]
 
     def _checkpoint_from_json(self, value: list[Any] | None) -> Any:
         if value is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -40,6 +41,12 @@ if TYPE_CHECKING:
     from streaming_source.gateway import GatewayAddress, GatewayServer
 
 __all__ = ["AlignedInputPartition", "StreamPlanning"]
+
+_NEW_OBJECTS: Final = 50_000
+"""After how many Python looks for garbage in the planner's process, which it does by itself after 700.
+
+An offset of many splits is many objects, and no cycles: to look through them again and again takes longer than to plan.
+"""
 
 _TURN_S: Final = 0.5
 """How long a task that wants something waits for the planner to be free. If it is not, it is answered later."""
@@ -93,6 +100,7 @@ class StreamPlanning:
     def __init__(
         self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, options: FrameOptions, readers: int
     ) -> None:
+        gc.set_threshold(max(_NEW_OBJECTS, gc.get_threshold()[0]), *gc.get_threshold()[1:])
         self._options = options
         self._readers = readers
         self._codec = OffsetCodec(source, fixed_options(rules, schema))

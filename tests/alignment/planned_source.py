@@ -239,9 +239,7 @@ class PlannedSource:
             if self.rules.perfect and after.combined > before.combined:
                 unread = [time for time in split.times[end:] if time != NO_TIMESTAMP]
                 assert all(time > after.combined for time in unread), "visible, and announced as past"
-        kept = [times.size for times in self.index._blocks.times if times is not None]
-        assert self.index._cache_size == sum(kept)
-        assert sum(kept) <= CACHED_TIMES or len(kept) == 1
+        self.index.check_kept_times()
 
     def _on_time(self, split: NaiveSplit, position: int) -> bool:
         """Whether a record is later than the watermark that all before it in its split gave."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
 from alignment.index import EventTimeIndex
-from alignment.index.blocks import accumulate_runs
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.index_blocks import n_blocks
@@ -129,17 +128,6 @@ def test_forgetting_and_removing_change_no_answer(
 # ---- what is loaded -----------------------------------------------------------------------------------------------
 
 
-TIMES = st.one_of(st.integers(0, 9), st.integers(-(2**62), 2**62), st.just(NO_TIMESTAMP))
-
-
-@given(runs=st.lists(st.lists(TIMES, min_size=1, max_size=5), min_size=1, max_size=4))
-@settings(max_examples=examples(100))
-def test_the_latest_so_far_is_that_of_each_run_alone(runs: list[list[int]]) -> None:
-    times = np.array([time for run in runs for time in run], np.int64)
-    accumulate_runs(times, np.cumsum([0, *map(len, runs[:-1])]))
-    assert times.tolist() == [max(run[: n + 1]) for run in runs for n in range(len(run))]
-
-
 def three_splits() -> Records:
     return Records(
         {
@@ -220,10 +208,13 @@ def test_whatever_the_limits_every_answer_is_that_of_the_times_they_left(data: s
 
 
 def test_the_cache_holds_what_it_may_and_always_the_latest_block() -> None:
-    records = Records({"a": [Block((1, 3, 5))], "b": [Block((2, 4, 6))]}, cached_times=2)
-    assert records.index.cut(at(0, 0), 3).tolist() == [2, 1]
-    assert records.index._cache_size == 3
-    assert sum(times is not None for times in records.index._blocks.times) == 1
+    records = Records({i: [Block((1, 3, 5))] for i in "abcd"}, cached_times=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EventTimeIndex, "_PORTION_TIMES", 3)
+        for bound in (3, 1):
+            assert records.index.cut(at(0, 0, 0, 0), bound).tolist() == [bound // 2 + 1] * 4
+            assert records.index._exact.size <= 4 + 3
+    assert len(records.loaded) == 8
 
 
 def test_a_row_limit_keeps_no_more_times_than_the_limit_and_a_portion() -> None:
@@ -240,6 +231,35 @@ def test_a_row_limit_keeps_no_more_times_than_the_limit_and_a_portion() -> None:
 
 
 # ---- row limits ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tie", "cached"), [(1, 100_000), (50, 100_000), (1, 500)])
+def test_a_row_limit_over_many_splits_is_that_of_all_records_in_order(tie: int, cached: int) -> None:
+    random = np.random.default_rng(tie + cached)
+    splits = {}
+    for i in range(60):
+        # Some splits run ahead, some are dense; records are out of order within and across blocks.
+        times = i % 7 * 300 + np.cumsum(random.integers(0, 3 + 20 * (i % 3), 120)) + random.integers(0, 60, 120)
+        times //= tie
+        splits[f"s{i:02}"] = [Block(tuple(block.tolist())) for block in np.split(times, [7, 30, 31, 90])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EventTimeIndex, "_PORTION_TIMES", 400)
+        records = Records(splits, cached_times=cached)
+        positions = np.zeros(60, np.int64)
+        for max_rows in (1, 40, 700, 90, 2_000, 1_500, 100_000):
+            order = [np.maximum.accumulate(times) for times in records.unread(positions)]
+            everything = np.sort(np.concatenate(order))
+            bound, ends = records.index.cut_rows(positions, MAX_WATERMARK, max_rows)
+            if max_rows >= everything.size:
+                assert (bound, ends.tolist()) == (MAX_WATERMARK, [120] * 60)
+            elif everything[max_rows] > everything[0]:
+                assert bound == everything[max_rows] - 1
+                assert (ends - positions).tolist() == [int((latest <= bound).sum()) for latest in order]
+            else:
+                assert (ends - positions).sum() == max_rows
+            positions = ends
+            if max_rows == 700:
+                records.index.forget_before(positions)
 
 
 def test_after_a_restart_the_maximum_that_was_read_holds_back_no_record() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
@@ -17,6 +19,7 @@ from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit, Remembered, Segment
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
+from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import OffsetCodec
 
 CODEC = OffsetCodec(FileSource("/data/in"))
@@ -119,3 +122,17 @@ def test_what_is_no_offset_of_this_source_is_refused_with_the_reason(value: Any,
 
 def test_a_trailing_slash_is_no_other_source() -> None:
     assert OffsetCodec(FileSource("/data/in/")).decode(offset()).sequence == 1
+
+
+def test_python_looks_for_garbage_in_a_planner_no_more_often_than_planning_is_worth() -> None:
+    source = AlignedDataSource.of_format("aligned_datagen", {"rowsPerSplit": "1", "bounded": "true"})
+    reader, before = source.stream_reader(source.schema()), gc.get_threshold()
+    try:
+        for own, then in ((700, 50_000), (60_000, 60_000)):
+            gc.set_threshold(own, 11, 12)
+            reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
+            assert gc.get_threshold() == (then, 11, 12)
+            reader.stop()
+            reader = source.stream_reader(source.schema())
+    finally:
+        gc.set_threshold(*before)

@@ -43,7 +43,7 @@ class GeneratedSplit(SourceSplit):
     stop: int | None = None
 
     def __post_init__(self) -> None:
-        if type(self.number) is not int or type(self.position) is not int or min(self.number, self.position) < 0:
+        if type(self.number) is not int or type(self.position) is not int or self.number < 0 or self.position < 0:
             raise ValueError("number and position are whole numbers from 0 on")
 
     @property
@@ -217,7 +217,8 @@ class GeneratorSplitEnumerator(
         self, start: GeneratedSplit, end: GeneratedSplit, rows_per_range: int
     ) -> Sequence[SplitRange[GeneratedSplit]]:
         borders = [*range(start.position, end.position, rows_per_range), end.position]
-        return [SplitRange(start.at(begin).until(stop), stop - begin) for begin, stop in pairwise(borders)]
+        number = start.number
+        return [SplitRange(GeneratedSplit(number, begin, stop), stop - begin) for begin, stop in pairwise(borders)]
 
     def finish_split(self, split_id: str) -> None:
         self._in_work.pop(_number_of(split_id), None)

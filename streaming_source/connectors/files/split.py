@@ -112,10 +112,13 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
     def version(self) -> int:
         return 1
 
-    def serialize(self, value: FileSplit) -> bytes:
+    def to_json(self, value: FileSplit) -> list[object]:
         is_directory = value.modified_ms is None
         place = [value.file, value.row, value.files] if is_directory else [value.modified_ms, value.size]
-        return json.dumps([value.split_id, value.position, *place], separators=(",", ":")).encode()
+        return [value.split_id, value.position, *place]
+
+    def serialize(self, value: FileSplit) -> bytes:
+        return json.dumps(self.to_json(value), separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> FileSplit:
         _check_version(version, self.version, "splits")

@@ -60,13 +60,16 @@ class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
 
     version = _VERSION
 
-    def serialize(self, value: KafkaSplit) -> bytes:
+    def to_json(self, value: KafkaSplit) -> list[object]:
         written: list[object] = [value.topic, value.partition, value.position, value.begin]
         if value.incarnation:
             written += [value.stop, value.incarnation]
         elif value.stop is not None:
             written.append(value.stop)
-        return json.dumps(written, separators=(",", ":")).encode()
+        return written
+
+    def serialize(self, value: KafkaSplit) -> bytes:
+        return json.dumps(self.to_json(value), separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> KafkaSplit:
         _check_version(version, "splits")

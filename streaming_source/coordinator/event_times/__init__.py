@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.index import FirstLater
-from alignment.index.blocks import CACHED_TIMES
+from alignment.index.exact import CACHED_TIMES
 from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
 from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import UnsupportedOperationError
