@@ -51,15 +51,15 @@ def wide(rows: int, rng: np.random.Generator) -> pa.Table:
     return pa.table(columns)
 
 
-def write_parquet(folder: Path, rows: int, kind: str) -> None:
-    """So many rows in all, in `SPLITS` directories of `FILES` files each, snappy, with pyarrow's row groups."""
+def write_parquet(folder: Path, rows: int, kind: str, files: int = FILES) -> None:
+    """So many rows in all, in `SPLITS` directories of so many files each, snappy, with pyarrow's row groups."""
     make = {"narrow": narrow, "wide": wide}[kind]
     for split in range(SPLITS):
         (folder / f"split-{split}").mkdir(parents=True)
         whole = make(rows // SPLITS, np.random.default_rng([7, split]))
-        for part in range(FILES):
-            piece = whole.slice(part * len(whole) // FILES, len(whole) // FILES)
-            pq.write_table(piece, folder / f"split-{split}" / f"part-{part}.parquet", compression="snappy")
+        for part in range(files):
+            piece = whole.slice(part * len(whole) // files, len(whole) // files)
+            pq.write_table(piece, folder / f"split-{split}" / f"part-{part:03d}.parquet", compression="snappy")
 
 
 def _times(rows: int, rng: np.random.Generator) -> pa.Array:

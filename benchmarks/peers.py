@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 __all__ = ["register"]
@@ -51,13 +52,17 @@ class _PlainestReader(_OneBatchReader):
         self._path, self._columns = path, columns and columns.split(",")
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        files = sorted(map(str, Path(self._path).rglob("*.parquet")))
+        filesystem, root = fs.FileSystem.from_uri(self._path)
+        infos = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
+        files = sorted(info.path for info in infos if info.extension == "parquet")
         readers = os.cpu_count() or 1
         return [InputPartition(files[reader::readers]) for reader in range(readers)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        for file in partition.value:
-            yield from pq.ParquetFile(file).iter_batches(_BATCH_ROWS, use_threads=False, columns=self._columns)
+        filesystem, _ = fs.FileSystem.from_uri(self._path)
+        for path in partition.value:
+            file = pq.ParquetFile(path, filesystem=filesystem)
+            yield from file.iter_batches(_BATCH_ROWS, use_threads=False, columns=self._columns)
 
 
 class Prebuilt(DataSource):

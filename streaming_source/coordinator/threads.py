@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 U = TypeVar("U")
 
-WORKERS: Final = 8
+WORKERS: Final = 16
 """Threads of one source's planner, at most: they wait for files, brokers and databases, not for the processor."""
 
 

@@ -52,9 +52,17 @@ class FaultyFiles(fs.FileSystemHandler):  # type: ignore[misc]
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.failed = 0
+        self.calls: list[str] = []
+        self.opens_at_once = 1
+        self._opens = threading.Condition()
 
     def _called(self, kind: str) -> None:
         self.may_go_on.wait()
+        self.calls.append(kind)
+        if kind == "open":
+            with self._opens:
+                self._opens.notify_all()
+                assert self._opens.wait_for(lambda: self.calls.count("open") >= self.opens_at_once, 5.0)
         if self.failing.get(kind, 0):
             self.failing[kind] -= 1
             self.failed += 1
@@ -153,6 +161,30 @@ def restart_and_run(run: SourceHarness) -> None:
 
 
 ALL = [(f"{number}/f.csv", row) for number in range(2) for row in range(ROWS)]
+
+
+# ---- what takes its time ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("small_bytes", [1 << 20, 0], ids=["small", "large"])
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_a_reader_opens_files_side_by_side_and_fetches_small_ones_at_once(
+    faulty: FaultyFiles, tmp_path: Path, split_by: Any, small_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming_source.connectors.files.split_reader._SMALL_BYTES", small_bytes)
+    table = pa.table({"t": pa.array([s * SECOND for s in range(ROWS)], pa.timestamp("us"))})
+    for number in range(6):
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    files = FileSource(f"faulty://{tmp_path}", split_by, data_schema=table.schema, bounded=True, files_ahead=4)
+    run = SourceHarness(files, strategy("1 minute"), readers=1)
+    assert run.plan()
+    faulty.calls.clear()
+    faulty.opens_at_once = 4
+    run.commit(run.read())
+    assert len(rows(run)) == 6 * ROWS
+    assert faulty.calls.count("open") == 6
+    assert (faulty.calls.count("read") == 6) is (small_bytes > 0)
+    run.close()
 
 
 # ---- what may pass ---------------------------------------------------------------------------------------------------

@@ -78,8 +78,8 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming_source.connectors.files.formats.columnar.BATCH_ROWS", 50)
 
 
-def file_reader() -> FileSplitReader:
-    return FileSplitReader(FileSource("/"), SCHEMA)
+def file_reader(files_ahead: int | None = None) -> FileSplitReader:
+    return FileSplitReader(FileSource("/", files_ahead=files_ahead), SCHEMA)
 
 
 def fetched(records: RecordsWithSplitIds[RecordBlock]) -> list[tuple[str, int]]:
@@ -109,8 +109,9 @@ def test_a_split_of_files_is_read_from_its_position_on(splits: list[FileSplit], 
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_removed_splits_of_files_are_left_out(splits: list[FileSplit]) -> None:
-    reader = file_reader()
+@pytest.mark.parametrize("files_ahead", [None, 3])
+def test_removed_splits_of_files_are_left_out(splits: list[FileSplit], files_ahead: int | None) -> None:
+    reader = file_reader(files_ahead)
     reader.handle_splits_changes(SplitsAddition(splits))
     assert fetched(reader.fetch()) == [("split-0", 0)]
     reader.handle_splits_changes(SplitsRemoval([splits[0], splits[2]]))
@@ -120,8 +121,9 @@ def test_removed_splits_of_files_are_left_out(splits: list[FileSplit]) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("files_ahead", [None, 3])
 @pytest.mark.parametrize("ending", ["close", "remove"])
-def test_a_file_is_closed_when_its_split_is_left(splits: list[FileSplit], ending: str) -> None:
+def test_a_file_is_closed_when_its_split_is_left(splits: list[FileSplit], ending: str, files_ahead: int | None) -> None:
     opened: list[Any] = []
 
     class Local:
@@ -129,16 +131,21 @@ def test_a_file_is_closed_when_its_split_is_left(splits: list[FileSplit], ending
             opened.append(fs.LocalFileSystem().open_input_file(path))
             return opened[-1]
 
-    reader = file_reader()
+    reader = file_reader(files_ahead)
     reader._filesystem = Local()
     reader.handle_splits_changes(SplitsAddition(splits[:1]))
     reader.fetch()
-    assert [file.closed for file in opened] == [False]
+    threads = reader._threads
+    if threads is None:
+        assert [file.closed for file in opened] == [False]
     if ending == "close":
         reader.close()
     else:
         reader.handle_splits_changes(SplitsRemoval(splits[:1]))
-    assert [file.closed for file in opened] == [True]
+    if threads is not None:
+        threads.shutdown()
+    assert opened
+    assert all(file.closed for file in opened)
 
 
 @pytest.mark.usefixtures("small_batches")

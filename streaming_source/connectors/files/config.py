@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
+from pyarrow import fs
 
 from alignment.arrow_times import UTC
 from alignment.durations import parse_duration_us
@@ -55,6 +56,9 @@ CleanSource: TypeAlias = Literal["off", "archive", "delete"]
 _log = logging.getLogger(__name__)
 
 _SHORTEST_US: Final = 1000
+
+_FILES_AHEAD: Final = 16
+"""In a store that is not on this machine."""
 
 _ONLY_FOR_FILES: Final = {
     "file_order": ("eventTime", "a directory is read in the order of its files' names"),
@@ -232,6 +236,14 @@ class FilesConfig:
         boolean,
         "Add Spark's column `_metadata`, with `file_path`, `file_name`, `file_size`, `file_modification_time`.",
     )
+    files_ahead: int | None = option_field(
+        None,
+        "filesAhead",
+        integer(1),
+        "So many files a reader opens ahead of their turns, each on a thread; those of up to 4 MiB are fetched as a "
+        "whole. So it does not wait for a store. Set it for a local path that leads over a network.",
+        "16, none for local files",
+    )
     storage: StorageOptions = NO_STORAGE_OPTIONS
     time_zone: str | None = None
 
@@ -282,7 +294,7 @@ class FilesConfig:
                 f"cleanSource = {self.clean_source!r}, sourceArchiveDir = {self.source_archive_dir!r}: to archive "
                 "needs a directory, and a directory needs cleanSource = archive"
             )
-        for name in ("max_files_per_trigger", "max_bytes_per_trigger"):
+        for name in ("max_files_per_trigger", "max_bytes_per_trigger", "files_ahead"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{options[name]} = {value!r}: must be at least 1, or left out")
@@ -297,6 +309,10 @@ class FilesConfig:
     @property
     def max_file_age_us(self) -> int:
         return parse_duration_us(self.max_file_age, name="max_file_age")
+
+    def files_ahead_in(self, filesystem: fs.FileSystem) -> int:
+        """How many files a reader opens ahead of their turns."""
+        return self.files_ahead or (0 if filesystem.type_name == "local" else _FILES_AHEAD)
 
     @property
     def root(self) -> Selection:

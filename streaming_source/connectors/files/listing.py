@@ -132,11 +132,10 @@ class Lister:
         """List everything again the next time."""
         self._settled.clear()
 
-    def _list(self, directories: list[str], files: list[fs.FileInfo]) -> Iterator[ListedDirectory]:
+    def _list(self, directories: dict[str, fs.FileInfo], files: list[fs.FileInfo]) -> Iterator[ListedDirectory]:
         filesystem, root = self._selection.open()
         seen: set[str] = set()
-        for directory in directories:
-            info = filesystem.get_file_info(_path(root, directory))
+        for directory, info in directories.items():
             # Object stores have no such times, and list all below a directory in one go.
             found = self._walk(filesystem, root, directory, seen)
             if info.mtime_ns is None:

@@ -76,10 +76,10 @@ class Selection:
         """The paths without the file system that they are in, sorted: they identify this selection."""
         return tuple(sorted(posixpath.join(fixed, *pattern) for _, fixed, pattern in self._parsed()))
 
-    def select(self) -> tuple[list[str], list[fs.FileInfo]]:
+    def select(self) -> tuple[dict[str, fs.FileInfo], list[fs.FileInfo]]:
         """The directories, by their paths below the root, of which all is read; and single files."""
         _, root = self.open()
-        directories: list[str] = []
+        directories: dict[str, fs.FileInfo] = {}
         files: list[fs.FileInfo] = []
         for filesystem, fixed, pattern in self._parsed():
             info = filesystem.get_file_info(fixed)
@@ -87,7 +87,7 @@ class Selection:
                 _check_directory(info, fixed)
             for found in _matching(filesystem, fixed, pattern) if pattern else [info]:
                 if found.type is fs.FileType.Directory:
-                    directories.append(found.path[len(root) :].strip("/"))
+                    directories[found.path[len(root) :].strip("/")] = found
                 elif self.takes(found):
                     files.append(found)
         return directories, files

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -11,13 +14,19 @@ from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, Spli
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import FileRows, StoredFile
 from streaming_source.connectors.files.retries import StoreRetries
-from streaming_source.connectors.files.split import FileSplit
+from streaming_source.connectors.files.split import FileRange, FileSplit
 
 __all__ = ["FileSplitReader"]
 
+_SMALL_BYTES: Final = 4 << 20
+"""A file of so many bytes is there as soon as its footer and its columns one after the other would be."""
+
 
 class FileSplitReader(SplitReader[FileSplit]):
-    """Reads the columns `schema` of the ranges of its splits one after another, a batch a fetch."""
+    """Reads the columns `schema` of the ranges of its splits one after another, a batch a fetch.
+
+    So that it does not wait for a store, threads open the next files meanwhile, and fetch small ones as a whole.
+    """
 
     def __init__(self, config: FilesConfig, schema: pa.Schema) -> None:
         self._config = config
@@ -26,15 +35,23 @@ class FileSplitReader(SplitReader[FileSplit]):
         self._place_columns = config.place_columns
         self._schema = schema
         self._retries = StoreRetries()
-        # In order of their addition; a file is opened when its first block is fetched.
+        # In order of their addition; without threads a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
+        self._ahead = config.files_ahead_in(self._filesystem)
+        self._threads = ThreadPoolExecutor(self._ahead, "files-ahead") if self._ahead else None
+        # By split and path: files whose turn comes, and the next of them.
+        self._waiting: deque[tuple[str, str]] = deque()
+        self._opening: dict[tuple[str, str], Future[pa.NativeFile]] = {}
 
     def handle_splits_changes(self, change: SplitsChange[FileSplit]) -> None:
         for split in change.splits:
             if isinstance(change, SplitsAddition):
-                self._unread[split.split_id] = self._blocks(split)
+                unread = list(_unread(split))
+                self._unread[split.split_id] = self._blocks(split.split_id, unread)
+                self._waiting.extend((split.split_id, part.path) for part in unread)
             else:
                 self._end(split.split_id)
+        self._open_ahead()
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
         split_id = next(iter(self._unread), None)
@@ -49,24 +66,40 @@ class FileSplitReader(SplitReader[FileSplit]):
     def close(self) -> None:
         for split_id in list(self._unread):
             self._end(split_id)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _end(self, split_id: str) -> None:
         blocks = self._unread.pop(split_id, None)
         if blocks is not None:
             blocks.close()
+        for key in [key for key in self._opening if key[0] == split_id]:
+            opening = self._opening.pop(key)
+            opening.add_done_callback(_close)
+            opening.cancel()
 
-    def _blocks(self, split: FileSplit) -> Generator[RecordBlock]:
-        """What is left to read of the split's ranges from its position on."""
-        for part in split.ranges:
-            read = min(max(split.position - part.position, 0), part.stop - part.start)
-            if read == part.stop - part.start:
-                continue
-            position_of_row_0 = part.position - part.start
-            start = part.start + read
-            file = StoredFile(self._filesystem, part.path, self._place_columns)
+    def _open_ahead(self) -> None:
+        while self._threads is not None and self._waiting and len(self._opening) < self._ahead:
+            split_id, path = self._waiting.popleft()
+            if split_id in self._unread:
+                self._opening[split_id, path] = self._threads.submit(self._open, path)
+
+    def _open(self, path: str) -> pa.NativeFile:
+        """On a thread. Of a small file all bytes in one request."""
+        stream = self._filesystem.open_input_file(path)
+        if (size := stream.size()) > _SMALL_BYTES:
+            return stream
+        with stream:
+            return pa.BufferReader(stream.read_buffer(size))
+
+    def _blocks(self, split_id: str, unread: list[FileRange]) -> Generator[RecordBlock]:
+        for part in unread:
+            opening = self._opening.pop((split_id, part.path), None)
+            self._open_ahead()
+            file = StoredFile(self._filesystem, part.path, self._place_columns, opening)
             with self._config.tolerated():
-                for block in self._rows(FileRows(file, start, part.stop, part.place)):
-                    yield RecordBlock(block.batch, block.positions + position_of_row_0)
+                for block in self._rows(FileRows(file, part.start, part.stop, part.place)):
+                    yield RecordBlock(block.batch, block.positions + part.position - part.start)
 
     def _rows(self, unread: FileRows) -> Generator[RecordBlock]:
         """The rows, from behind the last one on where the store failed for a moment."""
@@ -77,10 +110,24 @@ class FileSplitReader(SplitReader[FileSplit]):
             try:
                 return next(rows, None)
             except BaseException:
-                rows = self._format.read_rows(unread, self._schema)
+                again = replace(unread, file=replace(unread.file, opening=None))
+                rows = self._format.read_rows(again, self._schema)
                 raise
 
         while (block := self._retries.run(next_block)) is not None:
             at = block.positions
             unread = replace(unread, start=at + block.batch.num_rows if isinstance(at, int) else int(at[-1]) + 1)
             yield block
+
+
+def _close(opening: Future[pa.NativeFile]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+def _unread(split: FileSplit) -> Generator[FileRange]:
+    """What is left of the split's ranges from its position on."""
+    for part in split.ranges:
+        read = min(max(split.position - part.position, 0), part.stop - part.start)
+        if read < part.stop - part.start:
+            yield replace(part, start=part.start + read, position=part.position + read)

@@ -28,7 +28,6 @@ from streaming_source.coordinator.event_times.ahead_reader import AheadReader, A
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords, SeenBlock
 from streaming_source.coordinator.event_times.split_scan import Arrival, Fetcher, FetchScheduler, SplitScan, Stage
 from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.threads import WORKERS
 
 __all__ = ["ReadAheadTimes"]
 
@@ -36,8 +35,8 @@ _log = logging.getLogger(__name__)
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 
-_AT_ONCE: Final = WORKERS - 2
-"""Fetches under way at once: one worker is left for discovery, and one to wake those that block."""
+_AT_ONCE: Final = 6
+"""Fetches under way at once: of `WORKERS` some are left for discovery, and to wake those that block."""
 
 _MAX_OPEN: Final = 64
 """With more `SplitReader`s than this each is closed after a fetch: connections and files are not without end."""

@@ -26,7 +26,6 @@ from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
 from streaming_source.coordinator.state import SourceState
-from streaming_source.coordinator.threads import WORKERS
 from streaming_source.exceptions import SourceError
 
 __all__ = ["EndProbed", "ReportedTimes", "SplitEnds"]
@@ -237,7 +236,7 @@ _PATIENCE_S: Final = 0.5
 _FETCHES: Final = 3
 """Of one probe: a reader may bring nothing before it finishes its split."""
 
-_AT_ONCE: Final = WORKERS // 2
+_AT_ONCE: Final = 4
 
 
 class SplitEnds(Generic[SplitT]):

@@ -6,6 +6,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import starmap
@@ -62,11 +63,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file where it lies: its file system, its path in that, and the columns that such places give."""
+    """A file where it lies: its file system, its path in that, and the columns that such places give.
+
+    `opening` brings it open where somebody has begun to open it: once, for one who reads it.
+    """
 
     filesystem: fs.FileSystem
     path: str
     columns: PlaceColumns = PlaceColumns()
+    opening: Future[pa.NativeFile] | None = None
 
     def own(self, schema: pa.Schema) -> pa.Schema:
         """Those of the columns that the file itself has."""
@@ -340,7 +345,7 @@ def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk, path: str)
 def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
     """A file while it is read."""
     try:
-        stream = file.filesystem.open_input_file(file.path)
+        stream = file.filesystem.open_input_file(file.path) if file.opening is None else file.opening.result()
     except FileNotFoundError:
         raise FileGoneError(
             f"{file.path} is gone: it was deleted after it had been listed and before it was read. "
