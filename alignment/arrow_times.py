@@ -118,7 +118,7 @@ def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micr
         return parse_iso8601(array, zone)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else np.ones(len(array), np.bool_)
     if pa.types.is_timestamp(data_type):
-        micros, valid = integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, data_type.unit)
+        micros, valid = integers_to_microseconds(_to_numpy(array.view(pa.int64())), valid, data_type.unit)
         return micros if data_type.tz is not None else in_utc(micros, zone), valid
     if pa.types.is_date32(data_type):
         days = _to_numpy(array.cast(pa.int32())).astype(np.int64)
