@@ -136,7 +136,8 @@ class TimestampAssigner(ABC):
     def from_statistics(self, data_type: pa.DataType, value: object) -> int | None:
         """Event time of a minimum or maximum of :attr:`statistics_column`; None if its statistics say nothing.
 
-        `value` is the statistic as Parquet readers give it: an int, ``date`` or ``datetime``.
+        `value` is the statistic as Parquet readers give it: an int, ``date`` or ``datetime``; of microseconds in UTC
+        always an int.
         """
         return None
 

@@ -300,9 +300,11 @@ class _ParquetFile(_ColumnarFile):
         if not statistics.has_min_max:
             return None
         data_type = _leaf_type(self.schema, assigner.statistics_column or "")
+        # Where the stored number is the time, it is taken: the first datetime of a process loads pandas.
+        is_micros = self._footer.schema.column(column).converted_type == "TIMESTAMP_MICROS"
         try:
-            low = assigner.from_statistics(data_type, statistics.min)
-            high = assigner.from_statistics(data_type, statistics.max)
+            low = assigner.from_statistics(data_type, statistics.min_raw if is_micros else statistics.min)
+            high = assigner.from_statistics(data_type, statistics.max_raw if is_micros else statistics.max)
         except (ValueError, OverflowError):
             # Python's datetime, in which pyarrow gives them, has neither nanoseconds nor years beyond 9999.
             return None
