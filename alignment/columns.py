@@ -19,6 +19,9 @@ def raw_field(batch: pa.RecordBatch, dotted: str) -> pa.Array:
     At each level the longest name that exists goes first: a column called ``a.b`` hides the field ``b`` of ``a``. An
     `InvalidArgumentError` if there is no such column (with the nearest name there is), or two of that name.
     """
+    place = batch.schema.get_field_index(dotted)
+    if place >= 0:
+        return batch.column(place)
     segments = dotted.split(".")
     array: pa.Array | None = None
     names: list[str] = list(batch.schema.names)

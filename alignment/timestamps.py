@@ -76,8 +76,10 @@ class EventTimes:
     @classmethod
     def of(cls, values: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_] | None = None) -> EventTimes:
         """Make event times that hold the invariant; what is :data:`NO_TIMESTAMP` is invalid. O(n)."""
-        has_time = values != NO_TIMESTAMP
-        valid = has_time if valid is None else valid & has_time
+        if valid is None:
+            valid = values != NO_TIMESTAMP
+        elif values.min(initial=_INT64_MAX) == NO_TIMESTAMP:
+            valid = valid & (values != NO_TIMESTAMP)
         return cls(values if valid.all() else np.where(valid, values, NO_TIMESTAMP), valid)
 
     @classmethod
@@ -134,7 +136,8 @@ class TimestampAssigner(ABC):
     def from_statistics(self, data_type: pa.DataType, value: object) -> int | None:
         """Event time of a minimum or maximum of :attr:`statistics_column`; None if its statistics say nothing.
 
-        `value` is the statistic as Parquet readers give it: an int, ``date`` or ``datetime``.
+        `value` is the statistic as Parquet readers give it: an int, ``date`` or ``datetime``; of microseconds in UTC
+        always an int.
         """
         return None
 

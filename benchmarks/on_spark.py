@@ -6,18 +6,17 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 
-def session(*jars: Path, settings: Mapping[str, str] | None = None) -> Any:
+def session(*jars: Path) -> Any:
     """A session on all cores of this machine that knows our formats. A JVM takes jars when it starts, or never."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    builder = (
+    spark = (
         SparkSession.builder.master("local[*]")
         .config("spark.driver.memory", "4g")
         .config("spark.jars", ",".join(map(str, jars)))
@@ -26,10 +25,8 @@ def session(*jars: Path, settings: Mapping[str, str] | None = None) -> Any:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.python.unix.domain.socket.enabled", "true")
+        .getOrCreate()
     )
-    for name, value in (settings or {}).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

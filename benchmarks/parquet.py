@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 import streaming_source
+from alignment.timestamps import EventTimes, TimestampAssigner
 from benchmarks import peers
 from benchmarks.data import DDL, write_parquet
 from benchmarks.on_spark import drain, session
 from benchmarks.report import Report, in_turn, median_ratio
+from streaming_source.spark.datasource import AlignedDataSource
 
 ROWS = {"narrow": 16_000_000, "wide": 2_000_000}
 DELAY = "5 seconds"
@@ -25,6 +34,8 @@ def run(report: Report, folder: Path, *, quick: bool) -> None:
         data = folder / f"parquet-{kind}"
         print(f"\nwriting {rows:,} {kind} rows as Parquet", flush=True)
         write_parquet(data, rows, kind)
+        share = _share_of_event_times(data)
+        report.at_most(f"Parquet, {kind}: finding event times, of a worker's processor time", 100 * share, 2, " %")
         sources = _sources(spark, data, kind, rows)
         noop = {name: _drained(make, folder) for name, make in sources.items()}
         seconds = in_turn(noop, rounds)
@@ -67,6 +78,42 @@ def _sources(spark: Any, data: Path, kind: str, rows: int) -> dict[str, Callable
         "prebuilt batch": lambda columns: python("prebuilt", columns),
         "spark": sparks,
     }
+
+
+class _Timed(TimestampAssigner):
+    """Another assigner, and how long it took."""
+
+    def __init__(self, assigner: TimestampAssigner) -> None:
+        self._assigner = assigner
+        self.seconds = 0.0
+
+    def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
+        began = time.thread_time()
+        times = self._assigner.extract(batch, source_timestamps)
+        self.seconds += time.thread_time() - began
+        return times
+
+
+def _share_of_event_times(data: Path) -> float:
+    """Of what a worker does: it reads all there is, and sends it as Spark's workers do."""
+    options = {"path": str(data), "eventTimeColumn": "ts", "bounded": "true"}
+    source = AlignedDataSource.of_format("aligned_files", options)
+    reader = source.stream_reader(source.schema())
+    start = reader.initialOffset()
+    partitions = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    timed = _Timed(reader.shaper.assigner)
+    reader.shaper = replace(reader.shaper, assigner=timed)
+    began = time.process_time()
+    for partition in partitions:
+        batches = reader.read(partition)
+        first = next(batches)
+        with (
+            subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as spark,
+            pa.ipc.new_stream(spark.stdin, first.schema) as stream,
+        ):
+            for batch in (first, *batches):
+                stream.write_batch(batch)
+    return timed.seconds / (time.process_time() - began)
 
 
 def _drained(make: Callable[[str | None], Any], folder: Path) -> Callable[[], float]:

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from streaming_source.connectors.files import FileFormat
 from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
+from streaming_source.connectors.files.formats.columnar import ParquetFormat
 from tests.examples import examples
 from tests.files.samples import SAMPLES, Row, Sample, local_zone, understood
 from tests.files.stores import open_store
@@ -255,3 +257,16 @@ def test_stripes_of_orc_are_blocks_that_are_read_alone(folder: Path) -> None:
         stop = place.row + rows
         read = rows_read(sample.reads_as(0), path, place.row, stop, sample.schema, place)
         assert read == list(enumerate(naive))[place.row : stop]
+
+
+def test_a_large_row_group_of_a_local_file_is_not_held_as_a_whole(folder: Path) -> None:
+    rows = 2_000_000
+    path = folder / "one_row_group.parquet"
+    table = pa.table({name: np.random.default_rng(7).integers(0, 1 << 62, rows) for name in "abcd"})
+    pq.write_table(table, path)
+    stored_bytes, schema = path.stat().st_size, table.schema
+    del table
+    before = pa.total_allocated_bytes()
+    blocks = ParquetFormat().read_rows(FileRows(stored(path), 0, rows), schema)
+    held = [pa.total_allocated_bytes() - before for _ in blocks]
+    assert max(held) < stored_bytes / 3

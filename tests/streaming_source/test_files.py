@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import time
 from collections import deque
 from dataclasses import replace
@@ -453,3 +455,18 @@ def test_what_a_bounded_source_ended_is_not_gone_on_with_by_an_unbounded_one(tmp
     assert micros(last.next() or pa.table({})) == [T0 + 2 * SECOND]
     for reader in (bounded.reader, other.reader, last.reader):
         reader.stop()
+
+
+def test_a_plan_by_statistics_loads_no_pandas(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(1, 2, zone="UTC")})
+    code = (
+        "import sys\n"
+        "from tests.streaming_source.reading import stream_reader\n"
+        f"reader = stream_reader({str(tmp_path)!r}, eventTimeColumn='t')\n"
+        "start = reader.initialOffset()\n"
+        "end = reader.latestOffset(start, reader.getDefaultReadLimit())\n"
+        "assert reader.partitions(start, end)[0].splits\n"
+        "sys.exit('pandas was loaded' if 'pandas' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -89,7 +89,7 @@ class _ColumnarFormat(FileFormat):
     title: ClassVar[str]
 
     @abstractmethod
-    def _open(self, path: str, stream: pa.NativeFile) -> _ColumnarFile: ...
+    def _open(self, file: StoredFile, stream: pa.NativeFile) -> _ColumnarFile: ...
 
     @contextmanager
     def _opened(self, file: StoredFile, schema: pa.Schema) -> Iterator[_ColumnarFile]:
@@ -99,7 +99,7 @@ class _ColumnarFormat(FileFormat):
                 ". If it is still being written, write it under a name that begins with _ or . and rename it when it "
                 "is complete",
             ):
-                found = self._open(file.path, stream)
+                found = self._open(file, stream)
             check_columns(file.path, found.schema_for(schema), schema)
             yield found
 
@@ -119,8 +119,8 @@ class OrcFormat(_ColumnarFormat):
     name: ClassVar[str] = "orc"
     title: ClassVar[str] = "ORC"
 
-    def _open(self, path: str, stream: pa.NativeFile) -> _ColumnarFile:
-        return _OrcFile(path, stream)
+    def _open(self, file: StoredFile, stream: pa.NativeFile) -> _ColumnarFile:
+        return _OrcFile(file.path, stream)
 
 
 class _OrcFile(_ColumnarFile):
@@ -171,12 +171,12 @@ class ArrowFormat(_ColumnarFormat):
     name: ClassVar[str] = "arrow"
     title: ClassVar[str] = "Arrow"
 
-    def _open(self, path: str, stream: pa.NativeFile) -> _ColumnarFile:
+    def _open(self, file: StoredFile, stream: pa.NativeFile) -> _ColumnarFile:
         magic = stream.read(len(_FILE_MAGIC))
         stream.seek(0)
         if magic.startswith(_FEATHER_1_MAGIC):
-            raise MalformedDataError(f"{path} is a Feather file of version 1; write it as version 2")
-        return _ArrowFile(path, stream, seeks=magic == _FILE_MAGIC)
+            raise MalformedDataError(f"{file.path} is a Feather file of version 1; write it as version 2")
+        return _ArrowFile(file.path, stream, seeks=magic == _FILE_MAGIC)
 
 
 class _ArrowFile(_ColumnarFile):
@@ -203,6 +203,9 @@ class _ArrowFile(_ColumnarFile):
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
 
+_BUFFER_BYTES: Final = 1 << 20
+"""Of each column, where it is not read as a whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParquetFormat(_ColumnarFormat):
@@ -212,8 +215,8 @@ class ParquetFormat(_ColumnarFormat):
     title: ClassVar[str] = "Parquet"
     has_statistics: ClassVar[bool] = True
 
-    def _open(self, path: str, stream: pa.NativeFile) -> _ColumnarFile:
-        return _ParquetFile(path, stream)
+    def _open(self, file: StoredFile, stream: pa.NativeFile) -> _ColumnarFile:
+        return _ParquetFile(file.path, stream, is_local=file.filesystem.type_name == "local")
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         blocks: list[Block] = []
@@ -246,8 +249,9 @@ class _RowGroup(NamedTuple):
 class _ParquetFile(_ColumnarFile):
     """An open file, in whose footer the row groups make up its rows."""
 
-    def __init__(self, path: str, stream: pa.NativeFile) -> None:
-        self._file = pq.ParquetFile(stream, pre_buffer=True)
+    def __init__(self, path: str, stream: pa.NativeFile, *, is_local: bool) -> None:
+        # A store is sent few requests, for what is stored of a whole row group. A disk need not be: that would be held.
+        self._file = pq.ParquetFile(stream, pre_buffer=not is_local, buffer_size=_BUFFER_BYTES if is_local else 0)
         self._size = stream.size()
         self._footer = self._file.metadata
         super().__init__(path, "parquet", self._in_utc(self._file.schema_arrow))
@@ -296,9 +300,11 @@ class _ParquetFile(_ColumnarFile):
         if not statistics.has_min_max:
             return None
         data_type = _leaf_type(self.schema, assigner.statistics_column or "")
+        # Where the stored number is the time, it is taken: the first datetime of a process loads pandas.
+        is_micros = self._footer.schema.column(column).converted_type == "TIMESTAMP_MICROS"
         try:
-            low = assigner.from_statistics(data_type, statistics.min)
-            high = assigner.from_statistics(data_type, statistics.max)
+            low = assigner.from_statistics(data_type, statistics.min_raw if is_micros else statistics.min)
+            high = assigner.from_statistics(data_type, statistics.max_raw if is_micros else statistics.max)
         except (ValueError, OverflowError):
             # Python's datetime, in which pyarrow gives them, has neither nanoseconds nor years beyond 9999.
             return None

@@ -21,9 +21,10 @@ __all__ = ["TimePattern", "are_times", "inferred", "may_be_time", "raw_field", "
 _MONTHS: Final = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905
 )
-_MONTHS_BY_NAME: Final = pa.array([name[:3].lower() for name in _MONTHS])
-_TWO_DIGITS: Final = pa.array([f"{number:02}" for number in range(24)])
-_HOURS_BY_CLOCK: Final = pa.concat_arrays([_TWO_DIGITS[12:13], _TWO_DIGITS[1:12]])
+# Lists: the first Arrow array of a process loads pandas, which a planner can do without.
+_MONTHS_BY_NAME: Final = [name[:3].lower() for name in _MONTHS]
+_TWO_DIGITS: Final = [f"{number:02}" for number in range(24)]
+_HOURS_BY_CLOCK: Final = ["12", *_TWO_DIGITS[1:12]]
 _HOURS: Final = r"(?:0\d|1[0-8])"
 _ONE_OR_TWO: Final = r"\d{1,2}"
 _TWO: Final = r"\d{2}"
@@ -96,12 +97,12 @@ class TimePattern:
             year = pc.replace_substring_regex(year, r"^(\d\d)$", r"20\1")
         month = part("month", "01", 2)
         if "month" in written:
-            named = pc.index_in(pc.utf8_slice_codeunits(pc.utf8_lower(month), 0, 3), _MONTHS_BY_NAME)
-            month = pc.coalesce(pc.take(_TWO_DIGITS, pc.add(named, 1)), month)
+            named = pc.index_in(pc.utf8_slice_codeunits(pc.utf8_lower(month), 0, 3), pa.array(_MONTHS_BY_NAME))
+            month = pc.coalesce(pc.take(pa.array(_TWO_DIGITS), pc.add(named, 1)), month)
         hour = part("hour", "12" if "half" in written else "00", 2)
         if "half" in written:
             after_noon = pc.if_else(pc.equal(pc.utf8_upper(part("half")), "PM"), 12, 0)
-            hour = pc.take(_TWO_DIGITS, pc.add(pc.index_in(hour, _HOURS_BY_CLOCK), after_noon))
+            hour = pc.take(pa.array(_TWO_DIGITS), pc.add(pc.index_in(hour, pa.array(_HOURS_BY_CLOCK)), after_noon))
         micros = pc.utf8_rpad(pc.utf8_slice_codeunits(part("fraction"), 0, 6), 6, "0")
         iso = [year, "-", month, "-", part("day", "01", 2), "T", hour, ":", part("minute", "00", 2), ":"]
         iso += [part("second", "00", 2), ".", micros, part("zone")]
