@@ -16,13 +16,12 @@ import numpy.typing as npt
 
 from alignment import events
 from alignment.combine import SplitStatus
-from alignment.durations import saturating_add
 from alignment.explain import Bounds, Explanation, explain_splits
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.plan.by_index import plan_micro_batch
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, saturating_add
 
 if TYPE_CHECKING:
     from alignment.plan.by_reports import ReactivePlanner

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.columns import raw_field
 from alignment.combine import SplitStatus
 from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import SplitTable
+from alignment.timestamps import raw_field
 from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 
 __all__ = [

@@ -19,7 +19,14 @@ from alignment.exceptions import InvalidArgumentError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput", "bounded_watermark"]
+__all__ = [
+    "MAX_WATERMARK",
+    "MIN_WATERMARK",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "bounded_watermark",
+    "saturating_add",
+]
 
 MIN_WATERMARK: Final = -(2**63)
 """The watermark that says nothing: the one before any record."""
@@ -129,3 +136,8 @@ def bounded_watermark(max_time: int | npt.NDArray[np.int64], bound_us: int) -> i
     if isinstance(max_time, np.ndarray):
         return np.maximum(max_time, earliest) - bound_us - 1
     return max(int(max_time), earliest) - bound_us - 1
+
+
+def saturating_add(a: int, b: int) -> int:
+    """Add two int64 values, clamped to int64: the end of time plus a drift is still that (FLINK-31632)."""
+    return max(MIN_WATERMARK, min(MAX_WATERMARK, a + b))

@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from alignment.columns import raw_field
-from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
+from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner, raw_field
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import OffsetError
 

@@ -23,13 +23,12 @@ from streaming_source.coordinator import (
     processing_time_us,
     wall_clock_us,
 )
-from streaming_source.coordinator.standstill import StandstillWarning
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.fixed_options import fixed_options
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.planner_log import log_lines_of
+from streaming_source.spark.planner_log import StandstillWarning, log_lines_of
 from streaming_source.spark.watermark_rows import watermark_row_time
 
 if TYPE_CHECKING:

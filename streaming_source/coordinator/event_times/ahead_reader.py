@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.columns import top_level_column
 from alignment.split_generators import LatestWatermark
-from alignment.timestamps import TimestampAssigner
+from alignment.timestamps import TimestampAssigner, top_level_column
 from streaming_source.api import (
     CaughtUp,
     ReaderMetrics,
