@@ -221,7 +221,6 @@ class SplitGenerators(ABC):
         """Go on from a state."""
 
     def _state(self, split_id: str) -> GeneratorState:
-        """What it knows of a split."""
         return GeneratorState()
 
     def _let(self, split_id: str, say: Callable[[WatermarkOutput], None]) -> bool:

@@ -33,7 +33,7 @@ from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.recording import EngineStarted, Loaded, Located, engines
 from alignment.simulation.comparison import Comparison, Settings, combinations
-from alignment.simulation.trace import SourceTrace, TraceColumns
+from alignment.simulation.run import SourceTrace, TraceColumns
 from alignment.split_generators import Said
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
@@ -164,7 +164,6 @@ class _Run:
         self._columns, self._held = TraceColumns(), np.empty(0, np.int64)
 
     def apply(self, event: Event) -> None:
-        """Take in what happened."""
         if isinstance(event, Restored):
             event = replace(event, table=self._shifted(event.table))
         self._engine.apply(event)
@@ -197,7 +196,6 @@ class _Run:
         return True
 
     def trace(self) -> SourceTrace:
-        """What all steps came to."""
         unread = int(self._engine.unread().sum())
         return self._columns.trace(unread=unread, has_ended=self._engine.table.combined == MAX_WATERMARK)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from streaming_source.api.serializer import SourceEvent
@@ -304,6 +305,14 @@ class SplitRange(Generic[SplitT]):
 
     split: SplitT
     rows: int
+
+    @classmethod
+    def evenly(cls, start: SplitT, stop: int, rows_per_range: int) -> list[SplitRange[SplitT]]:
+        """What lies before `stop` in a split, in ranges of about as many positions, at most `rows_per_range`."""
+        rows = stop - start.position
+        parts = max(-(-rows // rows_per_range), 1)
+        cuts = [start.position + rows * part // parts for part in range(parts + 1)]
+        return [cls(start.at(begin).until(end), end - begin) for begin, end in pairwise(cuts)]
 
 
 class SupportsEventTimeIndex(ABC, Generic[SplitT]):

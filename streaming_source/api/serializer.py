@@ -187,7 +187,6 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
             self._types[name] = _types_of(kind)
 
     def __reduce__(self) -> tuple[type[DataclassEventSerializer], tuple[type[SourceEvent], ...]]:
-        """Copy it by its classes."""
         return type(self), tuple(self._kinds.values())
 
     @property

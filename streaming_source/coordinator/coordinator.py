@@ -98,7 +98,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def restored(self) -> bool:
-        """Whether `restore` was called."""
         return self._runtime is not None
 
     @property
@@ -180,7 +179,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.host.run_until(runtime.event_times.is_warm, _FIRST_LOOKS_S)
 
     def close(self) -> None:
-        """End discovery."""
         if self._group is not None:
             self._group.leave()
         try:
@@ -238,7 +236,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def is_draining(self) -> bool:
-        """Whether `drain` was called."""
         return self._drains_from_us is not None
 
     def available(self) -> dict[str, tuple[int, int]]:
@@ -303,7 +300,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return found
 
     def notify_committed(self, sequence: int) -> None:
-        """The micro-batch that leads to the state of this number is committed."""
         if self._started:
             self.host.complete(sequence)
 

@@ -49,7 +49,6 @@ class AssignmentTracker(Generic[SplitT]):
         self.by_checkpoint: dict[int, Assignments[SplitT]] = {}
 
     def record(self, assignment: Mapping[int, Sequence[SplitT]]) -> None:
-        """Splits were assigned. O(splits)."""
         for subtask_id, splits in assignment.items():
             if splits:
                 self.uncheckpointed.setdefault(subtask_id, []).extend(splits)
@@ -134,7 +133,6 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         return self._time_limit_us()
 
     def take_added(self) -> list[SplitT]:
-        """Splits assigned since the last call."""
         added, self.added = self.added, []
         return added
 
@@ -160,7 +158,6 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self.calls.on_thread(lambda: self._events.setdefault(subtask_id, []).append(event))
 
     def take_events(self, subtask_id: int) -> list[SourceEvent]:
-        """Events for a reader that were not taken yet."""
         return self._events.pop(subtask_id, [])
 
     @property
@@ -262,7 +259,6 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
             self.asking.append(subtask_id)
 
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
-        """A reader sends an event of the connector's."""
         self.enumerator.handle_source_event(subtask_id, event)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
@@ -297,7 +293,6 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         return self.enumerator.snapshot_state(checkpoint_id)
 
     def complete(self, checkpoint_id: int) -> None:
-        """The micro-batch that leads to a state is committed."""
         self.tracker.on_complete(checkpoint_id)
         self.enumerator.notify_checkpoint_complete(checkpoint_id)
 

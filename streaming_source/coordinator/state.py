@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from streaming_source.api import SourceSplit
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
 
-__all__ = ["READ_AHEAD_ROWS", "ReadRules", "SourceState"]
+__all__ = ["ReadRules", "SourceState"]
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
@@ -63,11 +63,9 @@ class SourceState(Generic[SplitT, CheckpointT]):
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:
-        """Nothing discovered, nothing read."""
         return cls(0, (), SplitTable.empty(), np.empty(0, np.int64), np.empty(0, np.int64), None)
 
     def unfinished(self) -> list[SplitT]:
-        """The splits in work."""
         statuses = zip(self.splits, self.table.statuses, strict=True)
         return [split for split, status in statuses if status != SplitStatus.FINISHED]
 
@@ -77,12 +75,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
         return [split.split_id for split, status in statuses if status == SplitStatus.FINISHED]
 
     def by_id(self) -> dict[str, SplitT]:
-        """The splits by their ids."""
         return {split.split_id: split for split in self.splits}
-
-
-READ_AHEAD_ROWS: Final = 4_000_000
-"""Records seen and not handed out, over all splits: 8 bytes each, 16 where positions have gaps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,6 @@ class ExplainedSource:
         return {**self.report.to_json(), "advice": [asdict(advice) for advice in self.advice]}
 
     def __str__(self) -> str:
-        """In words."""
         advice = [f"Advice ({advice.option}): {advice.text}" for advice in self.advice]
         return "\n".join([*map(_wrapped, [self.report.sentence, *advice]), *_table(self.report)])
 
@@ -92,7 +91,6 @@ class ExplainedQuery:
         return found
 
     def __str__(self) -> str:
-        """In words, one source after another."""
         if not self.sources:
             return "Nothing is known yet: no source of this library has planned a micro-batch of this query."
         lines = [] if self.batch is None else [_heading(self.batch, self.age_us)]

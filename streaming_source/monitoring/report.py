@@ -185,7 +185,6 @@ def _bounds_to_json(bounds: Bounds) -> dict[str, Any]:
 
 
 def _bounds_from_json(found: Mapping[str, Any]) -> Bounds:
-    """What `_bounds_to_json` wrote."""
     given = {field: parse_duration_us(found[name], name=name) for name, field in _BOUNDS.items() if name in found}
     return Bounds(**given, max_rows=found.get("maxRowsPerTrigger"))
 

@@ -130,7 +130,6 @@ class AlignedDataSource:
 
     @plainly
     def schema(self) -> StructType:
-        """Columns of the frame."""
         data = self._data_schema()
         strategy = self._strategy_over(data)
         # On no rows: what the assigner says of columns and types, it says now and not in the first micro-batch.

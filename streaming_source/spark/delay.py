@@ -219,7 +219,6 @@ def _rounded_up(us: int) -> int:
 
 
 def _lines(advice: Advice) -> Iterator[str]:
-    """The advice in words."""
     known = [split for split in advice.splits if split.rows > split.invalid]
     yield f"{advice.rows:,} records of {len(advice.splits):,} splits, all that there was when the scan began."
     if advice.invalid:

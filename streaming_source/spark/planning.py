@@ -118,7 +118,6 @@ class StreamPlanning:
         self._planned_at: float | None = None
 
     def drain(self) -> None:
-        """From now on plan to the end of what is there, and no further."""
         with self._turn:
             self._coordinator.drain()
 
@@ -177,7 +176,6 @@ class StreamPlanning:
             ]
 
     def committed(self, end: Offset) -> None:
-        """A micro-batch is done."""
         with self._turn:
             self._coordinator.notify_committed(end["n"])
 
@@ -192,7 +190,6 @@ class StreamPlanning:
             return {**report, "watermarkRows": True} if self._options.watermark_rows else report
 
     def close(self) -> None:
-        """End discovery, and listen no more."""
         if self._gateway is not None:
             self._gateway.close()
         with self._turn:

@@ -159,7 +159,6 @@ class FailedStreamReader(DataSourceStreamReader):
         raise self._error
 
     def read(self, partition: InputPartition) -> NoReturn:
-        """Never called."""
         raise self._error
 
 

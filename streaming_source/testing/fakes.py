@@ -46,7 +46,6 @@ class FakeClock:
         return self._now_us
 
     def advance(self, duration: timedelta | str) -> None:
-        """Move it on."""
         self.advance_to(self._now_us + parse_duration_us(duration, name="duration"))
 
     def advance_to(self, now_us: int) -> None:
@@ -78,7 +77,6 @@ class InlineWorkers(Workers):
             heapq.heappush(self._work, (due_us, next(self._order), work))
 
     def map(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        """See `Workers`. One after another."""
         return [function(item) for item in items]
 
     def do_one(self, *, due: bool) -> bool:

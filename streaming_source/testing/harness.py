@@ -215,7 +215,6 @@ class SourceHarness:
         return [record for task in tasks for record in self._read(task)]
 
     def close(self) -> None:
-        """Close the planner."""
         self._coordinator.close()
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[Any]:

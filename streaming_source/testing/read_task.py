@@ -141,12 +141,10 @@ class _InlineFetcher(SplitFetcher[SplitT, ElementT]):
         """See `SplitFetcher`. No thread is needed."""
 
     def join(self, timeout_s: float) -> bool:
-        """See `SplitFetcher`. Ends at once."""
         self.end()
         return True
 
     def step(self) -> bool:
-        """Take a step if there is one."""
         try:
             return not self._failed and self.run_once(wait=False)
         except BaseException as error:  # as on a thread: the reader hears of it when it polls

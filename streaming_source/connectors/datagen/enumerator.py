@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -48,7 +47,6 @@ class GeneratedSplit(SourceSplit):
 
     @property
     def split_id(self) -> str:
-        """`split-0`, `split-1` and so on."""
         return f"{_PREFIX}{self.number}"
 
     def origin(self) -> GeneratedSplit:
@@ -216,8 +214,7 @@ class GeneratorSplitEnumerator(
     def ranges(
         self, start: GeneratedSplit, end: GeneratedSplit, rows_per_range: int
     ) -> Sequence[SplitRange[GeneratedSplit]]:
-        borders = [*range(start.position, end.position, rows_per_range), end.position]
-        return [SplitRange(start.at(begin).until(stop), stop - begin) for begin, stop in pairwise(borders)]
+        return SplitRange.evenly(start, end.position, rows_per_range)
 
     def finish_split(self, split_id: str) -> None:
         self._in_work.pop(_number_of(split_id), None)

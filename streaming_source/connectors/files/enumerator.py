@@ -43,7 +43,6 @@ class LoggedFile:
 
     @property
     def end(self) -> int:
-        """Position after its last row."""
         return self.position + int(self.blocks.rows.sum())
 
     def place_of(self, row: int) -> Place | None:
@@ -223,7 +222,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             _log.warning("%s has columns that the query has not: %s. They are ignored (schemaEvolution)", path, beside)
 
     def _describe_all(self, files: Iterable[ListedFile]) -> list[FileBlocks | None]:
-        """What is in files, several at once."""
         paths = [self._path(file.relative_path) for file in files]
         return list(self._context.map_on_workers(self._describe, paths))
 
@@ -231,7 +229,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         return StoredFile(self._filesystem, path, self._place_columns)
 
     def _path(self, *parts: str) -> str:
-        """Of something below the root."""
         return posixpath.normpath(posixpath.join(self._root, *parts))
 
     def _reader_of(self, split_id: str) -> int:

@@ -192,7 +192,6 @@ class RecentFiles(FinishedFiles):
         return self.forgotten is not None and order_key(file, self._order) <= self.forgotten
 
     def add(self, file: ListedFile) -> None:
-        """O(segments)."""
         if self.is_forgotten(file):
             return
         key = order_key(file, self._order)

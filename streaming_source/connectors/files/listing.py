@@ -46,7 +46,6 @@ class ListedFile(NamedTuple):
 
     @property
     def relative_path(self) -> str:
-        """Below the root."""
         return f"{self.directory}/{self.name}" if self.directory else self.name
 
 
@@ -122,7 +121,6 @@ class Lister:
             _log.warning("files of 0 bytes are skipped until they have some: %s", name_ten(new))
 
     def forget(self) -> None:
-        """List everything again the next time."""
         self._settled.clear()
 
     def _list(self, directories: list[str], files: list[fs.FileInfo]) -> Iterator[ListedDirectory]:

@@ -69,7 +69,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> FileSource:
-        """From parsed values of `options`."""
         return cls(**files_arguments(values))
 
     @property
@@ -166,7 +165,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return kind(self, context, checkpoint)
 
     def _layout(self) -> Literal["directory", "file"]:
-        """What `split_by` comes to."""
         if self.split_by != "auto":
             return self.split_by
         first = StoreRetries().run(self._first_directory)

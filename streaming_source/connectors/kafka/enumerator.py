@@ -6,7 +6,6 @@ import math
 import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -110,7 +109,6 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         return [None if end is None else split.before_stop(end.readable) for split, end in ends]
 
     def blocked_splits(self) -> Collection[str]:
-        """Those in which a transaction is open."""
         return self._blocked_splits
 
     def lost_splits(self) -> Collection[str]:
@@ -209,8 +207,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
 
     def ranges(self, start: KafkaSplit, end: KafkaSplit, rows_per_range: int) -> Sequence[SplitRange[KafkaSplit]]:
         """Cut by offsets: what is not there any more is noticed by the readers."""
-        borders = [*range(start.position, end.position, rows_per_range), end.position]
-        return [SplitRange(start.at(begin).until(stop), stop - begin) for begin, stop in pairwise(borders)]
+        return SplitRange.evenly(start, end.position, rows_per_range)
 
     def finish_split(self, split_id: str) -> None:
         # The checkpoint remembers its partition.

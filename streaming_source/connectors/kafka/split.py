@@ -40,7 +40,6 @@ class KafkaSplit(SourceSplit):
 
     @property
     def of(self) -> Partition:
-        """Which partition it is."""
         return Partition(self.topic, self.partition)
 
     @property

@@ -100,7 +100,6 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         """There are records before these positions of these splits: find those now that are not known."""
 
     def has_found_expected(self) -> bool:
-        """Whether that is done."""
         return True
 
     def is_warm(self) -> bool:

@@ -59,7 +59,6 @@ class Fetched:
 
     @property
     def rows(self) -> int:
-        """Records in all blocks."""
         return sum(map(len, self.blocks))
 
 
@@ -123,7 +122,6 @@ class AheadReader(Generic[SplitT]):
         return fetched
 
     def wake_up(self) -> None:
-        """Make a fetch that blocks return. From any thread."""
         # Noted before the reader is used: one that is being opened is not there yet, and must be woken all the same.
         self._is_woken = True
         reader = self._reader

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from alignment.events import Probed
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitRange
-from streaming_source.coordinator.assignment import even_ranges
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
@@ -100,13 +99,11 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         return tuple(self._splits[i].at(position) for i, position in zip(split_ids, positions, strict=True))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
-        """See `EventTimeProvider`. A split can be read from any position: it is cut evenly."""
-        return even_ranges(start, end.position, rows_per_range)
+        return SplitRange.evenly(start, end.position, rows_per_range)
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `EventTimeProvider`: nobody knows."""
         return np.full(stop - start, NO_TIMESTAMP, np.int64)
 
     def before_plan(self) -> None:
@@ -125,7 +122,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     # ---- where records end ---------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """See `EventTimeProvider`: the end of every split is found once more."""
         self._drains_from_us = self._now_us()
         if self._started:
             self._unknown.update(self._splits)
@@ -134,7 +130,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             self._find_all_ends()
 
     def find_expected(self, ends: Mapping[str, int]) -> None:
-        """See `EventTimeProvider`: nothing more is to be known of them."""
         for split_id, end in ends.items():
             if split_id in self._splits:
                 self._take_end(self._splits[split_id], end, self._now_us())
@@ -276,11 +271,9 @@ class SplitEnds(Generic[SplitT]):
         self._begin()
 
     def forget(self, split_id: str) -> None:
-        """The split has left."""
         self._due.pop(split_id, None)
 
     def close(self) -> None:
-        """Begin no further probe."""
         self._closed = True
         self._waiting.clear()
 

@@ -134,7 +134,6 @@ class Fetcher(Generic[SplitT]):
         self._impatient = self._interrupted = self._woken_through = _NO_FETCH
 
     def add(self, scan: SplitScan[SplitT]) -> None:
-        """Fetch one split more."""
         self.scans[scan.split.split_id] = scan
         self.left_out.append(scan)
 
@@ -223,7 +222,6 @@ class FetchScheduler(Generic[T]):
         self._taken = [0, 0]
 
     def add(self, item: T, *, quiet: bool = False) -> None:
-        """Queue up. O(1)."""
         self._queues[quiet].append(item)
 
     def take(self) -> tuple[T, bool] | None:
