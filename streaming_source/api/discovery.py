@@ -7,17 +7,15 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
 
 from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext, own_stops
 from streaming_source.api.serializer import JsonSerializer, SimpleVersionedSerializer, bytes_to_json, json_to_bytes
 from streaming_source.api.source import Boundedness, Source
-from streaming_source.api.split import RecordSplit, SourceSplit
+from streaming_source.api.split import RecordSplit, SplitT
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["DiscoveredSplits", "DiscoveredSplitsSerializer", "DiscoveringSource", "DiscoveringSplitEnumerator"]
-
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 
 @dataclass(frozen=True, slots=True)

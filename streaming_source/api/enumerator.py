@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from streaming_source.api.serializer import SourceEvent
-from streaming_source.api.split import SourceSplit
+from streaming_source.api.split import SourceSplit, SplitT
 from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ __all__ = [
 
 T = TypeVar("T")
 U = TypeVar("U")
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 

@@ -28,7 +28,6 @@ __all__ = [
     "choice",
     "duration",
     "duration_field",
-    "duration_option",
     "durations_as_timedelta",
     "integer",
     "option",
@@ -149,25 +148,17 @@ def option_field(default: object, name: str, parse: Parser, doc: str, default_te
     return field(default=default, metadata={**option(name, parse, doc, default_text), **metadata})
 
 
-def duration_field(default: object, *declared: Any, **more: Any) -> Any:
-    """The same of a duration; what follows the default is for `duration_option`."""
-    return field(default=default, metadata=duration_option(*declared, **more))
-
-
-def duration_option(
-    name: str, minimum_us: int, doc: str, default_text: str = "", *, optional: bool = False
-) -> dict[str, Any]:
-    """Metadata of a field that holds a duration of at least this; `durations_as_timedelta` reads such fields.
-
-    With `optional` it may be `none`.
-    """
+def duration_field(
+    default: object, name: str, minimum_us: int, doc: str, default_text: str = "", *, optional: bool = False
+) -> Any:
+    """The same of a duration of at least this, or if it is `optional` of `none`; see `durations_as_timedelta`."""
     parse_us = optional_duration(minimum_us) if optional else duration(minimum_us)
 
     def parse(name: str, value: str) -> timedelta | None:
         parsed_us = parse_us(name, value)
         return None if parsed_us is None else timedelta(microseconds=parsed_us)
 
-    return {**option(name, parse, doc, default_text), "minimum_us": minimum_us}
+    return option_field(default, name, parse, doc, default_text, minimum_us=minimum_us)
 
 
 def durations_as_timedelta(value: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from alignment.watermarks import WatermarkOutput
 from streaming_source.api.clients import KEPT_CLIENTS, KeptClients
 from streaming_source.api.serializer import SourceEvent
-from streaming_source.api.split import RecordBlock, SourceSplit
+from streaming_source.api.split import RecordBlock, SplitT
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
 
 

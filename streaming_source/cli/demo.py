@@ -29,7 +29,8 @@ from rich.table import Table
 from streaming_source import explain, read_stream
 from streaming_source.cli.flights import load_flights, out_of_orderness_us, write_logs
 from streaming_source.exceptions import OptionError
-from streaming_source.monitoring import History, html_report
+from streaming_source.monitoring.history import History
+from streaming_source.monitoring.html_page import html_report
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -22,8 +22,10 @@ from alignment.simulation.run import SourceTrace, simulate
 from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
 from streaming_source import __version__
 from streaming_source.exceptions import OptionError
-from streaming_source.monitoring import Checkpoint, MicroBatch, WatermarkReport, explain_checkpoint
-from streaming_source.monitoring.explained import aligned
+from streaming_source.monitoring.checkpoint import Checkpoint
+from streaming_source.monitoring.explained import aligned, explain_checkpoint
+from streaming_source.monitoring.micro_batch import MicroBatch
+from streaming_source.monitoring.report import WatermarkReport
 
 __all__ = ["app"]
 
@@ -143,7 +145,9 @@ def report_on_query(
     The exit code is 2 if there is no checkpoint, or the page cannot be written.
     """
     # Here and not above: no other command draws.
-    from streaming_source.monitoring import History, explain_checkpoint, html_report
+    from streaming_source.monitoring.explained import explain_checkpoint
+    from streaming_source.monitoring.history import History
+    from streaming_source.monitoring.html_page import html_report
 
     with _errors_in_one_line():
         history, explained = History.of_checkpoint(checkpoint), explain_checkpoint(checkpoint)

@@ -18,11 +18,11 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
     ReaderInfo,
     SourceEvent,
-    SourceSplit,
     SplitEnumerator,
     SplitEnumeratorContext,
     SplitsAssignment,
 )
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.state import ReadRules
 from streaming_source.coordinator.threads import AsyncCalls
 from streaming_source.exceptions import SourceError
@@ -31,7 +31,6 @@ __all__ = ["AssignmentTracker", "EnumeratorHost"]
 
 T = TypeVar("T")
 U = TypeVar("U")
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 Assignments: TypeAlias = dict[int, list[SplitT]]

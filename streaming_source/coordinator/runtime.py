@@ -18,7 +18,8 @@ from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.api import Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import Source, SourceEvent, SplitRange, SupportsEventTimeIndex
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider, IndexedTimes
 from streaming_source.coordinator.state import ReadRules, SourceState
@@ -34,7 +35,6 @@ __all__ = ["SourceRuntime", "assign_ranges"]
 
 _ALL_ROWS: Final = 2**62
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 

@@ -12,14 +12,13 @@ from alignment.combine import SplitStatus
 from alignment.plan import PlanningRules, SplitTable
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import SourceSplit
+from streaming_source.api.split import SplitT
 
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
 
 __all__ = ["ReadRules", "SourceState"]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 

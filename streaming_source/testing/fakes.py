@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from alignment.durations import parse_duration_us
 from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
-from streaming_source.api import ReaderInfo, SourceEvent, SourceSplit, SplitEnumeratorContext, SplitsAssignment
+from streaming_source.api import ReaderInfo, SourceEvent, SplitEnumeratorContext, SplitsAssignment
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator import Workers
 from streaming_source.exceptions import SourceError
 
@@ -22,7 +23,6 @@ __all__ = ["FakeClock", "InlineWorkers", "TestingEnumeratorContext"]
 
 T = TypeVar("T")
 U = TypeVar("U")
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 _ENOUGH_STEPS: Final = 100_000
 

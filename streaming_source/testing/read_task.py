@@ -20,13 +20,13 @@ from streaming_source.api import (
     SourceSplit,
     SplitReader,
 )
+from streaming_source.api.split import SplitT
 from streaming_source.reader import SourceReaderBase, SplitFetcher, SplitFetcherManager
 from streaming_source.reader.fetcher import Handover
 from streaming_source.testing.output import EmittedRecord
 
 __all__ = ["PATIENCE_S", "InlineFetcherManager", "ReadTask", "ReaderHook", "create_inline_reader", "reports_of"]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
 
 PATIENCE_S: Final = 30.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +19,18 @@ from streaming_source.api import (
     Source,
     SourceOutput,
     SourceReaderContext,
-    SourceSplit,
     SplitReader,
     SplitsAddition,
     SplitsRemoval,
     SplitState,
 )
 from streaming_source.api.reader import ignore
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.base import SplitOutput
 
 __all__ = ["AheadReader", "AheadSplit", "Fetched", "columns_for_times", "read_range"]
-
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 
 def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Sequence[str] = ()) -> pa.Schema:

@@ -13,14 +13,15 @@ import logging
 import threading
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed, SplitsBlocked
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.api import CaughtUp, Source, SourceReaderContext, SourceSplit, SplitRange
+from streaming_source.api import CaughtUp, Source, SourceReaderContext, SplitRange
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, columns_for_times
@@ -33,7 +34,6 @@ __all__ = ["ReadAheadTimes"]
 
 _log = logging.getLogger(__name__)
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 _AT_ONCE: Final = WORKERS - 2
 """Fetches under way at once: one worker is left for discovery, and one to wake those that block."""

@@ -13,14 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitRange
+from streaming_source.api import Source, SourceReaderContext, SplitRange
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
@@ -30,7 +31,6 @@ from streaming_source.exceptions import SourceError
 
 __all__ = ["EndProbed", "ReportedTimes", "SplitEnds"]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 _log = logging.getLogger(__name__)
 

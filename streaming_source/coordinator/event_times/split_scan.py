@@ -10,13 +10,13 @@ from typing import Final, Generic, TypeVar
 
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import CaughtUp, SourceSplit
+from streaming_source.api import CaughtUp
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords
 
 __all__ = ["Arrival", "FetchScheduler", "Fetcher", "SplitScan", "Stage"]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 _FIRST_RETRY_S: Final = 0.02
 _LAST_RETRY_S: Final = 0.5
