@@ -51,17 +51,10 @@ class Engine:
     record
         Called with each event, plan and commit, for a log that can be replayed; see `alignment.recording`.
 
-    Attributes
-    ----------
-    table
-        The splits in work, and the announced watermark. Splits that the last plan finished have left.
-    late
-        `int64[n]`: records of each split that came at or below the announced watermark, so far.
-    last_plan, log
-        The last one that was committed; the latest events and plans, oldest first.
-
     Notes
     -----
+    The `table` has the splits in work and the announced watermark, without those that the last plan finished; `late`
+    (`int64[n]`) counts the records of each that came at or below it. The `log` has the latest events and plans.
     Not thread-safe: one thread at a time. An event costs O(1) amortised, but a split that is abandoned O(m + n).
     """
 
@@ -106,10 +99,8 @@ class Engine:
     def apply(self, event: events.Event) -> None:
         """Take in what happened.
 
-        Raises
-        ------
-        DuplicateSplitError, UnknownSplitError
-            If a split is assigned that is in work; if records are indexed of one that is not.
+        A `DuplicateSplitError` if a split is assigned that is in work, an `UnknownSplitError` if records are indexed of
+        one that is not.
         """
         self._note(event)
         match event:

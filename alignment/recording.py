@@ -139,10 +139,7 @@ def replay(lines: Iterable[str]) -> Iterator[ReplayedPlan]:
 def engines(lines: Iterable[str]) -> Iterator[list[Any]]:
     """The entries of each engine in a log: an `EngineStarted`, then events, plans, and what was loaded.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If it is not such a log.
+    An `InvalidArgumentError` if it is not such a log.
     """
     entries: list[Any] = []
     for number, line in enumerate(lines, 1):

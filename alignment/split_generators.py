@@ -125,14 +125,8 @@ class RunningGenerator:
 class SplitGenerators(ABC):
     """What says the watermark of each split, called every `interval_us` without records.
 
-    A split is known from the first call with its id.
-
-    Attributes
-    ----------
-    emits_at_us
-        Processing time at which it is to be called without records, in microseconds.
-    record
-        Called with what it says that is new, for a log that can be replayed; None for nobody.
+    A split is known from the first call with its id. It is to be called without records at the processing time
+    `emits_at_us`. `record` is called with what it says that is new, for a log that can be replayed; None for nobody.
     """
 
     def __init__(self, interval_us: int) -> None:

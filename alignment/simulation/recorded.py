@@ -46,29 +46,12 @@ _NO_EVENTS: Final = (EngineStarted, MicroBatchPlan, PlanCommitted, Loaded, Locat
 
 
 class RecordedWorkload:
-    """The last run of a query in its event log.
+    """The last run of a query in its event log, from the `entries` of one engine.
 
     Event times are those of the log, which has them exactly where the planner loaded them, so of blocks of records that
     a micro-batch ended in. Of other blocks it has bounds: there they are taken to rise evenly from one to the other.
-
-    Parameters
-    ----------
-    entries
-        Of one engine; see `alignment.recording.engines`.
-
-    Attributes
-    ----------
-    settings
-        Those of the query.
-    records
-        How many were there.
-    estimated
-        Of how many of them the event time is not in the log.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the query planned by reports of its readers, or with watermarks of the user's own.
+    `settings` are those of the query; so many `records` were there, of which the event times of some are `estimated`.
+    An `InvalidArgumentError` if the query planned by reports of its readers, or with watermarks of the user's own.
     """
 
     def __init__(self, entries: Sequence[Any]) -> None:
@@ -101,13 +84,7 @@ class RecordedWorkload:
 
     @classmethod
     def of_log(cls, path: str | Path) -> Self:
-        """That of a file, or of a folder with one: what option `eventLog` names.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If there is no log, or several are in the folder.
-        """
+        """That of a file, or of a folder with one: what option `eventLog` names. An error for none, or several."""
         path = Path(path)
         logs = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if len(logs) != 1 or not logs[0].is_file():

@@ -34,31 +34,14 @@ _COLUMNS: Final = ("now_us", "watermark", "drift_us", "overshoot_us", "paused", 
 class SourceTrace:
     """What each step of one source came to. All arrays are `int64[steps]`; a source that hangs or ended has no steps.
 
-    Attributes
-    ----------
-    now_us
-        When the step was planned, from the beginning of the run.
-    watermark
-        Announced with the step.
-    drift_us
-        Between the watermarks that what was read gives the fastest and the slowest split that count.
-    overshoot_us
-        How far what was read takes a split past the limit, at most.
-    paused, idle
-        How many splits are, after the step.
-    rows
-        Records read.
-    held_rows
-        Records read so far that are later than the watermark announced before: what Spark has in its state behind the
-        step, if it keeps records, as joins and deduplication do. It drops what a watermark has passed one step later.
-    late
-        Records at or below the watermark that was announced before.
-    holding_back
-        Of each step a split that holds the watermark back; empty where none counts.
-    unread
-        Records that were there, or would have come, and were not read.
-    has_ended
-        Whether all was read, and the watermark is where it stays.
+    Of each step: when it was planned, from the beginning of the run; the announced watermark; event time between the
+    watermarks that what was read gives the fastest and the slowest split that count (`drift_us`), and how far past the
+    limit it takes a split at most (`overshoot_us`); how many splits are paused and idle; records read, and those at or
+    below the watermark announced before (`late`). `held_rows` are records read so far that are later than that: what
+    Spark has in its state behind the step if it keeps records, as joins and deduplication do, since it drops what a
+    watermark has passed one step later. `holding_back` is a split that holds the watermark, empty where none counts.
+
+    `unread` records were there, or would have come. It `has_ended` if all was read, and the watermark stays there.
     """
 
     now_us: Int64Array
@@ -94,12 +77,7 @@ class TraceColumns:
     ) -> None:
         """One more step, planned from `before`. O(n).
 
-        Parameters
-        ----------
-        reached_us
-            `int64[n]`: the watermark that what was read gives each split, whether it is known to the planner or not.
-        now_us, held_rows, late
-            See `SourceTrace`.
+        `reached_us` (`int64[n]`) is the watermark that what was read gives each split, known to the planner or not.
         """
         after = plan.after
         paused = after.statuses == SplitStatus.PAUSED
@@ -141,15 +119,7 @@ class TraceColumns:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """A run.
-
-    Attributes
-    ----------
-    steps
-        How many micro-batches long it was.
-    sources
-        One trace for each source of the scenario.
-    """
+    """A run of so many micro-batches, and one trace for each source of the scenario."""
 
     steps: int
     sources: tuple[SourceTrace, ...]
@@ -173,20 +143,9 @@ class _Running:
 def simulate(
     scenario: Scenario, seed: int, on_step: Callable[[SimulatedSource, SimulatedStep], None] | None = None
 ) -> SimulationResult:
-    """Play a scenario to its end.
+    """Play a scenario to its end; the seed decides all that is drawn: records and faults.
 
-    Parameters
-    ----------
-    scenario
-        What to play.
-    seed
-        Decides all that is drawn: records and faults.
-    on_step
-        Called after each step of each source, with the source and what the step came to.
-
-    Returns
-    -------
-    SimulationResult
+    `on_step` is called after each step of each source, with the source and what the step came to.
 
     Examples
     --------

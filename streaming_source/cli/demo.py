@@ -62,10 +62,7 @@ _VERMILION: Final = "#D55E00"
 def run_demo(output: Path, months: int, master: str) -> bool:
     """Run all three, print what they found, and save picture, report and Spark's log in `output`.
 
-    Returns
-    -------
-    bool
-        Whether the aligned stream gave every window as batch does.
+    Gives whether the aligned stream gave every window as batch does.
     """
     # Progress goes to standard error: standard output is the result, and its last line JSON.
     progress = Console(stderr=True)

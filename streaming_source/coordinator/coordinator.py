@@ -46,10 +46,15 @@ CheckpointT = TypeVar("CheckpointT")
 class SourceCoordinator(Generic[SplitT, CheckpointT]):
     """Plans micro-batch after micro-batch of one source, from what its enumerator finds.
 
+    `state` is the last state that Spark was given. The engine's table, from which the next plan starts, is derived from
+    it: splits that the last micro-batch finished have left it, and splits assigned since have joined it. Its positions
+    are those of the index, which for a source without an index of its own are numbers of records.
+
     Parameters
     ----------
-    now_us
-        Processing time in microseconds since the epoch, monotonic: only idleness is measured with it.
+    now_us, clock_us
+        Microseconds since the epoch: processing time, which is monotonic, for idleness; the wall clock for
+        `maxFutureSkew`, None for that of processing time.
     readers
         How many read one micro-batch, at least 1.
     workers
@@ -58,12 +63,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         Of the alignment group whose other members are other sources; None if there is none. Left when this is closed.
     recorder
         Writes down what drives the engine; None for nobody.
-    clock_us
-        Wall clock in microseconds since the epoch, for `maxFutureSkew`; None for that of processing time.
-
-    Notes ----- `state` is the last state that Spark was given. The engine's table, from which the next plan starts, is
-    derived from it: splits that the last micro-batch finished have left it, and splits assigned since have joined it.
-    Its positions are those of the index, which for a source without an index of its own are numbers of records.
     """
 
     def __init__(

@@ -83,14 +83,9 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     it was given some, until the enumerator has no more for it: so all known splits are in work, and hold the watermark.
     Which task reads what of them is decided anew in each micro-batch.
 
-    Attributes
-    ----------
-    enumerator, engine
-        Set once, before any use.
-    added
-        Splits assigned since they were last taken.
-    expected, known_ends
-        Of splits, a position before which there are records, for the planner to take; and the last known of each.
+    `enumerator` and `engine` are set once, before any use. `added` are splits assigned since they were last taken;
+    `expected` has positions of splits before which there are records, for the planner to take, `known_ends` the last
+    known of each.
     """
 
     enumerator: SplitEnumerator[SplitT, CheckpointT]

@@ -4,3 +4,5 @@
 statistics; `checkpoint` all micro-batches of a checkpoint. `explained` has the last of them in words, with advice,
 `history` all as Arrow tables, `metrics` the last as OpenMetrics, and `html_page` draws them.
 """
+
+__all__: list[str] = []

@@ -69,14 +69,8 @@ class ExplainedSource:
 class ExplainedQuery:
     """The sources of a query that are of this library, in its order. `str` of it is for people.
 
-    Attributes
-    ----------
-    sources
-        See `ExplainedSource`.
-    batch
-        The micro-batch of the checkpoint that this is from; None of a query that runs.
-    age_us
-        How long ago that was planned.
+    `batch` is the micro-batch of the checkpoint that this is from, None of a query that runs; `age_us` how long ago
+    that was planned.
     """
 
     sources: tuple[ExplainedSource, ...]
@@ -123,17 +117,8 @@ def explain(query: _Query) -> ExplainedQuery:
 def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
     """The same from the checkpoint alone, of a query that runs or does not: what its last micro-batch says now.
 
-    Parameters
-    ----------
-    path
-        Its `checkpointLocation`; see `Checkpoint`.
-    now_us
-        Processing time, in microseconds since the epoch; None for that of the clock.
-
-    Raises
-    ------
-    CheckpointError
-        If it is not one.
+    `path` is its `checkpointLocation`, see `Checkpoint`; `now_us` processing time in microseconds since the epoch, None
+    for that of the clock. A `CheckpointError` if it is no checkpoint.
     """
     batches = Checkpoint(path).history()
     if not batches:

@@ -41,16 +41,9 @@ _NAMED: Final = 20
 class DelayAdvice:
     """What the delay `delay_us` covers.
 
-    Attributes
-    ----------
-    covers
-        Share of the records that are on time with it as `maxOutOfOrderness`, at least.
-    late
-        Records that are late with it in their own split.
-    behind
-        Records that are below Spark's own watermark with it, if all splits are read at one pace.
-    spark_delay_us
-        The delay with which as large a share is not.
+    With it as `maxOutOfOrderness` at least the share `covers` of the records is on time, and the other ones are `late`
+    in their own split. `behind` records are below Spark's own watermark with it, if all splits are read at one pace;
+    with `spark_delay_us` as large a share is not.
     """
 
     covers: float
@@ -76,20 +69,9 @@ class SplitAdvice:
 class Advice:
     """Skew and disorder of what a source had when it was scanned.
 
-    Attributes
-    ----------
-    rows
-        Records that were seen.
-    invalid
-        Of these, records without a valid event time: nothing covers them.
-    in_future
-        Of these, records whose event time was later than the clock.
-    skew_us
-        How far splits that are read at one pace are apart in event time, at most.
-    delays
-        For 99, 99.9 and 100 % of the records.
-    splits
-        Each by itself, in order of their ids.
+    Of all `rows`, those that are `invalid` have no valid event time: nothing covers them; others were `in_future`,
+    later than the clock. Splits that are read at one pace are `skew_us` apart in event time, at most. `delays` are for
+    99, 99.9 and 100 % of the records; `splits` has each by itself, in order of their ids.
     """
 
     rows: int

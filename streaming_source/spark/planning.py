@@ -48,24 +48,14 @@ _TURN_S: Final = 0.5
 class AlignedInputPartition(InputPartition):
     """What one task, the reader `subtask_id` of the micro-batch `batch`, reads; it travels to the executor.
 
-    Attributes
-    ----------
-    announced
-        The watermark that holds while the splits are processed.
-    late
-        What becomes of records at or below it: `keep`, `drop` or `fail`; `only` for none but these.
-    watermark_row_us
-        Event time of the watermark row that rides along, or None.
-    events
-        From the enumerator, for this reader.
-    time_limit_us
-        Event times from here on are invalid; None where `maxFutureSkew` says nothing of it.
-    generators
-        Where readers run the watermark generators, or report the source's own watermarks: by split id from which
-        position on records are emitted, and what the generator goes on from. Earlier records were emitted before, and
-        are read for the watermark alone.
-    gateway
-        Where the reader reports; None if it has nothing to report.
+    The watermark `announced` holds while the splits are processed; records at or below it are `late`: `keep`, `drop` or
+    `fail`, or `only` for none but these. The watermark row that rides along has the event time `watermark_row_us`, None
+    for no row. `events` are from the enumerator, for this reader. Event times from `time_limit_us` on are invalid; None
+    where `maxFutureSkew` says nothing of it.
+
+    Where readers run the watermark generators, or report the source's own watermarks, `generators` has by split id from
+    which position on records are emitted, and what the generator goes on from: earlier records were emitted before, and
+    are read for the watermark alone. `gateway` is where the reader reports; None if it has nothing to report.
     """
 
     splits: tuple[SourceSplit, ...]

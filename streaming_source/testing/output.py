@@ -28,20 +28,10 @@ class EmittedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """One micro-batch.
+    """One micro-batch, by the number of the state that it leads to, and the watermark that it announces.
 
-    Attributes
-    ----------
-    sequence
-        Number of the state that it leads to.
-    records
-        By reader, in the order in which it emitted them.
-    bound_us
-        The planner cut every split at its first record later than this; None where another planner had cut them.
-    watermark
-        The watermark that the batch announces.
-    planned_rows
-        How many records were planned; None where another planner had.
+    `records` are by reader, in the order in which it emitted them. The planner cut every split at its first record
+    later than `bound_us`, and planned `planned_rows`; both are None where another planner had.
     """
 
     sequence: int
@@ -133,13 +123,9 @@ def check_batch(
     - A split's watermark is what its records give; not where event times are learnt from reports, which come later.
     - No record is late that is later than its own split's watermark.
 
-    Parameters
-    ----------
-    excused
-        By split that joined, or came back from being idle, after a watermark had been announced: that watermark. No
-        promise was made for its records at or below it.
-    foreknown
-        The planner knows event times ahead of reading. If not, neither its bound nor its number of records is exact.
+    `excused` has, by split that joined, or came back from being idle, after a watermark had been announced, that
+    watermark: no promise was made for its records at or below it. Where event times are not `foreknown`, ahead of
+    reading, neither the planner's bound nor its number of records is exact.
     """
     records: dict[str, list[tuple[int, int]]] = {}
     for record in batch.all_records:

@@ -75,16 +75,9 @@ class GeneratorSplitEnumerator(
 ):
     """Lets the records of a generator arrive. Each reader gets its share of the splits as it registers.
 
-    All splits are there from the first state on: those that the state lacks at a restart are finished.
-
-    Parameters
-    ----------
-    rows_per_split
-        Where each split ends; None for nowhere.
-    period_s
-        How often records arrive; None where all have always been there.
-    clock_us
-        Microseconds since 1970. Not a monotonic clock: arrivals go on across restarts.
+    All splits are there from the first state on: those that the state lacks at a restart are finished. Each ends after
+    `rows_per_split`, None for never; records arrive every `period_s`, None where all have always been there. The clock
+    is not a monotonic one: arrivals go on across restarts.
     """
 
     def __init__(

@@ -70,26 +70,12 @@ _ONLY_FOR_FILES: Final = {
 class FilesConfig:
     """Which files there are, how and in which order they are read, and what becomes of them.
 
-    Attributes
-    ----------
-    format
-        Of the files, with its options.
-    data_schema
-        Columns of the files, where the format needs to be told; None to look into the first file.
-    storage
-        Arguments of the file system; they show nowhere.
-    time_zone
-        Of times that are written without one; None for that of the session.
-
-    Notes
-    -----
-    What the other attributes mean stands in their options. Durations are given as `timedelta` or text such as
-    `"5 seconds"`, and kept as `timedelta`, so that sources given the same ones in different words are equal.
-
-    Raises
-    ------
-    OptionError
-        If a value is wrong, or has no meaning together with others.
+    What most attributes mean stands in their options. `format` is that of the files, with its options; `data_schema`
+    has their columns, where the format needs to be told, None to look into the first file. `storage` has arguments of
+    the file system, which show nowhere. `time_zone` is that of times that are written without one, None for that of the
+    session. Durations are given as `timedelta` or text such as `"5 seconds"`, and kept as `timedelta`, so that sources
+    given the same ones in different words are equal. An `OptionError` if a value is wrong, or has no meaning together
+    with others.
     """
 
     path: str = field(

@@ -109,16 +109,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def schema(self) -> pa.Schema:
         """The columns of the files, or those of the first one by directory and name; of these the ones to read.
 
-        Raises
-        ------
-        PathNotFoundError
-            If there is no such directory.
-        NoDataError
-            If it holds no file yet.
-        NoSchemaError
-            If files of this format have no names and types of columns.
-        SchemaError
-            If one of `columns` is not among them.
+        A `PathNotFoundError` if there is no such directory, a `NoDataError` if it holds no file yet, a `NoSchemaError`
+        if files of this format have no names and types of columns, a `SchemaError` if `columns` has another.
         """
         return _with_added(self, _chosen_columns(self))
 
