@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment import events
 from alignment.combine import SplitStatus
@@ -21,7 +20,7 @@ from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.plan.by_index import plan_micro_batch
-from alignment.watermarks import MAX_WATERMARK, saturating_add
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
     from alignment.plan.by_reports import ReactivePlanner
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _LOG_SIZE: Final = 1024
 

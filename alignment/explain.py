@@ -7,16 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
-
 from alignment.combine import SplitStatus
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain_splits"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _SOON_US = 1_000_000
 """A split that has had nothing to read for less is not silent: its next records are on their way."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +10,9 @@ import numpy.typing as npt
 from alignment.combine import SplitStatus
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MIN_WATERMARK, BoolArray, Int64Array
 
 __all__ = ["IdleClock"]
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 class IdleClock:

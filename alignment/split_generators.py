@@ -10,7 +10,6 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.combine import SplitStatus
@@ -18,7 +17,7 @@ from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import SplitTable
 from alignment.timestamps import raw_field
-from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
+from alignment.watermarks import MIN_WATERMARK, BoolArray, Int64Array, WatermarkGenerator, WatermarkOutput
 
 __all__ = [
     "GeneratorState",
@@ -31,8 +30,6 @@ __all__ = [
     "UserGenerators",
 ]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 RecordLoader: TypeAlias = Callable[[str, int, int], Iterable[tuple[pa.RecordBatch | None, Int64Array]]]
 """`(split_id, start, stop) -> blocks` of the records of `[start, stop)`: the columns wanted, and the event times."""

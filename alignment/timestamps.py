@@ -15,7 +15,6 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +28,7 @@ from alignment.arrow_times import (
     to_microseconds,
 )
 from alignment.exceptions import InvalidArgumentError
+from alignment.watermarks import BoolArray, Int64Array
 
 __all__ = [
     "NO_TIMESTAMP",
@@ -62,8 +62,8 @@ class EventTimes:
     array([ True, False])
     """
 
-    values: npt.NDArray[np.int64]
-    valid: npt.NDArray[np.bool_]
+    values: Int64Array
+    valid: BoolArray
 
     def __post_init__(self) -> None:
         if self.values.dtype != np.int64 or self.valid.dtype != np.bool_:
@@ -77,7 +77,7 @@ class EventTimes:
             )
 
     @classmethod
-    def of(cls, values: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_] | None = None) -> EventTimes:
+    def of(cls, values: Int64Array, valid: BoolArray | None = None) -> EventTimes:
         """Make event times that hold the invariant; what is :data:`NO_TIMESTAMP` is invalid. O(n)."""
         has_time = values != NO_TIMESTAMP
         valid = has_time if valid is None else valid & has_time
@@ -92,7 +92,7 @@ class EventTimes:
         return len(self.values)
 
     @property
-    def valid_values(self) -> npt.NDArray[np.int64]:
+    def valid_values(self) -> Int64Array:
         """The valid event times alone, in order: what a watermark generator may see. O(n)."""
         return self.values if self.valid.all() else self.values[self.valid]
 
@@ -117,7 +117,7 @@ class TimestampAssigner(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
+    def extract(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         """Give the event times of a batch of n records.
 
         `source_timestamps` are what the connector attached, :data:`NO_TIMESTAMP` where a record has none; None if it
@@ -149,7 +149,7 @@ class RecordTimestampAssigner(TimestampAssigner):
     Without source timestamps no record has an event time.
     """
 
-    def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
+    def extract(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         """Pass `source_timestamps` on."""
         if source_timestamps is None:
             return EventTimes.none(batch.num_rows)
@@ -203,7 +203,7 @@ class FieldTimestampAssigner(TimestampAssigner):
         if self.zone is not None:
             object.__setattr__(self, "zone", time_zone(self.zone))
 
-    def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
+    def extract(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         """Read the column; an `InvalidArgumentError` if it is missing, holds no time, or needs a unit."""
         array = raw_field(batch, self.column)
         check_time_type(array.type, self.unit, self.column)
@@ -243,11 +243,11 @@ class CallableTimestampAssigner(TimestampAssigner):
     array([1500])
     """
 
-    function: Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any]
+    function: Callable[[pa.RecordBatch, Int64Array | None], Any]
     # Named apart from the property of the base class, which a slot of the same name cannot override.
     reads: tuple[str, ...] | None = field(default=None)
 
-    def extract(self, batch: pa.RecordBatch, source_timestamps: npt.NDArray[np.int64] | None) -> EventTimes:
+    def extract(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         """Call the function; an `InvalidArgumentError` if it does not give one whole number or timestamp each."""
         result = self.function(batch, source_timestamps)
         times = result if isinstance(result, EventTimes) else self._convert(result)
@@ -280,7 +280,7 @@ class CallableTimestampAssigner(TimestampAssigner):
 
 
 def as_timestamp_assigner(
-    assigner: TimestampAssigner | str | Callable[[pa.RecordBatch, npt.NDArray[np.int64] | None], Any],
+    assigner: TimestampAssigner | str | Callable[[pa.RecordBatch, Int64Array | None], Any],
     unit: str | None = None,
 ) -> TimestampAssigner:
     """Accept an assigner, the name of a column (and the unit of its numbers), or a function over a batch."""

@@ -11,10 +11,9 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.engine import Engine
 from alignment.events import (
@@ -36,11 +35,10 @@ from alignment.simulation.comparison import Comparison, Settings, combinations
 from alignment.simulation.run import SourceTrace, TraceColumns
 from alignment.split_generators import Said
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = ["RecordedWorkload"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _NO_EVENTS: Final = (EngineStarted, MicroBatchPlan, PlanCommitted, Loaded, Located, Said)
 

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.combine import SplitStatus
 from alignment.drift import SourceReport, source_limit
 from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.simulation.scenario import Records, Scenario
 from alignment.simulation.source import SimulatedSource, SimulatedStep
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = ["SimulationResult", "SourceTrace", "TraceColumns", "simulate"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _EPOCH_US: Final = 1_700_000_000_000_000
 

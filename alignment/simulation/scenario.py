@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
+from alignment.watermarks import Int64Array
 
 __all__ = ["Faults", "Planning", "Records", "Scenario", "SourceScenario"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _LATEST_JOIN_US: Final = 5_000_000
 """How long after the arrival of the other records a split is found at the latest."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.combine import SplitStatus
 from alignment.drift import SourceReport
@@ -27,11 +26,10 @@ from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
 from alignment.simulation.scenario import Faults, Planning, Records, SourceScenario
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark
 
 __all__ = ["SimulatedSource", "SimulatedStep"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _MOST_DELAY: Final = 3
 """Plans by which a report is late at most."""
@@ -225,7 +223,7 @@ class SimulatedSource:
         owner: Int64Array,
         position: Int64Array,
         times: Int64Array,
-        is_late: npt.NDArray[np.bool_],
+        is_late: BoolArray,
     ) -> list[RangeReport]:
         """One for each run of records that begins at `starts`."""
         low, high = np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.combine import SplitStatus
@@ -16,7 +15,7 @@ from alignment.durations import format_duration
 from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked, TimeLimitMoved
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
 from alignment.plan import MicroBatchPlan
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
@@ -399,6 +398,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._look_again = True
 
 
-def _most(split_ids: Sequence[str], counts: npt.NDArray[np.int64]) -> dict[str, int]:
+def _most(split_ids: Sequence[str], counts: Int64Array) -> dict[str, int]:
     """The splits that have most, and how many."""
     return {split_ids[i]: int(counts[i]) for i in np.argsort(-counts, kind="stable")[:_NAMED] if counts[i]}

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.engine import Engine
@@ -17,7 +16,7 @@ from alignment.events import RangeReport, RangesReported, Restored
 from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.api import Source, SourceEvent, SplitRange, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
@@ -255,7 +254,7 @@ def _indexed_times_of(
 def _index_of(event_times: EventTimeProvider[Any], earliest_us: int, recorder: Recorder | None) -> EventTimeIndex:
     """An index that loads event times where they come from."""
 
-    def load_valid(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+    def load_valid(split_id: str, start: int, stop: int) -> Int64Array:
         times = event_times.event_times(split_id, start, stop)
         return times if earliest_us == NO_TIMESTAMP else np.where(times < earliest_us, NO_TIMESTAMP, times)
 
@@ -281,7 +280,7 @@ def _generators_of(
         return SourceWatermarks(interval_us, event_times.said_before)
     needs_columns = bool(strategy.generator_columns)
 
-    def load(split_id: str, start: int, stop: int) -> Iterator[tuple[pa.RecordBatch | None, npt.NDArray[np.int64]]]:
+    def load(split_id: str, start: int, stop: int) -> Iterator[tuple[pa.RecordBatch | None, Int64Array]]:
         if not needs_columns:
             yield None, index.times_between(split_id, start, stop)
             return

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.combine import SplitStatus
 from alignment.plan import PlanningRules, SplitTable
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Int64Array
 from streaming_source.api.split import SplitT
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class SourceState(Generic[SplitT, CheckpointT]):
     sequence: int
     splits: tuple[SplitT, ...]
     table: SplitTable
-    late: npt.NDArray[np.int64]
-    silent_since_us: npt.NDArray[np.int64]
+    late: Int64Array
+    silent_since_us: Int64Array
     checkpoint: CheckpointT | None
     routed: int = 0
     generators: tuple[GeneratorState | None, ...] = ()

@@ -6,15 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp
 from alignment.disorder import DelayCount, DisorderHistogram, SplitDisorder, paces_of
 from alignment.durations import format_duration
+from alignment.watermarks import Int64Array
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import aligned
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Advice", "DelayAdvice", "SplitAdvice", "advise", "advise_on"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _SHARES: Final = (Fraction(99, 100), Fraction(999, 1000), Fraction(1))
 _NAMED: Final = 20

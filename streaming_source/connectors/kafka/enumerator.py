@@ -6,12 +6,10 @@ import math
 import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final
 
 from alignment.timestamps import RecordTimestampAssigner
+from alignment.watermarks import Int64Array
 from streaming_source.api import (
     SplitEnumerator,
     SplitEnumeratorContext,
@@ -31,8 +29,6 @@ __all__ = ["IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "create_enumer
 _FIRST_CONTACT_S: Final = 10.0
 _LOOK_S: Final = 0.2
 _LOG_ENDS_S: Final = 2.0
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 def create_enumerator(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed, SplitsBlocked
+from alignment.sentence import named
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import CaughtUp, Source, SourceReaderContext, SplitRange
 from streaming_source.api.split import SplitT
@@ -40,8 +41,6 @@ _AT_ONCE: Final = WORKERS - 2
 
 _MAX_OPEN: Final = 64
 """With more `SplitReader`s than this each is closed after a fetch: connections and files are not without end."""
-
-_NAMED: Final = 5
 
 
 class ReadAheadTimes(EventTimeProvider[SplitT]):
@@ -350,7 +349,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._post_taking()
         self._arrived.append(arrival)
 
-    def _fail(self, fetcher: Fetcher[SplitT], splits: Iterable[str], error: BaseException) -> None:
+    def _fail(self, fetcher: Fetcher[SplitT], splits: Collection[str], error: BaseException) -> None:
         error.add_note(f"while the planner read {_named(splits)} ahead")
         self._post_taking()
         self._failed.append((fetcher, error))
@@ -422,8 +421,5 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             _log.exception("closing a reader that reads ahead failed")
 
 
-def _named(split_ids: Iterable[str]) -> str:
-    """A few of the splits, and how many there are."""
-    ids = list(split_ids)
-    named = ", ".join(map(repr, ids[:_NAMED])) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")
-    return f"split {named}" if len(ids) == 1 else f"splits {named}"
+def _named(split_ids: Collection[str]) -> str:
+    return f"{'split' if len(split_ids) == 1 else 'splits'} {named(split_ids, 5)}"

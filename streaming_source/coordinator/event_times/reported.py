@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed
+from alignment.sentence import named
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import Source, SourceReaderContext, SplitRange
 from streaming_source.api.split import SplitT
@@ -35,7 +36,6 @@ __all__ = ["EndProbed", "ReportedTimes", "SplitEnds"]
 _log = logging.getLogger(__name__)
 
 _WARN_US: Final = 60_000_000
-_NAMED: Final = 5
 
 _PERIOD_S: Final = 0.2
 """How long after an answer the enumerator is called again for where the records end."""
@@ -116,7 +116,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
                 "if this goes on, the gateway is out of the readers' reach: see options gatewayHost and gatewayPort, "
                 "and the logs of Spark's workers",
                 len(missing),
-                ", ".join(map(repr, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else ""),
+                named(missing, 5),
             )
 
     # ---- where records end ---------------------------------------------------------------------------------------
