@@ -309,7 +309,8 @@ class Engine:
         self._settle()
         ends = self.index.ends()
         if self._reactive is not None:
-            return self.table.slowest_unread(ends)
+            # What was reported counts, also where the plan that took it in had no news for Spark.
+            return (self.table if self._pending is None else self._pending.after).slowest_unread(ends)
         return self.index.nearest_time(self.table.positions) if (self.table.positions < ends).any() else None
 
     def available(self) -> dict[str, tuple[int, int]]:
