@@ -18,6 +18,7 @@ __all__ = [
     "SimpleVersionedSerializer",
     "SourceEvent",
     "bytes_to_json",
+    "check_version",
     "json_to_bytes",
 ]
 
@@ -111,6 +112,15 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
             return self._kind(**{name: _with_tuples(field) for name, field in value.items()})
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} is no {kind}: {error!r}") from error
+
+
+def check_version(version: int, known: int, what: str) -> None:
+    """Refuse what a newer version of this library wrote into an offset; an `OffsetError` that says what it is."""
+    if version > known:
+        raise OffsetError(
+            f"the offset's {what} have version {version}, this library reads up to {known}: they were written by a "
+            "newer one; upgrade spark-watermark-alignment"
+        )
 
 
 def bytes_to_json(data: bytes) -> Any:

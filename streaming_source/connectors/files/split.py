@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from pyarrow import fs
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
+from streaming_source.api.serializer import check_version
 from streaming_source.connectors.files.formats import Place
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.exceptions import OffsetError
@@ -98,9 +99,7 @@ class FileSplit(SourceSplit):
 class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
     """Of a directory `[split id, position, file, row, files]`, of a file `[split id, position, modified_ms, size]`."""
 
-    @property
-    def version(self) -> int:
-        return 1
+    version = 1
 
     def serialize(self, value: FileSplit) -> bytes:
         is_directory = value.modified_ms is None
@@ -108,7 +107,7 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
         return json.dumps([value.split_id, value.position, *place], separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> FileSplit:
-        _check_version(version, self.version, "splits")
+        check_version(version, self.version, "splits")
         try:
             split_id, position, *place = json.loads(data)
             if len(place) <= 2:
@@ -177,9 +176,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     Entries that are empty or the default are left out, but for `finished`.
     """
 
-    @property
-    def version(self) -> int:
-        return 1
+    version = 1
 
     def serialize(self, value: FilesCheckpoint) -> bytes:
         state = {
@@ -197,7 +194,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
         return json.dumps(known, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> FilesCheckpoint:
-        _check_version(version, self.version, "enumerator")
+        check_version(version, self.version, "enumerator")
         try:
             state = json.loads(data)
             segments = tuple(Segment((ms, path), b64decode(marks)) for (ms, path), marks in state.get("remembered", ()))
@@ -212,11 +209,3 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
 
 def _pair(value: list[Any] | None) -> tuple[Any, Any] | None:
     return None if value is None else (value[0], value[1])
-
-
-def _check_version(version: int, known: int, what: str) -> None:
-    if version > known:
-        raise OffsetError(
-            f"the offset's {what} have version {version}, this library reads up to {known}: they were written by a "
-            "newer one; upgrade spark-watermark-alignment"
-        )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
+from streaming_source.api.serializer import check_version
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["KafkaCheckpoint", "KafkaCheckpointSerializer", "KafkaSplit", "KafkaSplitSerializer", "KnownTopic"]
-
-_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class KafkaSplit(SourceSplit):
 class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
     """`[topic, partition, position, begin]`, and behind them stop and incarnation where there are some."""
 
-    version = _VERSION
+    version = 1
 
     def serialize(self, value: KafkaSplit) -> bytes:
         written: list[object] = [value.topic, value.partition, value.position, value.begin]
@@ -68,7 +67,7 @@ class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
         return json.dumps(written, separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> KafkaSplit:
-        _check_version(version, "splits")
+        check_version(version, self.version, "splits")
         try:
             split = KafkaSplit(*json.loads(data))
             numbers = (split.partition, split.position, split.begin, split.stop or 0)
@@ -118,7 +117,7 @@ class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
     Partitions are a list, or where they are the first ones without a gap, how many.
     """
 
-    version = _VERSION
+    version = 1
 
     def serialize(self, value: KafkaCheckpoint) -> bytes:
         topics = {topic.name: _written(topic) for topic in value.topics}
@@ -126,7 +125,7 @@ class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
         return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> KafkaCheckpoint:
-        _check_version(version, "enumerator")
+        check_version(version, self.version, "enumerator")
         try:
             state = json.loads(data)
             topics = tuple(_read(name, *entry) for name, entry in sorted(state["topics"].items()))
@@ -145,11 +144,3 @@ def _written(topic: KnownTopic) -> list[object]:
 def _read(name: str, topic_id: str, partitions: int | list[int], incarnation: str = "") -> KnownTopic:
     numbers = range(partitions) if isinstance(partitions, int) else partitions
     return KnownTopic(name, topic_id, tuple(numbers), incarnation)
-
-
-def _check_version(version: int, what: str) -> None:
-    if version > _VERSION:
-        raise OffsetError(
-            f"the offset's {what} have version {version}, this library reads up to {_VERSION}: they were written by a "
-            "newer one; upgrade spark-watermark-alignment"
-        )
