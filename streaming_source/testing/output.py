@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import Int64Array
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.coordinator import SourceState
 
@@ -66,11 +66,7 @@ class CollectingOutput(ReaderOutput):
         self.open_splits.remove(split_id)
 
     def collect(
-        self,
-        batch: pa.RecordBatch,
-        source_timestamps: npt.NDArray[np.int64] | None = None,
-        *,
-        positions: int | npt.NDArray[np.int64],
+        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
     ) -> None:
         """Records belong to splits: each goes to the output of its own."""
         raise AssertionError("records were emitted into the output of the reader, not of their split")
@@ -83,11 +79,7 @@ class _SplitOutput(SourceOutput):
         self._assigner = assigner
 
     def collect(
-        self,
-        batch: pa.RecordBatch,
-        source_timestamps: npt.NDArray[np.int64] | None = None,
-        *,
-        positions: int | npt.NDArray[np.int64],
+        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
     ) -> None:
         if self._split_id not in self._whole.open_splits:
             raise AssertionError(f"records of split {self._split_id!r} were emitted after its output was released")
@@ -176,7 +168,7 @@ class _Bounds:
         self._watermarks = dict(zip(table.split_ids, table.watermarks.tolist(), strict=True))
         self._excused = excused
 
-    def check(self, split_id: str, times: npt.NDArray[np.int64], watermark: int, *, is_exact: bool) -> None:
+    def check(self, split_id: str, times: Int64Array, watermark: int, *, is_exact: bool) -> None:
         if self._bound_us is None:
             return
         own = self._watermarks.get(split_id, NO_TIMESTAMP)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.split_generators import LatestWatermark
 from alignment.timestamps import TimestampAssigner, top_level_column
+from alignment.watermarks import Int64Array
 from streaming_source.api import (
     CaughtUp,
     ReaderMetrics,
@@ -224,11 +224,7 @@ class _TimesOutput(SourceOutput):
         self._said: list[tuple[int, int, bool]] = []
 
     def collect(
-        self,
-        batch: pa.RecordBatch,
-        source_timestamps: npt.NDArray[np.int64] | None = None,
-        *,
-        positions: int | npt.NDArray[np.int64],
+        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
     ) -> None:
         if self._latest.is_idle:
             self.mark_active()
