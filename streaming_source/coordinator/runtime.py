@@ -184,9 +184,6 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
         self.host.calls.post(partial(self.host.handle_source_event, subtask_id, event))
 
-    def take_events(self, subtask_id: int) -> list[SourceEvent]:
-        return self.host.take_events(subtask_id)
-
     def work(self) -> None:
         """Let the enumerator do what has arrived, between two plans. An error is raised by the next plan."""
         try:

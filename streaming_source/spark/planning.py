@@ -157,7 +157,7 @@ class StreamPlanning:
                     subtask_id=subtask_id,
                     batch=ended.sequence,
                     # Without something to read no reader is made: its events wait.
-                    events=tuple(coordinator.runtime.take_events(subtask_id)) if splits else (),
+                    events=tuple(coordinator.host.take_events(subtask_id)) if splits else (),
                     time_limit_us=ended.time_limit_us,
                     generators={i: generators[i] for split in splits if (i := split.split_id) in generators},
                     gateway=gateway,
@@ -202,7 +202,7 @@ class StreamPlanning:
         if not self._turn.acquire(timeout=_TURN_S):
             return []
         try:
-            return self._coordinator.runtime.take_events(subtask_id)
+            return self._coordinator.host.take_events(subtask_id)
         finally:
             self._turn.release()
 
