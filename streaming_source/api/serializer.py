@@ -8,7 +8,7 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from streaming_source.exceptions import MalformedDataError, OffsetError
 
@@ -142,9 +142,6 @@ def _with_tuples(value: Any) -> Any:
     return tuple(_with_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-_VERSION: Final = 1
-
-
 class SourceEvent:
     """A message of a connector's own, from its enumerator to its readers or back.
 
@@ -185,6 +182,8 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
     b'{"event":"AskForMore","fields":{"rows":7,"split_id":"orders"}}'
     """
 
+    version = 1
+
     def __init__(self, *kinds: type[SourceEvent]) -> None:
         self._kinds: dict[str, type[SourceEvent]] = {}
         self._types: dict[str, dict[str, Any]] = {}
@@ -199,10 +198,6 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
     def __reduce__(self) -> tuple[type[DataclassEventSerializer], tuple[type[SourceEvent], ...]]:
         return type(self), tuple(self._kinds.values())
 
-    @property
-    def version(self) -> int:
-        return _VERSION
-
     def serialize(self, value: SourceEvent) -> bytes:
         name = type(value).__name__
         if self._kinds.get(name) is not type(value):
@@ -213,8 +208,10 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         return json.dumps(event, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
 
     def deserialize(self, version: int, data: bytes) -> SourceEvent:
-        if version != _VERSION:
-            raise MalformedDataError(f"a source event was written with version {version}, this code reads {_VERSION}")
+        if version != self.version:
+            raise MalformedDataError(
+                f"a source event was written with version {version}, this code reads {self.version}"
+            )
         try:
             read = json.loads(data)
         except (ValueError, RecursionError) as error:

@@ -16,7 +16,6 @@ import pyarrow as pa
 from streaming_source.api import (
     Boundedness,
     OptionSet,
-    SimpleVersionedSerializer,
     Source,
     SourceReaderContext,
     SplitEnumeratorContext,
@@ -62,6 +61,10 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     >>> clicks = FileSource("/data/clicks", format=JsonFormat(), data_schema=schema, max_files_per_trigger=100)
     """
 
+    name = "aligned_files"
+    split_serializer = FileSplitSerializer()
+    enumerator_checkpoint_serializer = FilesCheckpointSerializer()
+
     @staticmethod
     def options() -> OptionSet:
         """The options of `readStream.format("aligned_files")` beside those of every format."""
@@ -70,10 +73,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> FileSource:
         return cls(**files_arguments(values))
-
-    @property
-    def name(self) -> str:
-        return "aligned_files"
 
     @property
     def identity(self) -> str:
@@ -171,14 +170,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         return FileSplitReader(self, context.schema)
-
-    @property
-    def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:
-        return FileSplitSerializer()
-
-    @property
-    def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[FilesCheckpoint]:
-        return FilesCheckpointSerializer()
 
 
 def _with_added(config: FilesConfig, schema: pa.Schema) -> pa.Schema:
