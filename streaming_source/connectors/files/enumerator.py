@@ -159,7 +159,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._latest_in.pop(split_id, None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self._cleaner.commit(checkpoint_id)
+        if self._cleaner.is_on:
+            self._cleaner.commit(checkpoint_id)
 
     def close(self) -> None:
         self._retries.end()
