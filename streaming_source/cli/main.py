@@ -256,10 +256,10 @@ def simulate_source(
         "idle_timeout": idle_timeout,
         "max_rows": max_rows,
     }
-    try:
+    with _errors_in_one_line():
         if log is not None:
             _refuse_description(context)
-            _compare_recorded(log, varied)
+            _print(RecordedWorkload.of_log(log).compare(**varied))
             return
         described = SourceScenario(
             planning=planning,
@@ -272,9 +272,6 @@ def simulate_source(
             first_rows=first_rows,
         )
         _compare_described(described, Faults(lost=lost), seed, varied)
-    except (InvalidArgumentError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
 
 
 def _refuse_description(context: typer.Context) -> None:
@@ -285,14 +282,7 @@ def _refuse_description(context: typer.Context) -> None:
             raise InvalidArgumentError(f"{option} describes a workload, and LOG has one: leave out one of the two")
 
 
-def _compare_recorded(log: Path, varied: Mapping[str, Sequence[str]]) -> None:
-    """Print what a recorded workload comes to with its settings and with others; the last line is JSON."""
-    _print(RecordedWorkload.of_log(log).compare(**varied))
-
-
 def _compare_described(source: SourceScenario, faults: Faults, seed: int, varied: Mapping[str, Sequence[str]]) -> None:
-    """The same of a workload that is drawn from a description."""
-
     def play(settings: Settings) -> SourceTrace:
         return simulate(Scenario(sources=(replace(source, **asdict(settings)),), faults=faults), seed).sources[0]
 
