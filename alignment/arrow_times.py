@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alignment.exceptions import InvalidArgumentError
+from alignment.watermarks import BoolArray, Int64Array
 
 __all__ = [
     "EPOCH_UNITS",
@@ -49,7 +50,7 @@ _US_PER_DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=PYTHON_UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-_Micros = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
+_Micros = tuple[Int64Array, BoolArray]
 
 
 def check_time_type(data_type: pa.DataType, unit: str | None, column: str) -> None:
@@ -134,9 +135,7 @@ def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micr
     return integers_to_microseconds(_to_numpy(array), valid, unit)
 
 
-def integers_to_microseconds(
-    values: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_], unit: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def integers_to_microseconds(values: npt.NDArray[np.integer], valid: BoolArray, unit: str) -> _Micros:
     """Scale numbers of any width since the epoch: the one place in which event times are. O(n).
 
     Gives `int64[n]` microseconds, without meaning where not valid; and `valid`, false as well for times beyond int64.
@@ -190,7 +189,7 @@ def _from_dictionary(array: pa.DictionaryArray, unit: str | None, zone: str) -> 
     return values[indices], valid[indices] & array.indices.is_valid().to_numpy(zero_copy_only=False)
 
 
-def _scale(values: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_], us_per_step: int) -> _Micros:
+def _scale(values: npt.NDArray[np.integer], valid: BoolArray, us_per_step: int) -> _Micros:
     if us_per_step == 1 and values.dtype == np.int64:
         return values.view(np.int64), valid  # without a copy
     fits = values <= _INT64_MAX // us_per_step
@@ -199,7 +198,7 @@ def _scale(values: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_], us_per
     return np.where(fits, values, 0).astype(np.int64) * us_per_step, valid & fits
 
 
-def _from_seconds(seconds: npt.NDArray[np.float64], valid: npt.NDArray[np.bool_]) -> _Micros:
+def _from_seconds(seconds: npt.NDArray[np.float64], valid: BoolArray) -> _Micros:
     # Product and floor in double precision, as Spark casts a double to a timestamp.
     with np.errstate(over="ignore", invalid="ignore"):
         micros = np.floor(seconds * 1e6)
@@ -225,7 +224,7 @@ _TOO_FINE = r"(\.\d{6})\d+"
 _ENDS_WITH_ZONE = re.compile(r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$")
 
 
-def parse_iso8601(texts: pa.Array, zone: str = UTC) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def parse_iso8601(texts: pa.Array, zone: str = UTC) -> _Micros:
     """Read an array of ISO-8601 texts, as :func:`to_microseconds` gives times.
 
     Accepted is the extended format: a date, then optionally ``T`` or a space and a time to the hour, minute, second or
@@ -245,7 +244,7 @@ def parse_iso8601(texts: pa.Array, zone: str = UTC) -> tuple[npt.NDArray[np.int6
     return parsed if parsed is not None else _parse_any(texts, zone)
 
 
-def _parse_uniform(texts: pa.Array, local: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]] | None:
+def _parse_uniform(texts: pa.Array, local: str) -> _Micros | None:
     """Arrow's own parser, which refuses the whole array for one text that it cannot read."""
     first = texts.drop_null()[0].as_py() if texts.null_count else texts[0].as_py()
     if re.search(_TOO_FINE, first):
@@ -259,13 +258,13 @@ def _parse_uniform(texts: pa.Array, local: str) -> tuple[npt.NDArray[np.int64], 
     return micros if zone else in_utc(micros, local), epoch_us.is_valid().to_numpy(zero_copy_only=False)
 
 
-def _parse_any(texts: pa.Array, local: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _parse_any(texts: pa.Array, local: str) -> _Micros:
     parts = pc.extract_regex(texts, _GRAMMAR)
 
     def text(name: str) -> pa.Array:
         return pc.struct_field(parts, name)
 
-    def number(name: str) -> npt.NDArray[np.int64]:
+    def number(name: str) -> Int64Array:
         # A group that took no part in the match is the empty string.
         digits = text(name)
         return _to_numpy(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
@@ -289,14 +288,14 @@ def _parse_any(texts: pa.Array, local: str) -> tuple[npt.NDArray[np.int64], npt.
 
 
 def epoch_micros(
-    year: npt.NDArray[np.int64],
-    month: npt.NDArray[np.int64],
-    day: npt.NDArray[np.int64],
-    hour: npt.NDArray[np.int64],
-    minute: npt.NDArray[np.int64],
-    second: npt.NDArray[np.int64],
-    more_us: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    year: Int64Array,
+    month: Int64Array,
+    day: Int64Array,
+    hour: Int64Array,
+    minute: Int64Array,
+    second: Int64Array,
+    more_us: Int64Array,
+) -> _Micros:
     """Dates and times of the proleptic Gregorian calendar, `int64[n]` each, as epoch microseconds.
 
     `more_us` is added: the fraction of a second and what a zone is behind UTC. Gives `int64[n]`, without meaning where
@@ -311,7 +310,7 @@ def epoch_micros(
     return epoch_s * 1_000_000 + more_us, valid
 
 
-def _matches(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
+def _matches(texts: pa.Array, pattern: str) -> BoolArray:
     found = pc.match_substring_regex(texts, pattern).fill_null(False)
     return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
@@ -349,7 +348,7 @@ def time_zone(name: str) -> str:
     return known
 
 
-def in_utc(local_us: npt.NDArray[np.int64], zone: str) -> npt.NDArray[np.int64]:
+def in_utc(local_us: Int64Array, zone: str) -> Int64Array:
     """Times on the clocks of a zone in UTC; both in microseconds. O(n).
 
     As in Java: of a time that was there twice the first is meant, and one that was left out is as much later as the
@@ -372,5 +371,5 @@ def is_in_order(local_us: int, zone: str) -> bool:
     return bool((np.diff(around) == _US_IN_HOURS).all())
 
 
-def _micros(times: pa.Array) -> npt.NDArray[np.int64]:
+def _micros(times: pa.Array) -> Int64Array:
     return np.asarray(times.cast(pa.int64()).to_numpy(zero_copy_only=False))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.exceptions import DuplicateSplitError, UnknownSplitError
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = ["CombinedWatermark", "SplitStatus", "SplitWatermarks", "combine_watermarks"]
 
@@ -40,7 +40,7 @@ class CombinedWatermark:
     is_idle: bool
 
 
-def combine_watermarks(watermarks: npt.NDArray[np.int64], statuses: npt.NDArray[np.int8]) -> CombinedWatermark:
+def combine_watermarks(watermarks: Int64Array, statuses: npt.NDArray[np.int8]) -> CombinedWatermark:
     """Combine the watermarks of a set of splits (`int64[n]`, and `int8[n]` of `SplitStatus`). O(n), vectorised.
 
     That is the minimum over active and paused splits; without any, idle and the maximum over the idle ones; without

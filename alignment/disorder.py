@@ -13,16 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MIN_WATERMARK, Int64Array
 
 __all__ = ["PACES", "DelayCount", "DisorderHistogram", "SplitDisorder", "paces_of"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 PACES: Final = 100
 """Micro-batches in which all is read at one pace."""

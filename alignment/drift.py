@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError, UnknownMemberError
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, saturating_add
 
 __all__ = ["AlignmentGroup", "SourceReport", "source_limit"]
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from alignment.exceptions import InvalidArgumentError
 
-__all__ = ["format_duration", "parse_duration_us", "saturating_add"]
+__all__ = ["format_duration", "parse_duration_us"]
 
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
@@ -151,8 +151,3 @@ def format_duration(us: int) -> str:
         if count:
             parts.append(f"{sign}{count} {name}" + ("s" if count != 1 else ""))
     return " ".join(parts) or "0 seconds"
-
-
-def saturating_add(a: int, b: int) -> int:
-    """Add two int64 values, clamped to int64: the end of time plus a drift is still that (FLINK-31632)."""
-    return max(_INT64_MIN, min(_INT64_MAX, a + b))

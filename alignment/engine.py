@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment import events
 from alignment.combine import SplitStatus
-from alignment.durations import saturating_add
 from alignment.explain import Bounds, Explanation, WaitsFor, explain_splits
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.plan.by_index import plan_micro_batch
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
     from alignment.plan.by_reports import ReactivePlanner
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _LOG_SIZE: Final = 1024
 
@@ -52,17 +48,10 @@ class Engine:
     record
         Called with each event, plan and commit, for a log that can be replayed; see `alignment.recording`.
 
-    Attributes
-    ----------
-    table
-        The splits in work, and the announced watermark. Splits that the last plan finished have left.
-    late
-        `int64[n]`: records of each split that came at or below the announced watermark, so far.
-    last_plan, log
-        The last one that was committed; the latest events and plans, oldest first.
-
     Notes
     -----
+    The `table` has the splits in work and the announced watermark, without those that the last plan finished; `late`
+    (`int64[n]`) counts the records of each that came at or below it. The `log` has the latest events and plans.
     Not thread-safe: one thread at a time. An event costs O(1) amortised, but a split that is abandoned O(m + n).
     """
 
@@ -107,10 +96,8 @@ class Engine:
     def apply(self, event: events.Event) -> None:
         """Take in what happened.
 
-        Raises
-        ------
-        DuplicateSplitError, UnknownSplitError
-            If a split is assigned that is in work; if records are indexed of one that is not.
+        A `DuplicateSplitError` if a split is assigned that is in work, an `UnknownSplitError` if records are indexed of
+        one that is not.
         """
         self._note(event)
         match event:
@@ -323,7 +310,8 @@ class Engine:
         self._settle()
         ends = self.index.ends()
         if self._reactive is not None:
-            return self.table.slowest_unread(ends)
+            # What was reported counts, also where the plan that took it in had no news for Spark.
+            return (self.table if self._pending is None else self._pending.after).slowest_unread(ends)
         return self.index.nearest_time(self.table.positions) if (self.table.positions < ends).any() else None
 
     def available(self) -> dict[str, tuple[int, int]]:

@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MIN_WATERMARK, Int64Array
 
 __all__ = [
     "BlocksIndexed",
@@ -38,8 +35,6 @@ __all__ = [
     "SplitsBlocked",
     "TimeLimitMoved",
 ]
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
-
 from alignment.combine import SplitStatus
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain_splits"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _STATUSES = {int(status): status for status in SplitStatus}
 _SOON_US = 1_000_000
@@ -90,23 +86,12 @@ class GroupMember:
 class SplitExplanation:
     """One split in work.
 
-    Attributes
-    ----------
-    watermark
-        Its own, in microseconds; `MIN_WATERMARK` before its first record.
-    holds_us
-        Where it holds the watermark of the source: its own, but of a split of which nothing was read yet, or with
-        perfect watermarks, just below its smallest unread event time, where that is known.
-    behind
-        Records that are known to be there, and not read.
-    silent_since_us
-        Processing time since which it has had nothing to read; None if it has, or that is not known.
-    late
-        Records of it that came at or below the announced watermark, so far.
-    next_us
-        Event time of its next record, where that is further beyond the bound than another drift; else None.
-    place
-        Where that record is, as the connector calls it; None where it does not say.
+    Its `watermark` is its own, `MIN_WATERMARK` before its first record; `holds_us` where it holds that of the source:
+    the same, but of a split of which nothing was read yet, or with perfect watermarks, just below its smallest unread
+    event time, where that is known. `behind` records are known to be there and not read; `late` ones came at or below
+    the announced watermark, so far. `silent_since_us` is the processing time since which it has had nothing to read;
+    None if it has, or that is not known. `next_us` is the event time of its next record, where that is further beyond
+    the bound than another drift, else None; `place` where that record is, as the connector calls it, if it does.
     """
 
     split_id: str
@@ -136,21 +121,11 @@ class SplitExplanation:
 class Explanation:
     """A source between two micro-batches; times in microseconds.
 
-    Attributes
-    ----------
-    watermark, stands_since_us
-        The announced one, and the processing time since which it has not moved.
-    at_us
-        Processing time of all this.
-    splits
-        All splits in work, by id.
-    bound_us, horizon_us
-        No record later than the bound is in the last plan, and splits that wait to be assigned have none earlier than
-        the horizon; `MAX_WATERMARK` for none.
-    is_draining
-        Only what was there when the run began is read (AvailableNow): nothing becomes idle in it.
-    group
-        The source that splits wait for that wait for their alignment group; None where none does, or it is not known.
+    The announced `watermark` has not moved since `stands_since_us`, and all this is so at `at_us`, both in processing
+    time. No record later than the bound is in the last plan, and splits that wait to be assigned have none earlier than
+    the horizon; `MAX_WATERMARK` for none. If it `is_draining` only what was there when the run began is read
+    (AvailableNow), and nothing becomes idle in it. `group` is the source that splits wait for that wait for their
+    alignment group; None where none does, or it is not known.
     """
 
     watermark: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +11,9 @@ from alignment.combine import SplitStatus
 from alignment.explain import WaitsFor
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MIN_WATERMARK, BoolArray, Int64Array
 
 __all__ = ["IdleClock"]
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 class IdleClock:
@@ -28,17 +24,10 @@ class IdleClock:
     have one entry for each split, in the order of the engine's table. Processing time is in microseconds since the
     epoch.
 
-    Attributes
-    ----------
-    timeout_us
-        After how long without anything to read a split is idle; None for never.
-    caught_up_us
-        `int64[n]`: processing time since which each split has had nothing to read, if it has nothing; `MIN_WATERMARK`
-        where it is idle from before a restart.
-    blocked
-        Splits that cannot be read now, and what for: they are not idle, until a probe finds that it is over.
-    last_probe_us
-        When the last probe began, whatever it found and wherever; None before any.
+    A split is idle after `timeout_us` without anything to read; None for never. `caught_up_us` (`int64[n]`) is since
+    when each has had nothing, if it has nothing; `MIN_WATERMARK` where it is idle from before a restart. `blocked`
+    splits cannot be read now, and what for: they are not idle, until a probe finds that it is over.
+    `last_probe_us` is when the last probe began, whatever it found and wherever; None before any.
     """
 
     def __init__(self, timeout_us: int | None) -> None:

@@ -13,10 +13,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment import events
 from alignment.engine import Engine
@@ -25,11 +24,9 @@ from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
 from alignment.split_generators import Said, SplitGenerators
-from alignment.watermarks import WatermarkOutput
+from alignment.watermarks import Int64Array, WatermarkOutput
 
 __all__ = ["EngineStarted", "Loaded", "Located", "Recorder", "ReplayedPlan", "engines", "replay"]
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +136,7 @@ def replay(lines: Iterable[str]) -> Iterator[ReplayedPlan]:
 def engines(lines: Iterable[str]) -> Iterator[list[Any]]:
     """The entries of each engine in a log: an `EngineStarted`, then events, plans, and what was loaded.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If it is not such a log.
+    An `InvalidArgumentError` if it is not such a log.
     """
     entries: list[Any] = []
     for number, line in enumerate(lines, 1):

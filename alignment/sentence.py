@@ -13,7 +13,6 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
 __all__ = ["duration_text", "moment", "named", "sentence", "watermark_text"]
 
-_NAMED: Final = 3
 _SECOND_US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _SECOND_US
 _STANDING_US: Final = _SECOND_US
@@ -71,7 +70,7 @@ def duration_text(us: int) -> str:
     return " ".join(texts)
 
 
-def named(split_ids: Collection[str]) -> str:
+def named(split_ids: Collection[str], most: int = 3) -> str:
     """The first ids of some, and how many more there are.
 
     Examples
@@ -80,7 +79,7 @@ def named(split_ids: Collection[str]) -> str:
     ("'a', 'b'", "'a', 'b', 'c' and 2 more")
     """
     ids = list(split_ids)
-    return ", ".join(map(repr, ids[:_NAMED])) + (f" and {len(ids) - _NAMED} more" if ids[_NAMED:] else "")
+    return ", ".join(map(repr, ids[:most])) + (f" and {len(ids) - most} more" if ids[most:] else "")
 
 
 def _counted(count: int, unit: str) -> str:

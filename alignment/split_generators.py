@@ -10,15 +10,14 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.columns import raw_field
 from alignment.combine import SplitStatus
 from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import SplitTable
-from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
+from alignment.timestamps import raw_field
+from alignment.watermarks import MIN_WATERMARK, BoolArray, Int64Array, WatermarkGenerator, WatermarkOutput
 
 __all__ = [
     "GeneratorState",
@@ -31,8 +30,6 @@ __all__ = [
     "UserGenerators",
 ]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 RecordLoader: TypeAlias = Callable[[str, int, int], Iterable[tuple[pa.RecordBatch | None, Int64Array]]]
 """`(split_id, start, stop) -> blocks` of the records of `[start, stop)`: the columns wanted, and the event times."""
@@ -125,14 +122,8 @@ class RunningGenerator:
 class SplitGenerators(ABC):
     """What says the watermark of each split, called every `interval_us` without records.
 
-    A split is known from the first call with its id.
-
-    Attributes
-    ----------
-    emits_at_us
-        Processing time at which it is to be called without records, in microseconds.
-    record
-        Called with what it says that is new, for a log that can be replayed; None for nobody.
+    A split is known from the first call with its id. It is to be called without records at the processing time
+    `emits_at_us`. `record` is called with what it says that is new, for a log that can be replayed; None for nobody.
     """
 
     def __init__(self, interval_us: int) -> None:
@@ -221,7 +212,6 @@ class SplitGenerators(ABC):
         """Go on from a state."""
 
     def _state(self, split_id: str) -> GeneratorState:
-        """What it knows of a split."""
         return GeneratorState()
 
     def _let(self, split_id: str, say: Callable[[WatermarkOutput], None]) -> bool:

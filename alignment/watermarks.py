@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,20 @@ from alignment.exceptions import InvalidArgumentError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput", "bounded_watermark"]
+__all__ = [
+    "MAX_WATERMARK",
+    "MIN_WATERMARK",
+    "BoolArray",
+    "Int64Array",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "bounded_watermark",
+    "saturating_add",
+]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+"""Watermarks, event times or positions of many splits or records."""
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 MIN_WATERMARK: Final = -(2**63)
 """The watermark that says nothing: the one before any record."""
@@ -77,7 +90,7 @@ class WatermarkGenerator(ABC):
         """See one record: its values by the names in :attr:`columns`, and its event time, see :meth:`on_batch`."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither on_event nor on_batch")
 
-    def on_batch(self, records: pa.RecordBatch, timestamps: npt.NDArray[np.int64], output: WatermarkOutput) -> None:
+    def on_batch(self, records: pa.RecordBatch, timestamps: Int64Array, output: WatermarkOutput) -> None:
         """See `n` records, as many at once as were read. The default calls :meth:`on_event` for each, which is slower.
 
         `records` has the :attr:`columns`, under these names; `n` may be 0. `timestamps` are `int64[n]` microseconds:
@@ -117,8 +130,8 @@ class WatermarkGenerator(ABC):
 @overload
 def bounded_watermark(max_time: int, bound_us: int) -> int: ...
 @overload
-def bounded_watermark(max_time: npt.NDArray[np.int64], bound_us: int) -> npt.NDArray[np.int64]: ...
-def bounded_watermark(max_time: int | npt.NDArray[np.int64], bound_us: int) -> int | npt.NDArray[np.int64]:
+def bounded_watermark(max_time: Int64Array, bound_us: int) -> Int64Array: ...
+def bounded_watermark(max_time: int | Int64Array, bound_us: int) -> int | Int64Array:
     """Bounded out-of-orderness: ``max_time - bound_us - 1``, not below :data:`MIN_WATERMARK`.
 
     `max_time` is the latest event time seen, ``NO_TIMESTAMP`` before any record; `bound_us` how far records may be
@@ -129,3 +142,8 @@ def bounded_watermark(max_time: int | npt.NDArray[np.int64], bound_us: int) -> i
     if isinstance(max_time, np.ndarray):
         return np.maximum(max_time, earliest) - bound_us - 1
     return max(int(max_time), earliest) - bound_us - 1
+
+
+def saturating_add(a: int, b: int) -> int:
+    """Add two int64 values, clamped to int64: the end of time plus a drift is still that (FLINK-31632)."""
+    return max(MIN_WATERMARK, min(MAX_WATERMARK, a + b))

@@ -14,7 +14,8 @@ from alignment import WatermarkStrategy
 from benchmarks.data import write_parquet
 from benchmarks.on_spark import drain, session
 from benchmarks.report import Report, in_turn, median_ratio, ratio
-from streaming_source.monitoring import History, WatermarkReport
+from streaming_source.monitoring.history import History
+from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import SourceHarness, TestingSource
 

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus, combine_watermarks
-from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
 
 __all__ = [
     "LimitedBy",

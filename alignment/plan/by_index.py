@@ -19,7 +19,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from alignment.durations import saturating_add
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
 from alignment.plan import (
@@ -32,7 +31,7 @@ from alignment.plan import (
     conclude,
 )
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark, saturating_add
 
 __all__ = ["WatermarkAdvance", "plan_micro_batch"]
 

@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from alignment.durations import saturating_add
 from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import (
@@ -32,7 +31,7 @@ from alignment.plan import (
 )
 from alignment.plan.observed import ObservedSplits
 from alignment.plan.shares import share_by_time, share_evenly
-from alignment.watermarks import MAX_WATERMARK, bounded_watermark
+from alignment.watermarks import MAX_WATERMARK, bounded_watermark, saturating_add
 
 __all__ = ["ReactivePlanner"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from alignment.simulation.capacity import Capacity, Load, capacity
 from alignment.simulation.comparison import Comparison, Outcome, Settings, combinations
 from alignment.simulation.recorded import RecordedWorkload
-from alignment.simulation.run import SimulationResult, simulate
+from alignment.simulation.run import SimulationResult, SourceTrace, simulate
 from alignment.simulation.scenario import Faults, Planning, Records, Scenario, SourceScenario
-from alignment.simulation.trace import SourceTrace
 
 __all__ = [
     "Capacity",

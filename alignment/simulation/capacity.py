@@ -26,24 +26,12 @@ __all__ = ["Capacity", "Load", "capacity"]
 class Load:
     """A source, and a query that reads it.
 
-    Attributes
-    ----------
-    splits, rate
-        How many splits, and rows a second that arrive in each.
-    readers, fetchers
-        Tasks of a micro-batch, and fetching threads of each; both at least 1.
-    queue_depth
-        Fetches that wait in a reader; with none, it fetches and emits in turn.
-    fetch_row_us, emit_row_us
-        What a row takes one fetcher, and one reader behind it with all that follows, in microseconds.
-    overhead_s
-        What a micro-batch takes beside its rows.
-    max_rows
-        Read limit; None for none.
-    interval_s
-        Between two triggers at least, as `trigger(processingTime=...)`; 0 for one behind the other.
-    out_of_orderness_s
-        How far the watermark is behind the latest record of a split.
+    In each of the `splits` `rate` rows arrive in a second. Each of the `readers` of a micro-batch, its tasks, has so
+    many `fetchers`, threads, and `queue_depth` fetches that wait in it; with none, it fetches and emits in turn. A row
+    takes one fetcher `fetch_row_us`, and one reader behind it, with all that follows, `emit_row_us` microseconds; a
+    micro-batch takes `overhead_s` beside its rows. `max_rows` is a read limit, None for none. Between two triggers
+    there are `interval_s` at least, as in `trigger(processingTime=...)`; 0 for one behind the other. The watermark is
+    `out_of_orderness_s` behind the latest record of a split.
     """
 
     splits: int
@@ -70,21 +58,12 @@ class Load:
 class Capacity:
     """What becomes of a `Load`. All is infinite but the two rates where more arrives than can be read.
 
-    Attributes
-    ----------
-    max_rate
-        Rows a second that can be read, over all splits.
-    utilisation
-        How much of it is used: what arrives, as a part of that.
-    trigger_s, rows_per_trigger
-        What a micro-batch takes, and reads.
-    latency_s
-        From the arrival of a record to the end of the micro-batch that reads it, as a mean.
-    rows_in_system
-        Arrived, and not through, as a mean: rate times latency.
-    window_latency_s
-        From the end of a window to its result, where event times are those of arrival: until a record comes that takes
-        the watermark past it, which is read, and one more micro-batch, in which Spark closes the window.
+    Over all splits `max_rate` rows a second can be read; `utilisation` is what arrives, as a part of that. A
+    micro-batch takes `trigger_s`, and reads `rows_per_trigger`. As a mean, a record takes `latency_s` from its arrival
+    to the end of the micro-batch that reads it, and `rows_in_system` have arrived and are not through: rate times
+    latency. `window_latency_s` is from the end of a window to its result, where event times are those of arrival: until
+    a record comes that takes the watermark past it, which is read, and one more micro-batch, in which Spark closes the
+    window.
     """
 
     max_rate: float

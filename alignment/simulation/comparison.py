@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeAlias
 from alignment.durations import format_duration, parse_duration_us
 from alignment.exceptions import InvalidArgumentError
 from alignment.sentence import duration_text, watermark_text
-from alignment.simulation.trace import SourceTrace
+from alignment.simulation.run import SourceTrace
 from alignment.watermarks import MIN_WATERMARK
 
 __all__ = ["Comparison", "Outcome", "Settings", "combinations"]
@@ -37,13 +37,7 @@ _HEADS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a user decides of a source.
-
-    Attributes
-    ----------
-    max_drift_us, out_of_orderness_us, idle_timeout_us, max_rows
-        `maxDrift`, `maxOutOfOrderness`, `idleTimeout` and `maxRowsPerTrigger`; None for no limit, and for never idle.
-    """
+    """What a user decides of a source; None for no limit, and for never idle."""
 
     max_drift_us: int | None
     out_of_orderness_us: int
@@ -61,13 +55,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one workload comes to with some settings.
-
-    Attributes
-    ----------
-    settings, trace
-        The settings, and what each micro-batch came to.
-    """
+    """What one workload comes to with some settings."""
 
     settings: Settings
     trace: SourceTrace
@@ -95,15 +83,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Outcomes of one workload. `str` of it is a table, and how to read it.
-
-    Attributes
-    ----------
-    outcomes
-        In the order of the settings.
-    workload
-        What it is, in words.
-    """
+    """Outcomes of one workload, in the order of the settings. `str` of it is a table, and how to read it."""
 
     outcomes: tuple[Outcome, ...]
     workload: str
@@ -148,19 +128,8 @@ def combinations(
 ) -> list[Settings]:
     """Each combination of these values; what has none is as in `base`.
 
-    Parameters
-    ----------
-    base
-        The other settings.
-    max_drift, max_out_of_orderness, idle_timeout
-        Durations; None or `"none"` for no limit, and for never idle.
-    max_rows
-        Read limits, at least 1; None or `"none"` for no limit.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a value is none of these.
+    Durations may be None or `"none"` for no limit, and for never idle; so may read limits, which are at least 1. An
+    `InvalidArgumentError` if a value is none of these.
     """
     values = product(
         [_span_us(value, "max_drift") for value in max_drift] or [base.max_drift_us],

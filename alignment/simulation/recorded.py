@@ -11,10 +11,9 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.engine import Engine
 from alignment.events import (
@@ -33,42 +32,24 @@ from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.recording import EngineStarted, Loaded, Located, engines
 from alignment.simulation.comparison import Comparison, Settings, combinations
-from alignment.simulation.trace import SourceTrace, TraceColumns
+from alignment.simulation.run import SourceTrace, TraceColumns
 from alignment.split_generators import Said
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = ["RecordedWorkload"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _NO_EVENTS: Final = (EngineStarted, MicroBatchPlan, PlanCommitted, Loaded, Located, Said)
 
 
 class RecordedWorkload:
-    """The last run of a query in its event log.
+    """The last run of a query in its event log, from the `entries` of one engine.
 
     Event times are those of the log, which has them exactly where the planner loaded them, so of blocks of records that
     a micro-batch ended in. Of other blocks it has bounds: there they are taken to rise evenly from one to the other.
-
-    Parameters
-    ----------
-    entries
-        Of one engine; see `alignment.recording.engines`.
-
-    Attributes
-    ----------
-    settings
-        Those of the query.
-    records
-        How many were there.
-    estimated
-        Of how many of them the event time is not in the log.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the query planned by reports of its readers, or with watermarks of the user's own.
+    `settings` are those of the query; so many `records` were there, of which the event times of some are `estimated`.
+    An `InvalidArgumentError` if the query planned by reports of its readers, or with watermarks of the user's own.
     """
 
     def __init__(self, entries: Sequence[Any]) -> None:
@@ -101,13 +82,7 @@ class RecordedWorkload:
 
     @classmethod
     def of_log(cls, path: str | Path) -> Self:
-        """That of a file, or of a folder with one: what option `eventLog` names.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If there is no log, or several are in the folder.
-        """
+        """That of a file, or of a folder with one: what option `eventLog` names. An error for none, or several."""
         path = Path(path)
         logs = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if len(logs) != 1 or not logs[0].is_file():
@@ -164,7 +139,6 @@ class _Run:
         self._columns, self._held = TraceColumns(), np.empty(0, np.int64)
 
     def apply(self, event: Event) -> None:
-        """Take in what happened."""
         if isinstance(event, Restored):
             event = replace(event, table=self._shifted(event.table))
         self._engine.apply(event)
@@ -197,7 +171,6 @@ class _Run:
         return True
 
     def trace(self) -> SourceTrace:
-        """What all steps came to."""
         unread = int(self._engine.unread().sum())
         return self._columns.trace(unread=unread, has_ended=self._engine.table.combined == MAX_WATERMARK)
 

@@ -12,28 +12,112 @@ from typing import Final
 
 import numpy as np
 
+from alignment.combine import SplitStatus
 from alignment.drift import SourceReport, source_limit
+from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.simulation.scenario import Records, Scenario
 from alignment.simulation.source import SimulatedSource, SimulatedStep
-from alignment.simulation.trace import SourceTrace, TraceColumns
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
-__all__ = ["SimulationResult", "simulate"]
+__all__ = ["SimulationResult", "SourceTrace", "TraceColumns", "simulate"]
+
 
 _EPOCH_US: Final = 1_700_000_000_000_000
 
 
+_COLUMNS: Final = ("now_us", "watermark", "drift_us", "overshoot_us", "paused", "idle", "rows", "held_rows", "late")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTrace:
+    """What each step of one source came to. All arrays are `int64[steps]`; a source that hangs or ended has no steps.
+
+    Of each step: when it was planned, from the beginning of the run; the announced watermark; event time between the
+    watermarks that what was read gives the fastest and the slowest split that count (`drift_us`), and how far past the
+    limit it takes a split at most (`overshoot_us`); how many splits are paused and idle; records read, and those at or
+    below the watermark announced before (`late`). `held_rows` are records read so far that are later than that: what
+    Spark has in its state behind the step if it keeps records, as joins and deduplication do, since it drops what a
+    watermark has passed one step later. `holding_back` is a split that holds the watermark, empty where none counts.
+
+    `unread` records were there, or would have come. It `has_ended` if all was read, and the watermark stays there.
+    """
+
+    now_us: Int64Array
+    watermark: Int64Array
+    drift_us: Int64Array
+    overshoot_us: Int64Array
+    paused: Int64Array
+    idle: Int64Array
+    rows: Int64Array
+    held_rows: Int64Array
+    late: Int64Array
+    holding_back: tuple[str, ...]
+    unread: int
+    has_ended: bool
+
+
+class TraceColumns:
+    """A trace while its run goes on."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, ...]] = []
+        self._holding_back: list[str] = []
+
+    def add(
+        self,
+        now_us: int,
+        before: SplitTable,
+        plan: MicroBatchPlan,
+        *,
+        reached_us: Int64Array,
+        held_rows: int,
+        late: int,
+    ) -> None:
+        """One more step, planned from `before`. O(n).
+
+        `reached_us` (`int64[n]`) is the watermark that what was read gives each split, known to the planner or not.
+        """
+        after = plan.after
+        paused = after.statuses == SplitStatus.PAUSED
+        counts = paused | (after.statuses == SplitStatus.ACTIVE)
+        begun = reached_us[counts & (reached_us > MIN_WATERMARK)]
+        read = (after.positions > before.positions) & (after.watermarks > MIN_WATERMARK)
+        past = reached_us[read] - plan.bound_us if plan.bound_us < MAX_WATERMARK else reached_us[:0]
+        self._rows.append(
+            (
+                now_us,
+                after.combined,
+                int(begun.max() - begun.min()) if begun.size else 0,
+                int(past.max(initial=0)),
+                int(np.count_nonzero(paused)),
+                int(np.count_nonzero(after.statuses == SplitStatus.IDLE)),
+                plan.rows,
+                held_rows,
+                late,
+            )
+        )
+        slowest = np.flatnonzero(counts)[np.argmin(after.watermarks[counts])] if counts.any() else None
+        self._holding_back.append("" if slowest is None else after.split_ids[slowest])
+
+    @property
+    def rows(self) -> int:
+        """Records read so far. O(steps)."""
+        return sum(row[_COLUMNS.index("rows")] for row in self._rows)
+
+    def trace(self, *, unread: int, has_ended: bool) -> SourceTrace:
+        """All of it."""
+        columns = np.array(self._rows, np.int64).reshape(-1, len(_COLUMNS)).T
+        return SourceTrace(
+            **dict(zip(_COLUMNS, columns, strict=True)),
+            holding_back=tuple(self._holding_back),
+            unread=unread,
+            has_ended=has_ended,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """A run.
-
-    Attributes
-    ----------
-    steps
-        How many micro-batches long it was.
-    sources
-        One trace for each source of the scenario.
-    """
+    """A run of so many micro-batches, and one trace for each source of the scenario."""
 
     steps: int
     sources: tuple[SourceTrace, ...]
@@ -57,20 +141,9 @@ class _Running:
 def simulate(
     scenario: Scenario, seed: int, on_step: Callable[[SimulatedSource, SimulatedStep], None] | None = None
 ) -> SimulationResult:
-    """Play a scenario to its end.
+    """Play a scenario to its end; the seed decides all that is drawn: records and faults.
 
-    Parameters
-    ----------
-    scenario
-        What to play.
-    seed
-        Decides all that is drawn: records and faults.
-    on_step
-        Called after each step of each source, with the source and what the step came to.
-
-    Returns
-    -------
-    SimulationResult
+    `on_step` is called after each step of each source, with the source and what the step came to.
 
     Examples
     --------

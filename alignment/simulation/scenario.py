@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
+from alignment.watermarks import Int64Array
 
 __all__ = ["Faults", "Planning", "Records", "Scenario", "SourceScenario"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _LATEST_JOIN_US: Final = 5_000_000
 """How long after the arrival of the other records a split is found at the latest."""
@@ -37,34 +36,16 @@ class Planning(StrEnum):
 class SourceScenario:
     """One source: its splits, their records, and what the user decided.
 
-    Attributes
-    ----------
-    planning
-        See `Planning`.
-    splits, records
-        How many splits, and how many records in each; both at least 1.
-    rate
-        Records that arrive in each split in a second; 0 if all are there from the start.
-    spacing_us
-        Event time from one record of a split to the next.
-    unevenness
-        Each split is thinner by a factor drawn between 1 and this, and so is each record after the one before it.
-    skew_us
-        Splits begin at event times that are drawn from this range.
-    disorder_us
-        Each record is earlier by as much as is drawn from this range.
-    gap_us
-        In half of the splits the event time jumps once by this.
-    pause_us
-        In half of the splits nothing arrives for so long, from an instant drawn; only where there is a `rate`.
-    joining
-        Of so many splits (0 to 1) the first record comes later: they are found during the run.
-    bounded
-        Whether splits end with their last record.
-    out_of_orderness_us, max_drift_us, idle_timeout_us, max_rows, first_rows, growth
-        See `PlanningRules`, `plan_micro_batch` and `ReactivePlanner`.
-    group_drift_us
-        How far this source may be ahead of the other ones of the scenario; None if it is not in their group.
+    There are so many `splits`, and `records` in each, at least 1. Of these `rate` arrive in a second; with 0 all are
+    there from the start. Event time passes by `spacing_us` from one record of a split to the next; each split is
+    thinner by a factor drawn between 1 and `unevenness`, and so is each record after the one before it. Splits begin at
+    event times drawn from `skew_us`, and each record is earlier by as much as is drawn from `disorder_us`. In half of
+    the splits the event time jumps once by `gap_us`; in half of them nothing arrives for `pause_us`, from an instant
+    drawn, where there is a `rate`. The first record of the share `joining` of the splits comes later: they are found
+    during the run. With `bounded` splits end with their last record.
+
+    For the other attributes see `PlanningRules`, `plan_micro_batch` and `ReactivePlanner`. `group_drift_us` is how far
+    this source may be ahead of the other ones of the scenario; None if it is not in their group.
     """
 
     planning: Planning = Planning.REACTIVE
@@ -101,16 +82,9 @@ class SourceScenario:
 class Faults:
     """What goes wrong, each with a probability from 0 to 1.
 
-    Attributes
-    ----------
-    lost, repeated, delayed
-        Of each report: it never comes; it comes again with a later plan; it comes up to three plans late.
-    restart
-        Of each step of a source: its planner starts again from its last state, and the last micro-batch is read again.
-    hang
-        Of each step of a source: it does nothing for one and a half times the lease.
-    death
-        Of each step of a source: it is killed, and never comes back.
+    Of each report: it is `lost`; `repeated` with a later plan; `delayed` by up to three plans. Of each step of a
+    source: its planner starts again from its last state, and the last micro-batch is read again (`restart`); it does
+    nothing for one and a half times the lease (`hang`); it is killed, and never comes back (`death`).
     """
 
     lost: float = 0.0
@@ -129,20 +103,10 @@ class Faults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Sources that run side by side, micro-batch after micro-batch.
+    """Sources, at least one, that run side by side; those with a `group_drift_us` are one alignment group.
 
-    Attributes
-    ----------
-    sources
-        At least one. Those with a `group_drift_us` are one alignment group.
-    faults
-        See `Faults`.
-    batch_us
-        How long a micro-batch takes.
-    lease_us
-        How long the last word of a source that hangs holds the group.
-    max_steps
-        Where a run ends at the latest: a source that is not bounded has no end of its own.
+    A micro-batch takes `batch_us`. The last word of a source that hangs holds the group for `lease_us`. A run ends
+    after `max_steps` at the latest: a source that is not bounded has no end of its own.
     """
 
     sources: tuple[SourceScenario, ...] = (SourceScenario(),)
@@ -160,14 +124,8 @@ class Scenario:
 class Records:
     """The records of the splits of one source, drawn once.
 
-    Attributes
-    ----------
-    times_us
-        `int64[splits, records]`: event times, in the order of positions.
-    latest_us
-        `int64[splits, records]`: the latest event time up to and with each record.
-    joins_us
-        `int64[splits]`: when each split is found.
+    `int64[splits, records]` in the order of positions: event times, and the latest one up to and with each record.
+    `int64[splits]`: when each split is found (`joins_us`).
     """
 
     def __init__(self, scenario: SourceScenario, chance: np.random.Generator, epoch_us: int) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.combine import SplitStatus
 from alignment.drift import SourceReport
@@ -27,11 +26,10 @@ from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
 from alignment.simulation.scenario import Faults, Planning, Records, SourceScenario
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark
 
 __all__ = ["SimulatedSource", "SimulatedStep"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _MOST_DELAY: Final = 3
 """Plans by which a report is late at most."""
@@ -39,26 +37,12 @@ _MOST_DELAY: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStep:
-    """One micro-batch of one source.
+    """One micro-batch of one source: when, and from which state, it was planned, and what.
 
-    Attributes
-    ----------
-    now_us
-        When it was planned.
-    before, plan
-        The state before it, and what was planned.
-    numbers
-        `int64[n]`: which splits of the scenario those of the table are.
-    ends
-        `int64[n]`: positions after the last record that was there.
-    reached_us
-        `int64[n]`: the watermark that all records read so far give each split, whether reported or not.
-    late
-        Records of the batch at or below the watermark announced before it.
-    wrongly_late
-        Those of them that were on time by their own split, though it was there and not idle.
-    held_rows
-        Records read so far that are later than the watermark before it: what Spark has in its state behind it.
+    `int64[n]` each: which splits of the scenario those of the table are (`numbers`); positions after the last record
+    that was there (`ends`); the watermark that all records read so far give each split, reported or not (`reached_us`).
+    `late` records are at or below the watermark announced before; `wrongly_late` are those of them that were on time by
+    their own split, though it was there and not idle. `held_rows` is as in `SourceTrace`.
     """
 
     now_us: int
@@ -73,26 +57,10 @@ class SimulatedStep:
 
 
 class SimulatedSource:
-    """A source that is planned and read step by step.
+    """A source that is planned and read step by step; `chance` is for the faults.
 
-    Parameters
-    ----------
-    scenario, faults
-        What to play.
-    records
-        Of its splits.
-    chance
-        For the faults.
-
-    Attributes
-    ----------
-    engine
-        The one that plans now; a restart makes a new one.
-    told_us
-        `int64[splits]`: the latest event time of each split that was reported to this engine while the split was in
-        work; `NO_TIMESTAMP` before any.
-    has_ended
-        Whether nothing more will happen.
+    A restart makes a new `engine`. `told_us` (`int64[splits]`) is the latest event time of each split that was reported
+    to this engine while the split was in work, `NO_TIMESTAMP` before any. It `has_ended` when nothing more will happen.
     """
 
     def __init__(self, scenario: SourceScenario, records: Records, faults: Faults, chance: np.random.Generator) -> None:
@@ -255,7 +223,7 @@ class SimulatedSource:
         owner: Int64Array,
         position: Int64Array,
         times: Int64Array,
-        is_late: npt.NDArray[np.bool_],
+        is_late: BoolArray,
     ) -> list[RangeReport]:
         """One for each run of records that begins at `starts`."""
         low, high = np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts)

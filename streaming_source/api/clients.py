@@ -125,15 +125,11 @@ class RetryPolicy:
 
     Parameters
     ----------
-    seconds
-        How long.
-    first_s
-        How long as long as no call has succeeded: what was never there is an error of the configuration, sooner than
-        a source that is away for a while.
-    retries
-        At most so many; None for as many as fit into the time.
-    pause_s
-        The same pause each time; None for growing ones.
+    seconds, first_s
+        How long; and how long as long as no call has succeeded: what was never there is an error of the configuration,
+        sooner than a source that is away for a while.
+    retries, pause_s
+        At most so many, None for as many as fit into the time; the same pause each time, None for growing ones.
     passing
         Errors that may pass; all others are raised at once.
 

@@ -7,17 +7,21 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
 
 from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext, own_stops
-from streaming_source.api.serializer import JsonSerializer, SimpleVersionedSerializer, bytes_to_json, json_to_bytes
+from streaming_source.api.serializer import (
+    JsonSerializer,
+    SimpleVersionedSerializer,
+    bytes_to_json,
+    check_version,
+    json_to_bytes,
+)
 from streaming_source.api.source import Boundedness, Source
-from streaming_source.api.split import RecordSplit, SourceSplit
+from streaming_source.api.split import RecordSplit, SplitT
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["DiscoveredSplits", "DiscoveredSplitsSerializer", "DiscoveringSource", "DiscoveringSplitEnumerator"]
-
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +38,10 @@ class DiscoveredSplits(Generic[SplitT]):
 class DiscoveredSplitsSerializer(SimpleVersionedSerializer[DiscoveredSplits[SplitT]]):
     """The `known` ids, the `unassigned` splits as their own serializer writes them, and its version, as JSON."""
 
+    version = 1
+
     def __init__(self, split_serializer: SimpleVersionedSerializer[SplitT]) -> None:
         self._splits = split_serializer
-
-    @property
-    def version(self) -> int:
-        return 1
 
     def serialize(self, value: DiscoveredSplits[SplitT]) -> bytes:
         unassigned = [bytes_to_json(self._splits.serialize(split)) for split in value.unassigned]
@@ -47,11 +49,7 @@ class DiscoveredSplitsSerializer(SimpleVersionedSerializer[DiscoveredSplits[Spli
         return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> DiscoveredSplits[SplitT]:
-        if version > self.version:
-            raise OffsetError(
-                f"the offset's discovered splits have version {version}, this library reads up to {self.version}: they "
-                "were written by a newer one; upgrade spark-watermark-alignment"
-            )
+        check_version(version, self.version, "discovered splits")
         try:
             state = json.loads(data)
             read, splits_version = self._splits.deserialize, int(state["unassigned_v"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from streaming_source.api.serializer import SourceEvent
-from streaming_source.api.split import SourceSplit
+from streaming_source.api.split import SourceSplit, SplitT
 from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ __all__ = [
 
 T = TypeVar("T")
 U = TypeVar("U")
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 
@@ -311,6 +311,14 @@ class SplitRange(Generic[SplitT]):
 
     split: SplitT
     rows: int
+
+    @classmethod
+    def evenly(cls, start: SplitT, stop: int, rows_per_range: int) -> list[SplitRange[SplitT]]:
+        """What lies before `stop` in a split, in ranges of about as many positions, at most `rows_per_range`."""
+        rows = stop - start.position
+        parts = max(-(-rows // rows_per_range), 1)
+        cuts = [start.position + rows * part // parts for part in range(parts + 1)]
+        return [cls(start.at(begin).until(end), end - begin) for begin, end in pairwise(cuts)]
 
 
 class SupportsEventTimeIndex(ABC, Generic[SplitT]):

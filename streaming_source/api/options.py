@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any
@@ -27,10 +27,11 @@ __all__ = [
     "boolean",
     "choice",
     "duration",
-    "duration_option",
+    "duration_field",
     "durations_as_timedelta",
     "integer",
     "option",
+    "option_field",
     "option_names",
     "optional_duration",
     "text",
@@ -82,9 +83,9 @@ class OptionSet:
     def of(cls, kind: type[Any]) -> OptionSet:
         """Those that are declared on the fields of a dataclass, in their order; defaults are the fields'."""
         options = []
-        for field in fields(kind):
-            if "option" in field.metadata:
-                declared, default = field.metadata["option"], None if field.default is MISSING else field.default
+        for one in fields(kind):
+            if "option" in one.metadata:
+                declared, default = one.metadata["option"], None if one.default is MISSING else one.default
                 written = declared.default_text or _default_text(default)
                 options.append(replace(declared, default=default, default_text=written))
         return cls(options)
@@ -142,29 +143,31 @@ def option(name: str, parse: Parser, doc: str, default_text: str = "") -> dict[s
     return {"option": Option(name, parse, doc, default_text=default_text)}
 
 
-def duration_option(
-    name: str, minimum_us: int, doc: str, default_text: str = "", *, optional: bool = False
-) -> dict[str, Any]:
-    """Metadata of a field that holds a duration of at least this; `durations_as_timedelta` reads such fields.
+def option_field(default: object, name: str, parse: Parser, doc: str, default_text: str = "", **metadata: Any) -> Any:
+    """A field of a dataclass with a default, the option that sets it, and further metadata."""
+    return field(default=default, metadata={**option(name, parse, doc, default_text), **metadata})
 
-    With `optional` it may be `none`.
-    """
+
+def duration_field(
+    default: object, name: str, minimum_us: int, doc: str, default_text: str = "", *, optional: bool = False
+) -> Any:
+    """The same of a duration of at least this, or if it is `optional` of `none`; see `durations_as_timedelta`."""
     parse_us = optional_duration(minimum_us) if optional else duration(minimum_us)
 
     def parse(name: str, value: str) -> timedelta | None:
         parsed_us = parse_us(name, value)
         return None if parsed_us is None else timedelta(microseconds=parsed_us)
 
-    return {**option(name, parse, doc, default_text), "minimum_us": minimum_us}
+    return option_field(default, name, parse, doc, default_text, minimum_us=minimum_us)
 
 
 def durations_as_timedelta(value: Any) -> None:
     """Let the durations of a frozen dataclass be equal however they were written; called in `__post_init__`."""
-    for field in fields(value):
-        given = getattr(value, field.name)
-        if "minimum_us" in field.metadata and not (given is None and field.default is None):
-            duration_us = _duration_us(field.name, given, field.metadata["minimum_us"])
-            object.__setattr__(value, field.name, timedelta(microseconds=duration_us))
+    for one in fields(value):
+        given = getattr(value, one.name)
+        if "minimum_us" in one.metadata and not (given is None and one.default is None):
+            duration_us = _duration_us(one.name, given, one.metadata["minimum_us"])
+            object.__setattr__(value, one.name, timedelta(microseconds=duration_us))
 
 
 def option_names(kind: type[Any]) -> dict[str, str]:
@@ -177,10 +180,10 @@ def arguments(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
     An error if one is missing that has no default.
     """
-    for field in fields(kind):
-        has_default = (field.default, field.default_factory) != (MISSING, MISSING)
-        if "option" in field.metadata and not has_default and values[field.metadata["option"].name] is None:
-            declared = field.metadata["option"]
+    for one in fields(kind):
+        has_default = (one.default, one.default_factory) != (MISSING, MISSING)
+        if "option" in one.metadata and not has_default and values[one.metadata["option"].name] is None:
+            declared = one.metadata["option"]
             raise OptionError(f"option {declared.name} is missing: {declared.doc} Give it with .option()")
     return {field: values[name] for field, name in option_names(kind).items()}
 

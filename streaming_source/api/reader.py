@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from alignment.watermarks import WatermarkOutput
+from alignment.watermarks import Int64Array, WatermarkOutput
 from streaming_source.api.clients import KEPT_CLIENTS, KeptClients
 from streaming_source.api.serializer import SourceEvent
-from streaming_source.api.split import RecordBlock, SourceSplit
+from streaming_source.api.split import RecordBlock, SplitT
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
 
     from streaming_source.api.enumerator import SplitEnumerator
@@ -38,7 +36,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
 
 
@@ -51,11 +48,7 @@ class SourceOutput(WatermarkOutput):
 
     @abstractmethod
     def collect(
-        self,
-        batch: pa.RecordBatch,
-        source_timestamps: npt.NDArray[np.int64] | None = None,
-        *,
-        positions: int | npt.NDArray[np.int64],
+        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
     ) -> None:
         """Emit `n` records with the columns of the source's schema.
 

@@ -8,7 +8,7 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from streaming_source.exceptions import MalformedDataError, OffsetError
 
@@ -18,6 +18,7 @@ __all__ = [
     "SimpleVersionedSerializer",
     "SourceEvent",
     "bytes_to_json",
+    "check_version",
     "json_to_bytes",
 ]
 
@@ -119,6 +120,15 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
             raise OffsetError(f"damaged offset: {data!r} is no {kind}: {error!r}") from error
 
 
+def check_version(version: int, known: int, what: str) -> None:
+    """Refuse what a newer version of this library wrote into an offset; an `OffsetError` that says what it is."""
+    if version > known:
+        raise OffsetError(
+            f"the offset's {what} have version {version}, this library reads up to {known}: they were written by a "
+            "newer one; upgrade spark-watermark-alignment"
+        )
+
+
 def bytes_to_json(data: bytes) -> Any:
     """What a serializer wrote, as a value for JSON: its own where the bytes are a JSON text, else base64."""
     try:
@@ -136,9 +146,6 @@ def json_to_bytes(value: Any) -> bytes:
 
 def _with_tuples(value: Any) -> Any:
     return tuple(_with_tuples(item) for item in value) if isinstance(value, list) else value
-
-
-_VERSION: Final = 1
 
 
 class SourceEvent:
@@ -181,6 +188,8 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
     b'{"event":"AskForMore","fields":{"rows":7,"split_id":"orders"}}'
     """
 
+    version = 1
+
     def __init__(self, *kinds: type[SourceEvent]) -> None:
         self._kinds: dict[str, type[SourceEvent]] = {}
         self._types: dict[str, dict[str, Any]] = {}
@@ -193,12 +202,7 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
             self._types[name] = _types_of(kind)
 
     def __reduce__(self) -> tuple[type[DataclassEventSerializer], tuple[type[SourceEvent], ...]]:
-        """Copy it by its classes."""
         return type(self), tuple(self._kinds.values())
-
-    @property
-    def version(self) -> int:
-        return _VERSION
 
     def serialize(self, value: SourceEvent) -> bytes:
         name = type(value).__name__
@@ -210,8 +214,10 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         return json.dumps(event, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
 
     def deserialize(self, version: int, data: bytes) -> SourceEvent:
-        if version != _VERSION:
-            raise MalformedDataError(f"a source event was written with version {version}, this code reads {_VERSION}")
+        if version != self.version:
+            raise MalformedDataError(
+                f"a source event was written with version {version}, this code reads {self.version}"
+            )
         try:
             read = json.loads(data)
         except (ValueError, RecursionError) as error:

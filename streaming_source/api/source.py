@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from streaming_source.api.options import OptionSet, arguments
 from streaming_source.api.reader import BlockEmitter, RecordEmitter, RecordEvaluator
-from streaming_source.api.split import SourceSplit
+from streaming_source.api.split import SplitT
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Boundedness", "Fetching", "Source"]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 

@@ -29,7 +29,8 @@ from rich.table import Table
 from streaming_source import explain, read_stream
 from streaming_source.cli.flights import load_flights, out_of_orderness_us, write_logs
 from streaming_source.exceptions import OptionError
-from streaming_source.monitoring import History, html_report
+from streaming_source.monitoring.history import History
+from streaming_source.monitoring.html_page import html_report
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -61,10 +62,7 @@ _VERMILION: Final = "#D55E00"
 def run_demo(output: Path, months: int, master: str) -> bool:
     """Run all three, print what they found, and save picture, report and Spark's log in `output`.
 
-    Returns
-    -------
-    bool
-        Whether the aligned stream gave every window as batch does.
+    Gives whether the aligned stream gave every window as batch does.
     """
     # Progress goes to standard error: standard output is the result, and its last line JSON.
     progress = Console(stderr=True)

@@ -35,10 +35,7 @@ _EXPORT_BEGAN_NS: Final = 1_388_620_800 * 10**9
 def load_flights(months: int = 12) -> pa.Table:
     """The flights of the first `months` of 2013, carrier by carrier, each in the order of its timetable.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If the package with the data is not there.
+    A `ModuleNotFoundError` if the package with the data is not there.
     """
     columns = ["carrier", "flight", "origin", "dest", "month", "minute", "time_hour", "dep_delay"]
     times = {"time_hour": pa.timestamp("us", tz="UTC"), "dep_delay": pa.float64()}

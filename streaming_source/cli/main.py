@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
 from alignment.durations import parse_duration_us
 from alignment.exceptions import AlignmentError, InvalidArgumentError
-from alignment.simulation.scenario import Faults, Planning, SourceScenario
+from alignment.sentence import watermark_text
+from alignment.simulation.comparison import Comparison, Settings, combinations
+from alignment.simulation.recorded import RecordedWorkload
+from alignment.simulation.run import SourceTrace, simulate
+from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
 from streaming_source import __version__
-from streaming_source.cli.explain import run_explanation
-from streaming_source.cli.simulate import compare_described, compare_recorded
 from streaming_source.exceptions import OptionError
+from streaming_source.monitoring.checkpoint import Checkpoint
+from streaming_source.monitoring.explained import aligned, explain_checkpoint
+from streaming_source.monitoring.micro_batch import MicroBatch
+from streaming_source.monitoring.report import WatermarkReport
 
 __all__ = ["app"]
+
+_WATCH_S: Final = 1.0
+_CLEAR: Final = "\x1b[H\x1b[2J"
+_COLUMNS: Final = ("batch", "planned at (UTC)", "watermark (UTC)", "cause", "behind", "late", "held by")
+_DRIFTS: Final = ("30 seconds", "none")
+_MAX_ROWS: Final = 1000
 
 app = typer.Typer(
     name="streaming-source",
@@ -67,7 +81,56 @@ def explain_query(
     checkpoint.
     """
     with _errors_in_one_line(), suppress(KeyboardInterrupt):
-        run_explanation(checkpoint, as_json=as_json, watch=watch, history=history)
+        _explain(checkpoint, as_json=as_json, watch=watch, history=history)
+
+
+def _explain(checkpoint: str, *, as_json: bool, watch: bool, history: bool) -> None:
+    shown = None
+    while True:
+        found = Checkpoint(checkpoint).history() if history else explain_checkpoint(checkpoint)
+        written = json.dumps(_batches_to_json(found) if isinstance(found, list) else found.to_json())
+        if written != shown:
+            shown = written
+            if watch and sys.stdout.isatty():
+                print(_CLEAR, end="")
+            text = "\n".join(_table(found)) if isinstance(found, list) else str(found)
+            print(written if as_json else text, flush=True)
+        if not watch:
+            return
+        time.sleep(_WATCH_S)
+
+
+def _batches_to_json(batches: Sequence[MicroBatch]) -> dict[str, Any]:
+    return {
+        "batches": [
+            {
+                "batch": batch.number,
+                "committed": batch.is_committed,
+                "sources": [report.to_json() for report in batch.sources if report is not None],
+            }
+            for batch in batches
+        ]
+    }
+
+
+def _table(batches: Sequence[MicroBatch]) -> list[str]:
+    return aligned([_COLUMNS, *(row for batch in batches for row in _rows(batch))])
+
+
+def _rows(batch: MicroBatch) -> Iterator[tuple[str, ...]]:
+    number = f"{batch.number}" + ("" if batch.is_committed else " (not committed)")
+    for report in batch.sources:
+        if report is not None:
+            yield number, watermark_text(batch.planned_at_us), *_row(report)
+            number = ""
+
+
+def _row(report: WatermarkReport) -> tuple[str, ...]:
+    explanation = report.explanation
+    counts = (sum(split.behind for split in explanation.splits), explanation.late)
+    held_by = ", ".join(explanation.held_by[:3])
+    watermark = watermark_text(explanation.watermark)
+    return watermark, explanation.cause.value, *(f"{count:,}" for count in counts), held_by
 
 
 @app.command("report")
@@ -82,7 +145,9 @@ def report_on_query(
     The exit code is 2 if there is no checkpoint, or the page cannot be written.
     """
     # Here and not above: no other command draws.
-    from streaming_source.monitoring import History, explain_checkpoint, html_report
+    from streaming_source.monitoring.explained import explain_checkpoint
+    from streaming_source.monitoring.history import History
+    from streaming_source.monitoring.html_page import html_report
 
     with _errors_in_one_line():
         history, explained = History.of_checkpoint(checkpoint), explain_checkpoint(checkpoint)
@@ -191,10 +256,10 @@ def simulate_source(
         "idle_timeout": idle_timeout,
         "max_rows": max_rows,
     }
-    try:
+    with _errors_in_one_line():
         if log is not None:
             _refuse_description(context)
-            compare_recorded(log, varied)
+            _print(RecordedWorkload.of_log(log).compare(**varied))
             return
         described = SourceScenario(
             planning=planning,
@@ -206,19 +271,30 @@ def simulate_source(
             disorder_us=parse_duration_us(disorder, name="--disorder"),
             first_rows=first_rows,
         )
-        compare_described(described, Faults(lost=lost), seed, varied)
-    except (InvalidArgumentError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+        _compare_described(described, Faults(lost=lost), seed, varied)
 
 
 def _refuse_description(context: typer.Context) -> None:
-    """A recorded workload is what it is."""
     for name in context.params.keys() - {"log", "max_drift", "max_out_of_orderness", "idle_timeout", "max_rows"}:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             option = "--" + name.replace("_", "-")
             raise InvalidArgumentError(f"{option} describes a workload, and LOG has one: leave out one of the two")
+
+
+def _compare_described(source: SourceScenario, faults: Faults, seed: int, varied: Mapping[str, Sequence[str]]) -> None:
+    def play(settings: Settings) -> SourceTrace:
+        return simulate(Scenario(sources=(replace(source, **asdict(settings)),), faults=faults), seed).sources[0]
+
+    base = Settings(max_drift_us=None, out_of_orderness_us=source.disorder_us, idle_timeout_us=None, max_rows=_MAX_ROWS)
+    workload = f"{source.splits * source.records:,} records of {source.splits:,} splits, drawn from seed {seed}"
+    settings = combinations(base, **{**varied, "max_drift": varied["max_drift"] or _DRIFTS})
+    _print(Comparison.of(play, settings, workload))
+
+
+def _print(comparison: Comparison) -> None:
+    print(comparison)
+    print(json.dumps([outcome.to_json() for outcome in comparison.outcomes]), flush=True)
 
 
 @app.command("take-over")

@@ -33,16 +33,9 @@ Offsets: TypeAlias = dict[Partition, int]
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """What a query goes on with.
+    """What a query goes on with: the number of its first micro-batch, and how many partitions have an offset.
 
-    Attributes
-    ----------
-    next_batch
-        Number of its first micro-batch.
-    is_read_again
-        Spark's source had planned that one and not committed it: it is read again with the same records.
-    partitions
-        How many have an offset.
+    It `is_read_again` if Spark's source had planned that one and not committed it: with the same records.
     """
 
     next_batch: int
@@ -65,23 +58,10 @@ def take_over(
     they have, and a micro-batch that was planned and not committed is read again. Brokers are not asked. The old
     checkpoint is not changed. A query with several such sources is taken over once for each, from copy to copy.
 
-    Parameters
-    ----------
-    checkpoint
-        That of the old query: a path, or a URI that `pyarrow.fs` knows.
-    new_checkpoint
-        Where there is nothing yet.
-    subscribe, subscribe_pattern, assign
-        What the new query reads: one of them, as its options say it.
-    source
-        Which of the query's sources, counted from 0 as in its progress.
-
-    Raises
-    ------
-    OptionError
-        If there is no such checkpoint, or something at the new one, or the options do not fit.
-    OffsetError
-        If it is not that of a query over Spark's own Kafka source.
+    Both checkpoints are a path, or a URI that `pyarrow.fs` knows; where the new one is to be there is nothing yet. What
+    the new query reads is said by one of its options; `source` is which of the old query's sources, counted from 0 as
+    in its progress. An `OptionError` if there is no such checkpoint, something at the new one, or the options do not
+    fit; an `OffsetError` if it is not that of a query over Spark's own Kafka source.
     """
     given = {"subscribe": subscribe, "subscribePattern": subscribe_pattern, "assign": assign}
     options = {name: text for name, text in given.items() if text is not None}

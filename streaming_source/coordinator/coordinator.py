@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.combine import SplitStatus
@@ -16,8 +15,9 @@ from alignment.durations import format_duration
 from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked, TimeLimitMoved
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
 from alignment.plan import MicroBatchPlan
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes
 from streaming_source.coordinator.runtime import SourceRuntime
@@ -39,17 +39,21 @@ _LOOK_S: Final = 1.0
 _NAMED: Final = 10
 """Splits that a message names at most."""
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 
 class SourceCoordinator(Generic[SplitT, CheckpointT]):
     """Plans micro-batch after micro-batch of one source, from what its enumerator finds.
 
+    `state` is the last state that Spark was given. The engine's table, from which the next plan starts, is derived from
+    it: splits that the last micro-batch finished have left it, and splits assigned since have joined it. Its positions
+    are those of the index, which for a source without an index of its own are numbers of records.
+
     Parameters
     ----------
-    now_us
-        Processing time in microseconds since the epoch, monotonic: only idleness is measured with it.
+    now_us, clock_us
+        Microseconds since the epoch: processing time, which is monotonic, for idleness; the wall clock for
+        `maxFutureSkew`, None for that of processing time.
     readers
         How many read one micro-batch, at least 1.
     workers
@@ -58,12 +62,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         Of the alignment group whose other members are other sources; None if there is none. Left when this is closed.
     recorder
         Writes down what drives the engine; None for nobody.
-    clock_us
-        Wall clock in microseconds since the epoch, for `maxFutureSkew`; None for that of processing time.
-
-    Notes ----- `state` is the last state that Spark was given. The engine's table, from which the next plan starts, is
-    derived from it: splits that the last micro-batch finished have left it, and splits assigned since have joined it.
-    Its positions are those of the index, which for a source without an index of its own are numbers of records.
     """
 
     def __init__(
@@ -98,7 +96,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def restored(self) -> bool:
-        """Whether `restore` was called."""
         return self._runtime is not None
 
     @property
@@ -180,7 +177,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.host.run_until(runtime.event_times.is_warm, _FIRST_LOOKS_S)
 
     def close(self) -> None:
-        """End discovery."""
         if self._group is not None:
             self._group.leave()
         try:
@@ -239,7 +235,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def is_draining(self) -> bool:
-        """Whether `drain` was called."""
         return self._drains_from_us is not None
 
     def available(self) -> dict[str, tuple[int, int]]:
@@ -294,7 +289,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return found
 
     def notify_committed(self, sequence: int) -> None:
-        """The micro-batch that leads to the state of this number is committed."""
         if self._started:
             self.host.complete(sequence)
 
@@ -414,6 +408,6 @@ def _located(split: SplitExplanation, state: SourceSplit | None, position: int, 
     return replace(split, position=position, place=place)
 
 
-def _most(split_ids: Sequence[str], counts: npt.NDArray[np.int64]) -> dict[str, int]:
+def _most(split_ids: Sequence[str], counts: Int64Array) -> dict[str, int]:
     """The splits that have most, and how many."""
     return {split_ids[i]: int(counts[i]) for i in np.argsort(-counts, kind="stable")[:_NAMED] if counts[i]}

@@ -18,11 +18,11 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
     ReaderInfo,
     SourceEvent,
-    SourceSplit,
     SplitEnumerator,
     SplitEnumeratorContext,
     SplitsAssignment,
 )
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.state import ReadRules
 from streaming_source.coordinator.threads import AsyncCalls
 from streaming_source.exceptions import SourceError
@@ -31,7 +31,6 @@ __all__ = ["AssignmentTracker", "EnumeratorHost"]
 
 T = TypeVar("T")
 U = TypeVar("U")
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 Assignments: TypeAlias = dict[int, list[SplitT]]
@@ -49,7 +48,6 @@ class AssignmentTracker(Generic[SplitT]):
         self.by_checkpoint: dict[int, Assignments[SplitT]] = {}
 
     def record(self, assignment: Mapping[int, Sequence[SplitT]]) -> None:
-        """Splits were assigned. O(splits)."""
         for subtask_id, splits in assignment.items():
             if splits:
                 self.uncheckpointed.setdefault(subtask_id, []).extend(splits)
@@ -85,14 +83,9 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     it was given some, until the enumerator has no more for it: so all known splits are in work, and hold the watermark.
     Which task reads what of them is decided anew in each micro-batch.
 
-    Attributes
-    ----------
-    enumerator, engine
-        Set once, before any use.
-    added
-        Splits assigned since they were last taken.
-    expected, known_ends
-        Of splits, a position before which there are records, for the planner to take; and the last known of each.
+    `enumerator` and `engine` are set once, before any use. `added` are splits assigned since they were last taken;
+    `expected` has positions of splits before which there are records, for the planner to take, `known_ends` the last
+    known of each.
     """
 
     enumerator: SplitEnumerator[SplitT, CheckpointT]
@@ -134,7 +127,6 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         return self._time_limit_us()
 
     def take_added(self) -> list[SplitT]:
-        """Splits assigned since the last call."""
         added, self.added = self.added, []
         return added
 
@@ -160,7 +152,6 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self.calls.on_thread(lambda: self._events.setdefault(subtask_id, []).append(event))
 
     def take_events(self, subtask_id: int) -> list[SourceEvent]:
-        """Events for a reader that were not taken yet."""
         return self._events.pop(subtask_id, [])
 
     @property
@@ -262,7 +253,6 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
             self.asking.append(subtask_id)
 
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
-        """A reader sends an event of the connector's."""
         self.enumerator.handle_source_event(subtask_id, event)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
@@ -297,7 +287,6 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         return self.enumerator.snapshot_state(checkpoint_id)
 
     def complete(self, checkpoint_id: int) -> None:
-        """The micro-batch that leads to a state is committed."""
         self.tracker.on_complete(checkpoint_id)
         self.enumerator.notify_checkpoint_complete(checkpoint_id)
 

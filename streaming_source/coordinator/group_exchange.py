@@ -49,21 +49,10 @@ class GroupExchange:
     and as long as the process that wrote it lives: a source that was stopped or killed releases the others at once, one
     that hangs after the lease. If nothing can be exchanged for that long the source goes on without the group.
 
-    Parameters
-    ----------
-    interval_us
-        How often a report is renewed at least; the lease is ten times as long, and no less than ten seconds.
-    now_us
-        A monotonic clock in microseconds that all processes of the host share.
-    name
-        What the other members call this source.
-
-    Attributes
-    ----------
-    source_id
-        Unique: two sources of one name stay two.
-    slowest
-        Of the other members that count the one with the smallest watermark, by this clock; None if none counts.
+    A report is renewed every `interval_us` at least; the lease is ten times as long, and no less than ten seconds.
+    `now_us` is a monotonic clock that all processes of the host share, `name` what the other members call this source;
+    its `source_id` is unique: two of one name stay two. `slowest` is, by this clock, the other member that counts with
+    the smallest watermark; None if none counts.
     """
 
     def __init__(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.engine import Engine
@@ -16,9 +16,9 @@ from alignment.events import RangeReport, RangesReported, Restored
 from alignment.index import EventTimeIndex, EventTimeLoader
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK
-from streaming_source.api import Source, SourceEvent, SourceSplit, SplitRange, SupportsEventTimeIndex
-from streaming_source.coordinator.assignment import even_ranges
+from alignment.watermarks import MAX_WATERMARK, Int64Array
+from streaming_source.api import Source, SourceEvent, SplitRange, SupportsEventTimeIndex
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider, IndexedTimes
 from streaming_source.coordinator.state import ReadRules, SourceState
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from alignment.recording import Recorder
     from alignment.split_generators import GeneratorState, SplitGenerators
 
-__all__ = ["SourceRuntime"]
+__all__ = ["SourceRuntime", "assign_ranges"]
 
 _ALL_ROWS: Final = 2**62
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 
@@ -170,7 +169,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             part
             for split, rows in zip(splits, sizes, strict=True)
             for part in (
-                even_ranges(split, split.stop, rows_per_range)
+                SplitRange.evenly(split, split.stop, rows_per_range)
                 if split.is_divisible and split.stop is not None
                 else [SplitRange(split, rows)]
             )
@@ -179,16 +178,11 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     # ---- what readers say ----------------------------------------------------------------------------------------
 
     def take_reports(self, reports: Sequence[RangeReport]) -> None:
-        """What readers saw. From any thread; it counts from the next plan on."""
         self.host.calls.post(partial(self.engine.apply, RangesReported(tuple(reports))))
 
     def take_event(self, subtask_id: int, event: SourceEvent) -> None:
         """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
         self.host.calls.post(partial(self.host.handle_source_event, subtask_id, event))
-
-    def take_events(self, subtask_id: int) -> list[SourceEvent]:
-        """Events from the enumerator to a reader that were not taken yet."""
-        return self.host.take_events(subtask_id)
 
     def work(self) -> None:
         """Let the enumerator do what has arrived, between two plans. An error is raised by the next plan."""
@@ -257,7 +251,7 @@ def _indexed_times_of(
 def _index_of(event_times: EventTimeProvider[Any], earliest_us: int, recorder: Recorder | None) -> EventTimeIndex:
     """An index that loads event times where they come from."""
 
-    def load_valid(split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+    def load_valid(split_id: str, start: int, stop: int) -> Int64Array:
         times = event_times.event_times(split_id, start, stop)
         return times if earliest_us == NO_TIMESTAMP else np.where(times < earliest_us, NO_TIMESTAMP, times)
 
@@ -283,7 +277,7 @@ def _generators_of(
         return SourceWatermarks(interval_us, event_times.said_before)
     needs_columns = bool(strategy.generator_columns)
 
-    def load(split_id: str, start: int, stop: int) -> Iterator[tuple[pa.RecordBatch | None, npt.NDArray[np.int64]]]:
+    def load(split_id: str, start: int, stop: int) -> Iterator[tuple[pa.RecordBatch | None, Int64Array]]:
         if not needs_columns:
             yield None, index.times_between(split_id, start, stop)
             return
@@ -324,3 +318,34 @@ def _share(rows: int, readers: int) -> int:
     """The size of ranges of which there are at least as many as readers, if there are as many rows."""
     share = -(-rows // readers)
     return share if -(-rows // max(share, 1)) >= readers else max(rows // readers, 1)
+
+
+def assign_ranges(
+    ranges: Sequence[SplitRange[SplitT]], readers: int, max_rows: int | None = None
+) -> list[list[SplitT]]:
+    """Give ranges to at most `readers` readers so that each has about as many records; no reader is left empty.
+
+    Largest range first, each to the reader that has least: within 4/3 of the best. O(n log n). Equal input gives equal
+    output. Ranges of one split stay in their order within a reader. With `max_rows` no reader of divisible splits has
+    more records than that, and there are as many readers as that takes.
+    """
+    if max_rows is not None:
+        ranges = [part for whole in ranges for part in _cut(whole, max_rows)]
+    loads = [(0, reader) for reader in range(min(readers, len(ranges)))]
+    assigned: list[list[int]] = [[] for _ in loads]
+    for number in sorted(range(len(ranges)), key=lambda n: (-ranges[n].rows, n)):
+        rows, reader = heapq.heappop(loads)
+        if max_rows is not None and rows and rows + ranges[number].rows > max_rows:
+            heapq.heappush(loads, (rows, reader))
+            rows, reader = 0, len(assigned)
+            assigned.append([])
+        assigned[reader].append(number)
+        heapq.heappush(loads, (rows + ranges[number].rows, reader))
+    return [[ranges[number].split for number in sorted(numbers)] for numbers in assigned]
+
+
+def _cut(whole: SplitRange[SplitT], max_rows: int) -> list[SplitRange[SplitT]]:
+    split = whole.split
+    if whole.rows <= max_rows or not split.is_divisible or split.stop is None:
+        return [whole]
+    return SplitRange.evenly(split, split.stop, max_rows)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.combine import SplitStatus
 from alignment.plan import PlanningRules, SplitTable
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import SourceSplit
+from alignment.watermarks import Int64Array
+from streaming_source.api.split import SplitT
 
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
 
-__all__ = ["READ_AHEAD_ROWS", "ReadRules", "SourceState"]
+__all__ = ["ReadRules", "SourceState"]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 
@@ -27,35 +26,23 @@ CheckpointT = TypeVar("CheckpointT")
 class SourceState(Generic[SplitT, CheckpointT]):
     """A source between two micro-batches; what an offset says.
 
-    Attributes
-    ----------
-    sequence
-        Counts the states of a query: 0 is the one before its first micro-batch.
-    splits, table
-        The splits in work and those that the last micro-batch finished, in order of their ids; their positions,
-        watermarks and statuses, and the announced watermark.
-    late
-        `int64[n]`: records of each split that came at or below the announced watermark, so far.
-    silent_since_us
-        `int64[n]`: processing time since which each split has had nothing left to read; `NO_TIMESTAMP` where it had
-        something, or that is not known. It decides alone when a split is idle after a restart.
-    checkpoint
-        What the enumerator remembers beside; None before it has started.
-    routed
-        Late records that were routed so far, of all splits that ever were: taken out of the frame, and left to the
-        query that reads `late_records`.
-    generators
-        Of each split what its watermark generator goes on from, where that is not said by the table; empty without one.
-    time_limit_us
-        Event times from here on are invalid in the micro-batch that leads to this state: by the wall clock when it was
-        planned, and `maxFutureSkew`. None without that option.
+    `sequence` counts the states of a query, 0 being the one before its first micro-batch. `splits` and `table` are
+    those in work and those that the last micro-batch finished, in order of their ids. `int64[n]` each: `late`, their
+    records that came at or below the announced watermark so far; `silent_since_us`, the processing time since which
+    each has had nothing left to read, `NO_TIMESTAMP` where it had something, or that is not known: it decides alone
+    when a split is idle after a restart. `checkpoint` is what the enumerator remembers, None before it has started.
+
+    `routed` late records were taken out of the frame so far, of all splits that ever were, and left to the query that
+    reads `late_records`. `generators` is what the watermark generator of each split goes on from, where the table does
+    not say that; empty without one. Event times from `time_limit_us` on are invalid in the micro-batch that leads to
+    this state: by the wall clock when it was planned, and `maxFutureSkew`; None without that option.
     """
 
     sequence: int
     splits: tuple[SplitT, ...]
     table: SplitTable
-    late: npt.NDArray[np.int64]
-    silent_since_us: npt.NDArray[np.int64]
+    late: Int64Array
+    silent_since_us: Int64Array
     checkpoint: CheckpointT | None
     routed: int = 0
     generators: tuple[GeneratorState | None, ...] = ()
@@ -63,11 +50,9 @@ class SourceState(Generic[SplitT, CheckpointT]):
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:
-        """Nothing discovered, nothing read."""
         return cls(0, (), SplitTable.empty(), np.empty(0, np.int64), np.empty(0, np.int64), None)
 
     def unfinished(self) -> list[SplitT]:
-        """The splits in work."""
         statuses = zip(self.splits, self.table.statuses, strict=True)
         return [split for split, status in statuses if status != SplitStatus.FINISHED]
 
@@ -77,36 +62,20 @@ class SourceState(Generic[SplitT, CheckpointT]):
         return [split.split_id for split, status in statuses if status == SplitStatus.FINISHED]
 
     def by_id(self) -> dict[str, SplitT]:
-        """The splits by their ids."""
         return {split.split_id: split for split in self.splits}
-
-
-READ_AHEAD_ROWS: Final = 4_000_000
-"""Records seen and not handed out, over all splits: 8 bytes each, 16 where positions have gaps."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRules:
     """What the user decided; the strategy, and what the planner makes of it.
 
-    Attributes
-    ----------
-    time_limit_us, max_future_skew_us
-        Event times from here on are invalid, and those later than the wall clock by more than this; None for no limit.
-    announces
-        The watermark is announced by rows, so that Spark's own watermark follows it.
-    group
-        Name of the alignment group that other sources of the application may be in; None if this source is alone.
-    counts_late, routes_late
-        The number of late records of each split must be exact, since they are taken out of the frame; and a query of
-        their own reads them.
-    reports
-        Event times of a source without an index are learnt from what its readers report, not by reading ahead.
-    read_ahead_rows
-        Of a source without an index: records that the planner may have read ahead of the readers, over all splits; at
-        least 1. Each costs 8 bytes, 16 where positions have gaps.
-    allow_unaligned
-        A source without an index may be read ahead with a `SplitReader` of several splits that cannot pause any.
+    Event times from `time_limit_us` on are invalid, and those later than the wall clock by more than
+    `max_future_skew_us`. The source `announces` its watermark by rows, so that Spark's own follows it. `group` names an
+    alignment group that other sources of the application may be in. It `counts_late` where late records are taken out
+    of the frame, and so their number must be exact; `routes_late` where a query of their own reads them. It `reports`
+    where event times of a source without an index are learnt from what its readers report, and not by reading ahead:
+    of up to `read_ahead_rows` records over all splits, 8 bytes each, 16 where positions have gaps. `allow_unaligned`
+    lets it be read ahead with a `SplitReader` of several splits that cannot pause any.
     """
 
     strategy: WatermarkStrategy

@@ -79,7 +79,6 @@ class WorkerPool(Workers):
         self._closed = False
 
     def submit(self, work: Callable[[], None], delay_s: float = 0.0) -> None:
-        """See `Workers`. O(log n)."""
         with self._changed:
             if self._closed:
                 return
@@ -256,7 +255,6 @@ class AsyncCalls:
         self.workers.submit(again, period_s)
 
     def post(self, action: Callable[[], None]) -> None:
-        """Have something done on the coordinator's thread."""
         self._arrived.put(action)
 
     def fail(self, error: BaseException) -> None:
@@ -320,7 +318,6 @@ class AsyncCalls:
         self._awaited.clear()
 
     def close(self) -> None:
-        """Do nothing any more."""
         self.end()
         self._closed = True
 

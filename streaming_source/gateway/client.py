@@ -90,7 +90,6 @@ class GatewayClient:
     @staticmethod
     @lru_cache(_MAX_CLIENTS)
     def of(address: GatewayAddress) -> GatewayClient:
-        """The one of this process for an address. O(1)."""
         return GatewayClient(address)
 
     def for_task(
@@ -104,7 +103,6 @@ class GatewayClient:
         return TaskMessages(self, MessageId(batch, subtask_id, attempt), event_serializer)
 
     def close(self) -> None:
-        """Let go of connections; the next call makes another one."""
         _close_all(self._connections)
 
     def call(self, path: str, body: bytes, within_s: float, tries: int) -> bytes | None:
@@ -180,7 +178,6 @@ class _Connection:
         return False
 
     def exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
-        """Status, reason and body of the answer to a message."""
         until = time.monotonic() + within_s
         connected = self._socket or self._connect(until)
         head = f"POST {path} HTTP/1.1\r\n{self._fields}Content-Length: {len(body)}\r\n\r\n"
@@ -239,7 +236,6 @@ class CircuitBreaker:
 
     @property
     def is_tripped(self) -> bool:
-        """Whether the last try failed."""
         return self._wait_s > 0
 
     def allows(self) -> bool:

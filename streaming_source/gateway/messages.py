@@ -94,7 +94,6 @@ class MessageId(NamedTuple):
 
     @classmethod
     def parse(cls, path: str) -> tuple[str, MessageId]:
-        """Action and message of a path."""
         if not (match := _PATH.fullmatch(path)):
             raise RefusedError(Refusal.UNKNOWN_ACTION)
         action, *numbers = match.groups()

@@ -346,7 +346,6 @@ class RefusalCounts:
         self._logs_at = -math.inf
 
     def add(self, refusal: Refusal) -> None:
-        """Count one."""
         with self._lock:
             self._counts[refusal] += 1
             if (now := self._clock()) < self._logs_at:
@@ -378,7 +377,6 @@ class TakenMessages:
         self._oldest = 0
 
     def __len__(self) -> int:
-        """Task attempts remembered."""
         return sum(map(len, self._last.values()))
 
     def take(self, message: MessageId) -> None:

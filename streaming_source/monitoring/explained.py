@@ -61,7 +61,6 @@ class ExplainedSource:
         return {**self.report.to_json(), "advice": [asdict(advice) for advice in self.advice]}
 
     def __str__(self) -> str:
-        """In words."""
         advice = [f"Advice ({advice.option}): {advice.text}" for advice in self.advice]
         return "\n".join([*map(_wrapped, [self.report.sentence, *advice]), *_table(self.report)])
 
@@ -70,14 +69,8 @@ class ExplainedSource:
 class ExplainedQuery:
     """The sources of a query that are of this library, in its order. `str` of it is for people.
 
-    Attributes
-    ----------
-    sources
-        See `ExplainedSource`.
-    batch
-        The micro-batch of the checkpoint that this is from; None of a query that runs.
-    age_us
-        How long ago that was planned.
+    `batch` is the micro-batch of the checkpoint that this is from, None of a query that runs; `age_us` how long ago
+    that was planned.
     """
 
     sources: tuple[ExplainedSource, ...]
@@ -92,7 +85,6 @@ class ExplainedQuery:
         return found
 
     def __str__(self) -> str:
-        """In words, one source after another."""
         if not self.sources:
             return "Nothing is known yet: no source of this library has planned a micro-batch of this query."
         lines = [] if self.batch is None else [_heading(self.batch, self.age_us)]
@@ -125,17 +117,8 @@ def explain(query: _Query) -> ExplainedQuery:
 def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
     """The same from the checkpoint alone, of a query that runs or does not: what its last micro-batch says now.
 
-    Parameters
-    ----------
-    path
-        Its `checkpointLocation`; see `Checkpoint`.
-    now_us
-        Processing time, in microseconds since the epoch; None for that of the clock.
-
-    Raises
-    ------
-    CheckpointError
-        If it is not one.
+    `path` is its `checkpointLocation`, see `Checkpoint`; `now_us` processing time in microseconds since the epoch, None
+    for that of the clock. A `CheckpointError` if it is no checkpoint.
     """
     batches = Checkpoint(path).history()
     if not batches:

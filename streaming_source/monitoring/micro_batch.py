@@ -19,22 +19,13 @@ __all__ = ["MicroBatch", "Statistics"]
 class Statistics:
     """One micro-batch. What is not known is None; times are microseconds since the epoch, UTC.
 
-    Attributes
-    ----------
-    rows
-        Records that each source of the query delivered. Of a frame that a query uses twice, Spark counts both.
-    earliest_us, latest_us, mean_us
-        Event times in it: of the first frame in the plan that has a watermark, and the latest of all frames with the
-        exact watermark. With the exact watermark earliest and mean are known where all records have an event time, the
-        mean, to a few milliseconds, where the query reads one source.
-    invalid
-        Records without an event time, of all frames with the exact watermark.
-    duration_us
-        From the trigger to the commit.
-    state_rows, state_bytes
-        Of all stateful operators, after it.
-    dropped
-        Rows that stateful operators dropped in it, because they were at or below Spark's watermark.
+    `rows` are records that each source of the query delivered; of a frame that a query uses twice, Spark counts both.
+    Event times in it (`earliest_us`, `latest_us`, `mean_us`) are of the first frame in the plan that has a watermark,
+    and the latest of all frames with the exact watermark. With that, earliest and mean are known where all records have
+    an event time, the mean, to a few milliseconds, where the query reads one source. `invalid` records have no event
+    time, of all frames with the exact watermark. `duration_us` is from the trigger to the commit. `state_rows` and
+    `state_bytes` are of all stateful operators after it; `dropped` rows those dropped because they were at or below
+    Spark's watermark.
     """
 
     rows: tuple[int, ...]
@@ -82,22 +73,11 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One micro-batch of a query.
+    """One micro-batch of a query, by its number and the processing time at which it was planned.
 
-    Attributes
-    ----------
-    number
-        As Spark counts them.
-    planned_at_us
-        Processing time, in microseconds since the epoch.
-    watermark_us
-        Spark's own watermark in it: that of the micro-batch before, of all sources, to the millisecond.
-    is_committed
-        Whether it was read and written to its end.
-    sources
-        Of each source of the query what its offset says; None of one that is not of this library.
-    statistics
-        What Spark counted in it; None of a checkpoint, which does not say.
+    `watermark_us` is Spark's own watermark in it: that of the micro-batch before, of all sources, to the millisecond.
+    It `is_committed` if it was read and written to its end. `sources` has of each source of the query what its offset
+    says, None of one that is not of this library; `statistics` what Spark counted, which a checkpoint does not say.
     """
 
     number: int

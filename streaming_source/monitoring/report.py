@@ -96,12 +96,9 @@ class WatermarkReport:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """What `to_json` wrote. Fields that are not known are ignored; of those that are not there the default holds.
+        """What `to_json` wrote; a `ValueError` if it is not such a report.
 
-        Raises
-        ------
-        ValueError
-            If it is not such a report.
+        Fields that are not known are ignored; of those that are not there the default holds.
         """
         try:
             at_us = micros_of(found["at"])
@@ -185,7 +182,6 @@ def _bounds_to_json(bounds: Bounds) -> dict[str, Any]:
 
 
 def _bounds_from_json(found: Mapping[str, Any]) -> Bounds:
-    """What `_bounds_to_json` wrote."""
     given = {field: parse_duration_us(found[name], name=name) for name, field in _BOUNDS.items() if name in found}
     return Bounds(**given, max_rows=found.get("maxRowsPerTrigger"))
 
@@ -245,10 +241,7 @@ def positions_of_offset(offset: Offset) -> dict[str, int]:
 def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -> WatermarkReport:
     """What an offset says of its source at a time, and with the time at which the watermark moved last. O(n).
 
-    Raises
-    ------
-    ValueError
-        If it is no offset of this library.
+    A `ValueError` if it is no offset of this library.
     """
     try:
         facts = offset.get("why", {})

@@ -37,7 +37,6 @@ class ReaderChannel:
         self._asks_at = 0.0
 
     def report(self, ranges: Sequence[SourceSplit]) -> None:
-        """These were read to their ends."""
         if self.observed is not None and ranges:
             self._messages.send_reports(self.observed.take(ranges))
 

@@ -14,10 +14,15 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from alignment.arrow_times import UTC, time_zone
-from alignment.columns import exact_path, raw_field, top_level_column
 from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
-from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
+from alignment.timestamps import (
+    FieldTimestampAssigner,
+    RecordTimestampAssigner,
+    exact_path,
+    raw_field,
+    top_level_column,
+)
 from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
@@ -31,8 +36,7 @@ from streaming_source.spark.options import (
     read_rules,
     strategy_of,
 )
-from streaming_source.spark.plain_errors import plainly
-from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader
+from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader, plainly
 from streaming_source.spark.rows import RowShaper
 from streaming_source.spark.schema import (
     METADATA_COLUMNS,
@@ -45,7 +49,6 @@ from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
     from streaming_source.spark.late_reader import LateStreamReader
-    from streaming_source.spark.readers import AlignedBatchReader
 
 __all__ = ["FORMATS", "AlignedDataSource", "in_zone", "make_data_source", "pickled", "source_class"]
 
@@ -127,7 +130,6 @@ class AlignedDataSource:
 
     @plainly
     def schema(self) -> StructType:
-        """Columns of the frame."""
         data = self._data_schema()
         strategy = self._strategy_over(data)
         # On no rows: what the assigner says of columns and types, it says now and not in the first micro-batch.

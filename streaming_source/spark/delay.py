@@ -6,15 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp
 from alignment.disorder import DelayCount, DisorderHistogram, SplitDisorder, paces_of
 from alignment.durations import format_duration
+from alignment.watermarks import Int64Array
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import aligned
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Advice", "DelayAdvice", "SplitAdvice", "advise", "advise_on"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _SHARES: Final = (Fraction(99, 100), Fraction(999, 1000), Fraction(1))
 _NAMED: Final = 20
@@ -41,16 +40,9 @@ _NAMED: Final = 20
 class DelayAdvice:
     """What the delay `delay_us` covers.
 
-    Attributes
-    ----------
-    covers
-        Share of the records that are on time with it as `maxOutOfOrderness`, at least.
-    late
-        Records that are late with it in their own split.
-    behind
-        Records that are below Spark's own watermark with it, if all splits are read at one pace.
-    spark_delay_us
-        The delay with which as large a share is not.
+    With it as `maxOutOfOrderness` at least the share `covers` of the records is on time, and the other ones are `late`
+    in their own split. `behind` records are below Spark's own watermark with it, if all splits are read at one pace;
+    with `spark_delay_us` as large a share is not.
     """
 
     covers: float
@@ -76,20 +68,9 @@ class SplitAdvice:
 class Advice:
     """Skew and disorder of what a source had when it was scanned.
 
-    Attributes
-    ----------
-    rows
-        Records that were seen.
-    invalid
-        Of these, records without a valid event time: nothing covers them.
-    in_future
-        Of these, records whose event time was later than the clock.
-    skew_us
-        How far splits that are read at one pace are apart in event time, at most.
-    delays
-        For 99, 99.9 and 100 % of the records.
-    splits
-        Each by itself, in order of their ids.
+    Of all `rows`, those that are `invalid` have no valid event time: nothing covers them; others were `in_future`,
+    later than the clock. Splits that are read at one pace are `skew_us` apart in event time, at most. `delays` are for
+    99, 99.9 and 100 % of the records; `splits` has each by itself, in order of their ids.
     """
 
     rows: int
@@ -219,7 +200,6 @@ def _rounded_up(us: int) -> int:
 
 
 def _lines(advice: Advice) -> Iterator[str]:
-    """The advice in words."""
     known = [split for split in advice.splits if split.rows > split.invalid]
     yield f"{advice.rows:,} records of {len(advice.splits):,} splits, all that there was when the scan began."
     if advice.invalid:

@@ -5,17 +5,20 @@ No frame has watermark rows but those that are made here, with what takes the ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
-from streaming_source.spark.plain_errors import as_our_own
 from streaming_source.spark.registration import driver_host
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["SOURCE_FORMAT", "Loaded", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
+__all__ = ["SOURCE_FORMAT", "Loaded", "as_our_own", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
 
 SOURCE_FORMAT: Final = "aligned_source_"
 """How the names of the formats begin that `from_source` makes."""
@@ -33,6 +36,8 @@ _EXACT_FRAMES: Final = (["Project", "Filter", _EXACT], ["Project", "CollectMetri
 """What `exact_frame` puts on a frame, from above: without metrics and with."""
 
 _DELAY_KEY: Final = "spark.watermarkDelayMs"
+
+_OURS: Final = re.compile(r"^(streaming_source|alignment)\.exceptions\.(\w+): (.*?)(?=\n? SQLSTATE: |\Z)", re.M | re.S)
 
 _named: Final[WeakKeyDictionary[Any, dict[str | None, tuple[ReferenceType[Any], tuple[str, str]]]]] = (
     WeakKeyDictionary()
@@ -244,3 +249,16 @@ def _refuse(met: list[str], caller: str, *, may_be_exact: bool) -> None:
             f"{caller} needs a frame as load() gave it; this one has {', '.join(reversed(met))} on it. "
             "Call it right after load(), or load with read_stream(spark), and filter, select and join afterwards"
         )
+
+
+@contextmanager
+def as_our_own() -> Iterator[None]:
+    """Raise an error of this library that Spark passes on as what it was."""
+    try:
+        yield
+    except PySparkException as error:
+        found = _OURS.findall(str(error))
+        if not found:
+            raise
+        package, kind, message = found[-1]
+        raise getattr(import_module(f"{package}.exceptions"), kind)(" ".join(message.split())) from None

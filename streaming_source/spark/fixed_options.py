@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from alignment.columns import raw_field
-from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
+from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner, raw_field
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import OffsetError
 
@@ -33,10 +32,7 @@ def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
 def check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Compare what an offset has with what is so now.
 
-    Raises
-    ------
-    OffsetError
-        If event times are read in another way, or the exact watermark follows a plain one.
+    An `OffsetError` if event times are read in another way, or the exact watermark follows a plain one.
     """
     fix = "give it as it was, or use a new checkpointLocation"
     for name in ("eventTimeColumn", "timestampUnit", "timeZone"):

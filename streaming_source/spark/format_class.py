@@ -26,15 +26,8 @@ def format_class(format_name: str, content: bytes | None = None, driver: str | N
     """A data source class that Spark pickles whole, so that it can say clearly where this library is missing.
 
     A class that a module holds would be pickled by its name, and a worker without that module would fail in unpickling.
-
-    Parameters
-    ----------
-    format_name
-        For `readStream.format`.
-    content
-        Pickled: what makes an `AlignedDataSource` of options. None for the formats that come with the library.
-    driver
-        The Python of the driver, where the class is made there.
+    `content` is pickled: what makes an `AlignedDataSource` of options; None for the formats that come with the library.
+    `driver` is the Python of the driver, where the class is made there.
     """
 
     class Format(DataSource):

@@ -16,10 +16,15 @@ from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Boundedness, Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, in_zone, pickled, source_class
-from streaming_source.spark.exact_watermark import SOURCE_FORMAT, exact_frame, loaded_from, with_exact_watermark
+from streaming_source.spark.exact_watermark import (
+    SOURCE_FORMAT,
+    as_our_own,
+    exact_frame,
+    loaded_from,
+    with_exact_watermark,
+)
 from streaming_source.spark.format_class import format_class
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
-from streaming_source.spark.plain_errors import as_our_own
 from streaming_source.spark.registration import check_session, checked_name, driver_host, make_known, session_zone
 from streaming_source.spark.watermark_rows import EMITTED
 

@@ -96,7 +96,6 @@ class AlignmentListener(StreamingQueryListener):
         """Nothing is known yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Take a micro-batch into the history of its query."""
         self._add(event.progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:

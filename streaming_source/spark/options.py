@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from alignment.arrow_times import time_zone
@@ -13,7 +13,16 @@ from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Option, OptionSet
-from streaming_source.api.options import arguments, boolean, choice, duration, integer, option, optional_duration, text
+from streaming_source.api.options import (
+    arguments,
+    boolean,
+    choice,
+    duration,
+    integer,
+    option_field,
+    optional_duration,
+    text,
+)
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.watermark_rows import EMITTED, FAR_US
@@ -115,159 +124,119 @@ class FrameOptions:
     `watermark_rows` says that they are emitted; `is_half_exact` that the user set the option, and no more than that.
     """
 
-    event_time_as: str | None = field(
-        default=None,
-        metadata=option(
-            "eventTimeAs",
-            text,
-            "Name of the column with the event time, which is added unless it is a timestamp column of that name.",
-            "the timestamp column where it comes from, else `event_time`",
-        ),
+    event_time_as: str | None = option_field(
+        None,
+        "eventTimeAs",
+        text,
+        "Name of the column with the event time, which is added unless it is a timestamp column of that name.",
+        "the timestamp column where it comes from, else `event_time`",
     )
-    lateness: str = field(
-        default="bounded",
-        metadata=option(
-            "lateness",
-            choice("bounded", "none"),
-            "`bounded`: `maxOutOfOrderness` is the contract; `none`: no record that the index sees is ever late.",
-        ),
+    lateness: str = option_field(
+        "bounded",
+        "lateness",
+        choice("bounded", "none"),
+        "`bounded`: `maxOutOfOrderness` is the contract; `none`: no record that the index sees is ever late.",
     )
-    late: str = field(
-        default="keep",
-        metadata=option(
-            "late",
-            choice("keep", "drop", "fail", "route"),
-            "What to do with a record at or below the watermark already announced. `route`: leave it to the query that "
-            "reads `late_records`. What is dropped or routed is counted by split; for that Kafka is read ahead.",
-        ),
+    late: str = option_field(
+        "keep",
+        "late",
+        choice("keep", "drop", "fail", "route"),
+        "What to do with a record at or below the watermark already announced. `route`: leave it to the query that "
+        "reads `late_records`. What is dropped or routed is counted by split; for that Kafka is read ahead.",
     )
-    late_of: str | None = field(
-        default=None,
-        metadata=option(
-            "lateRecordsOf",
-            text,
-            "Not needed: `late_records` gives it. The checkpoint of the query whose late records these are.",
-        ),
+    late_of: str | None = option_field(
+        None,
+        "lateRecordsOf",
+        text,
+        "Not needed: `late_records` gives it. The checkpoint of the query whose late records these are.",
     )
-    late_from: int | None = field(
-        default=None,
-        metadata=option("lateRecordsFrom", integer(0), "With it: the first micro-batch of that query to read of."),
+    late_from: int | None = option_field(
+        None, "lateRecordsFrom", integer(0), "With it: the first micro-batch of that query to read of."
     )
-    invalid_timestamp: str = field(
-        default="fail",
-        metadata=option(
-            "invalidTimestamp",
-            choice("fail", "null", "drop"),
-            "What to do with a record whose event time is null or unreadable, later than `maxFutureSkew` allows, or, "
-            "with the exact watermark, before 1970 or after 3999.",
-        ),
+    invalid_timestamp: str = option_field(
+        "fail",
+        "invalidTimestamp",
+        choice("fail", "null", "drop"),
+        "What to do with a record whose event time is null or unreadable, later than `maxFutureSkew` allows, or, "
+        "with the exact watermark, before 1970 or after 3999.",
     )
-    max_future_skew_us: int | None = field(
-        default=None,
-        metadata=option(
-            "maxFutureSkew",
-            optional_duration(),
-            "A record later than the wall clock of the planner by more than this has no valid event time: it moves no "
-            "watermark, and `invalidTimestamp` decides what becomes of it.",
-            "none",
-        ),
+    max_future_skew_us: int | None = option_field(
+        None,
+        "maxFutureSkew",
+        optional_duration(),
+        "A record later than the wall clock of the planner by more than this has no valid event time: it moves no "
+        "watermark, and `invalidTimestamp` decides what becomes of it.",
+        "none",
     )
-    watermark_rows: bool = field(
-        default=False,
-        metadata=option(
-            "watermarkRows",
-            _watermark_rows,
-            "Not needed: `read_stream` and `with_exact_watermark` see to them. With `true` a query that has been "
-            "through neither does not start.",
-        ),
+    watermark_rows: bool = option_field(
+        False,
+        "watermarkRows",
+        _watermark_rows,
+        "Not needed: `read_stream` and `with_exact_watermark` see to them. With `true` a query that has been "
+        "through neither does not start.",
     )
     is_half_exact: bool = False
-    include_metadata: bool = field(
-        default=False,
-        metadata=option("includeMetadata", boolean, "Add `_split`, `_position`, `_source_timestamp` and `_late`."),
+    include_metadata: bool = option_field(
+        False, "includeMetadata", boolean, "Add `_split`, `_position`, `_source_timestamp` and `_late`."
     )
-    max_rows: int | None = field(
-        default=None,
-        metadata=option("maxRowsPerTrigger", integer(1), "At most this many records a micro-batch, by event time."),
+    max_rows: int | None = option_field(
+        None, "maxRowsPerTrigger", integer(1), "At most this many records a micro-batch, by event time."
     )
-    min_rows: int | None = field(
-        default=None,
-        metadata=option(
-            "minRowsPerTrigger",
-            integer(1),
-            "Wait until so many records are there, but not for longer than `maxTriggerDelay`. Not in AvailableNow.",
-        ),
+    min_rows: int | None = option_field(
+        None,
+        "minRowsPerTrigger",
+        integer(1),
+        "Wait until so many records are there, but not for longer than `maxTriggerDelay`. Not in AvailableNow.",
     )
-    max_delay_us: int = field(
-        default=15 * 60 * _SECOND_US,
-        metadata=option(
-            "maxTriggerDelay",
-            duration(1),
-            "With `minRowsPerTrigger`: how long a micro-batch may wait for more.",
-            "15 minutes",
-        ),
+    max_delay_us: int = option_field(
+        15 * 60 * _SECOND_US,
+        "maxTriggerDelay",
+        duration(1),
+        "With `minRowsPerTrigger`: how long a micro-batch may wait for more.",
+        "15 minutes",
     )
-    readers: int | None = field(
-        default=None,
-        metadata=option(
-            "numReaders",
-            integer(1),
-            "Tasks that read one micro-batch, at most; default: the cores of the driver.",
-        ),
+    readers: int | None = option_field(
+        None, "numReaders", integer(1), "Tasks that read one micro-batch, at most; default: the cores of the driver."
     )
     min_readers: int | None = None
     max_rows_per_reader: int | None = None
-    allow_unaligned: bool = field(
-        default=False,
-        metadata=option(
-            "allowUnalignedSourceSplits",
-            boolean,
-            "For sources of your own whose event times are read ahead with one `SplitReader` for several splits: where "
-            "it cannot pause a split that is far ahead, let that one run ahead, instead of refusing to start. Of each "
-            "of its records 8 to 16 bytes are kept in the planner.",
-        ),
+    allow_unaligned: bool = option_field(
+        False,
+        "allowUnalignedSourceSplits",
+        boolean,
+        "For sources of your own whose event times are read ahead with one `SplitReader` for several splits: where "
+        "it cannot pause a split that is far ahead, let that one run ahead, instead of refusing to start. Of each "
+        "of its records 8 to 16 bytes are kept in the planner.",
     )
     reports: bool = False
-    gateway_host: str | None = field(
-        default=None,
-        metadata=option(
-            "gatewayHost",
-            text,
-            "Where the planner listens to its readers, if it must: with `indexing=off`, and for sources whose readers "
-            "send events. Default: the loopback address in local mode, `spark.driver.host` on a cluster.",
-        ),
+    gateway_host: str | None = option_field(
+        None,
+        "gatewayHost",
+        text,
+        "Where the planner listens to its readers, if it must: with `indexing=off`, and for sources whose readers "
+        "send events. Default: the loopback address in local mode, `spark.driver.host` on a cluster.",
     )
-    gateway_port: int = field(
-        default=0, metadata=option("gatewayPort", integer(0), "Port of the same; 0 for any that is free.")
+    gateway_port: int = option_field(0, "gatewayPort", integer(0), "Port of the same; 0 for any that is free.")
+    gateway_certificate: str | None = option_field(
+        None, "gatewayCertificate", text, "PEM file on the driver: the gateway speaks TLS. With `gatewayKey`."
     )
-    gateway_certificate: str | None = field(
-        default=None,
-        metadata=option(
-            "gatewayCertificate", text, "PEM file on the driver: the gateway speaks TLS. With `gatewayKey`."
-        ),
+    gateway_key: str | None = option_field(
+        None, "gatewayKey", text, "PEM file on the driver: the private key of `gatewayCertificate`."
     )
-    gateway_key: str | None = field(
-        default=None,
-        metadata=option("gatewayKey", text, "PEM file on the driver: the private key of `gatewayCertificate`."),
+    warn_after_us: int | None = option_field(
+        None,
+        "warnAfter",
+        _warn_after,
+        "A warning says which split holds the watermark once it has for this long, and why; `none`: never.",
+        "10 times `idleTimeout`, or 10 minutes",
     )
-    warn_after_us: int | None = field(
-        default=None,
-        metadata=option(
-            "warnAfter",
-            _warn_after,
-            "A warning says which split holds the watermark once it has for this long, and why; `none`: never.",
-            "10 times `idleTimeout`, or 10 minutes",
-        ),
-    )
-    event_log: str | None = field(
-        default=None,
-        metadata=option(
-            "eventLog",
-            text,
-            "Folder on the driver's host into which the planner writes all that it learns and plans, but no record: "
-            "for `streaming-source simulate`, and for a bug report (`alignment.recording.replay` makes the same plans "
-            "of it).",
-        ),
+    event_log: str | None = option_field(
+        None,
+        "eventLog",
+        text,
+        "Folder on the driver's host into which the planner writes all that it learns and plans, but no record: "
+        "for `streaming-source simulate`, and for a bug report (`alignment.recording.replay` makes the same plans "
+        "of it).",
     )
 
     @property

@@ -24,13 +24,12 @@ from streaming_source.coordinator import (
     processing_time_us,
     wall_clock_us,
 )
-from streaming_source.coordinator.standstill import StandstillWarning
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.fixed_options import fixed_options
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.planner_log import log_lines_of
+from streaming_source.spark.planner_log import StandstillWarning, log_lines_of
 from streaming_source.spark.watermark_rows import watermark_row_time
 
 if TYPE_CHECKING:
@@ -56,24 +55,14 @@ _TURN_S: Final = 0.5
 class AlignedInputPartition(InputPartition):
     """What one task, the reader `subtask_id` of the micro-batch `batch`, reads; it travels to the executor.
 
-    Attributes
-    ----------
-    announced
-        The watermark that holds while the splits are processed.
-    late
-        What becomes of records at or below it: `keep`, `drop` or `fail`; `only` for none but these.
-    watermark_row_us
-        Event time of the watermark row that rides along, or None.
-    events
-        From the enumerator, for this reader.
-    time_limit_us
-        Event times from here on are invalid; None where `maxFutureSkew` says nothing of it.
-    generators
-        Where readers run the watermark generators, or report the source's own watermarks: by split id from which
-        position on records are emitted, and what the generator goes on from. Earlier records were emitted before, and
-        are read for the watermark alone.
-    gateway
-        Where the reader reports; None if it has nothing to report.
+    The watermark `announced` holds while the splits are processed; records at or below it are `late`: `keep`, `drop` or
+    `fail`, or `only` for none but these. The watermark row that rides along has the event time `watermark_row_us`, None
+    for no row. `events` are from the enumerator, for this reader. Event times from `time_limit_us` on are invalid; None
+    where `maxFutureSkew` says nothing of it.
+
+    Where readers run the watermark generators, or report the source's own watermarks, `generators` has by split id from
+    which position on records are emitted, and what the generator goes on from: earlier records were emitted before, and
+    are read for the watermark alone. `gateway` is where the reader reports; None if it has nothing to report.
     """
 
     splits: tuple[SourceSplit, ...]
@@ -127,7 +116,6 @@ class StreamPlanning:
         self._planned_at: float | None = None
 
     def drain(self) -> None:
-        """From now on plan to the end of what is there, and no further."""
         with self._turn:
             self._coordinator.drain()
 
@@ -177,7 +165,7 @@ class StreamPlanning:
                     subtask_id=subtask_id,
                     batch=ended.sequence,
                     # Without something to read no reader is made: its events wait.
-                    events=tuple(coordinator.runtime.take_events(subtask_id)) if splits else (),
+                    events=tuple(coordinator.host.take_events(subtask_id)) if splits else (),
                     time_limit_us=ended.time_limit_us,
                     generators={i: generators[i] for split in splits if (i := split.split_id) in generators},
                     gateway=gateway,
@@ -186,7 +174,6 @@ class StreamPlanning:
             ]
 
     def committed(self, end: Offset) -> None:
-        """A micro-batch is done."""
         with self._turn:
             self._coordinator.notify_committed(end["n"])
 
@@ -201,7 +188,6 @@ class StreamPlanning:
             return {**report, "watermarkRows": True} if self._options.watermark_rows else report
 
     def close(self) -> None:
-        """End discovery, and listen no more."""
         if self._gateway is not None:
             self._gateway.close()
         with self._turn:
@@ -224,7 +210,7 @@ class StreamPlanning:
         if not self._turn.acquire(timeout=_TURN_S):
             return []
         try:
-            return self._coordinator.runtime.take_events(subtask_id)
+            return self._coordinator.host.take_events(subtask_id)
         finally:
             self._turn.release()
 

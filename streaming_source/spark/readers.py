@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,7 +32,6 @@ from streaming_source.coordinator import (
 )
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
 from streaming_source.spark.offsets import Offset, OffsetCodec
-from streaming_source.spark.plain_errors import bare, plainly
 from streaming_source.spark.planning import AlignedInputPartition, StreamPlanning
 from streaming_source.spark.rows import FrameOutput, RowShaper
 
@@ -38,7 +39,35 @@ if TYPE_CHECKING:
     from streaming_source.gateway import GatewayAddress
     from streaming_source.spark.channel import ReaderChannel
 
-__all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "read_splits"]
+__all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "plainly", "read_splits"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+def plainly(call: Callable[P, T]) -> Callable[P, T]:
+    """Raise what the library raises in a function that Spark calls without the trace of where it was raised."""
+
+    @wraps(call)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except AlignmentError as error:
+            raise _bare(error) from None
+
+    return called
+
+
+def _bare(error: AlignmentError) -> AlignmentError:
+    """The error as if it were raised anew; the whole of it is logged, at level debug.
+
+    Spark shows what its Python processes write of an error. Fifty lines of how the planner came to open a file would
+    push the sentence that names the file off the screen.
+    """
+    _log.debug("an error of the library", exc_info=True)
+    return error.with_traceback(None)
 
 
 @dataclass(eq=False)
@@ -111,7 +140,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             strategy = self.rules.strategy if self.rules.reports else None
             yield from read_splits(self.source, self.schema, shaper, partition, strategy)
         except AlignmentError as error:
-            raise bare(error) from None
+            raise _bare(error) from None
 
 
 class FailedStreamReader(DataSourceStreamReader):
@@ -130,7 +159,6 @@ class FailedStreamReader(DataSourceStreamReader):
         raise self._error
 
     def read(self, partition: InputPartition) -> NoReturn:
-        """Never called."""
         raise self._error
 
 
@@ -166,7 +194,7 @@ class AlignedBatchReader(DataSourceReader):
         try:
             yield from read_splits(self.source, self.schema, self.shaper.at(partition), partition)
         except AlignmentError as error:
-            raise bare(error) from None
+            raise _bare(error) from None
 
 
 def _rows_of(limit: ReadLimit) -> int | None:

@@ -10,10 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp, to_microseconds
-from alignment.columns import raw_field
 from alignment.exceptions import InvalidTimestampError
 from alignment.split_generators import LatestWatermark
-from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
+from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner, raw_field
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.api.reader import ignore

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from alignment.durations import parse_duration_us
 from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
-from streaming_source.api import ReaderInfo, SourceEvent, SourceSplit, SplitEnumeratorContext, SplitsAssignment
+from streaming_source.api import ReaderInfo, SourceEvent, SplitEnumeratorContext, SplitsAssignment
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator import Workers
 from streaming_source.exceptions import SourceError
 
@@ -22,7 +23,6 @@ __all__ = ["FakeClock", "InlineWorkers", "TestingEnumeratorContext"]
 
 T = TypeVar("T")
 U = TypeVar("U")
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 _ENOUGH_STEPS: Final = 100_000
 
@@ -46,7 +46,6 @@ class FakeClock:
         return self._now_us
 
     def advance(self, duration: timedelta | str) -> None:
-        """Move it on."""
         self.advance_to(self._now_us + parse_duration_us(duration, name="duration"))
 
     def advance_to(self, now_us: int) -> None:
@@ -58,11 +57,6 @@ class InlineWorkers(Workers):
     """Does work on the caller's thread, in the order in which it is due by a fake clock.
 
     Work that is due is done when the coordinator looks; where it waits, the clock jumps to what is due next.
-
-    Parameters
-    ----------
-    clock
-        By which work is due.
     """
 
     def __init__(self, clock: FakeClock) -> None:
@@ -78,17 +72,10 @@ class InlineWorkers(Workers):
             heapq.heappush(self._work, (due_us, next(self._order), work))
 
     def map(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        """See `Workers`. One after another."""
         return [function(item) for item in items]
 
     def do_one(self, *, due: bool) -> bool:
-        """See `Workers`.
-
-        Raises
-        ------
-        SourceError
-            If it is waited for what will never come.
-        """
+        """See `Workers`; a `SourceError` if it is waited for what will never come."""
         if due and not (self._work and self._work[0][0] <= self._clock.now_us()):
             return False
         if not self._work or self._steps_ahead > _ENOUGH_STEPS:
@@ -107,34 +94,13 @@ class InlineWorkers(Workers):
 class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     """Everything happens on one thread, and asynchronous calls when the test says so.
 
-    Of the readers that there are to be none is registered.
-
-    Attributes
-    ----------
-    readers
-        Those that are registered: for the test to fill, with `register_reader`.
-    assigned
-        Splits by reader, in the order of their assignment.
-    without_more
-        Readers that get no more splits.
-    events
-        `(reader, event)`, in order.
-    calls
-        `(call, handler)` of `call_async`, those without a period until they are made.
-    periods
-        Of all calls so far, None for those without.
-    blocks
-        `(rows, smallest, largest event time)` by split.
-    opaque_blocks
-        Rows and maximum of each opaque block, by split id.
-    complete
-        Ids of the splits to which no record will be added, in the order in which that was said.
-    abandoned
-        Ids of the splits of which nothing more is there to be read, likewise.
-    horizon_us
-        The last one that was set; None for none.
-    expected
-        What was said last with `expect_records`, by split id.
+    The test fills `readers`, of which none is registered, with `register_reader`. What the enumerator did is in
+    `assigned`, splits by reader in the order of their assignment; `without_more`, readers that get no more splits;
+    `events`, `(reader, event)` in order; `calls`, `(call, handler, is periodic)` of `call_async`, those without a
+    period until they are made, and `periods`, of all calls so far. By split id, `blocks` has `(rows, smallest, largest
+    event time)`, `opaque_blocks` rows and maximum of each, and `expected` what was said last with `expect_records`.
+    `complete` are splits to which no record will be added, `abandoned` those of which nothing more is there to be read,
+    in the order in which that was said; `horizon_us` is the last one that was set, None for none.
     """
 
     __test__ = False

@@ -215,7 +215,6 @@ class SourceHarness:
         return [record for task in tasks for record in self._read(task)]
 
     def close(self) -> None:
-        """Close the planner."""
         self._coordinator.close()
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[Any]:
@@ -272,7 +271,7 @@ class SourceHarness:
 
     def _new_tasks(self, ranges: Sequence[SplitRange[Any]]) -> list[ReadTask]:
         assigned = assign_ranges(ranges, self.readers)
-        events = self._coordinator.runtime.take_events
+        events = self._coordinator.host.take_events
         return [ReadTask.of(number, splits, events(number)) for number, splits in enumerate(assigned)]
 
     def _read(self, task: ReadTask, hook: ReaderHook | None = None) -> list[EmittedRecord]:

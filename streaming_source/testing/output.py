@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import Int64Array
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.coordinator import SourceState
 
@@ -28,20 +28,10 @@ class EmittedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """One micro-batch.
+    """One micro-batch, by the number of the state that it leads to, and the watermark that it announces.
 
-    Attributes
-    ----------
-    sequence
-        Number of the state that it leads to.
-    records
-        By reader, in the order in which it emitted them.
-    bound_us
-        The planner cut every split at its first record later than this; None where another planner had cut them.
-    watermark
-        The watermark that the batch announces.
-    planned_rows
-        How many records were planned; None where another planner had.
+    `records` are by reader, in the order in which it emitted them. The planner cut every split at its first record
+    later than `bound_us`, and planned `planned_rows`; both are None where another planner had.
     """
 
     sequence: int
@@ -76,11 +66,7 @@ class CollectingOutput(ReaderOutput):
         self.open_splits.remove(split_id)
 
     def collect(
-        self,
-        batch: pa.RecordBatch,
-        source_timestamps: npt.NDArray[np.int64] | None = None,
-        *,
-        positions: int | npt.NDArray[np.int64],
+        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
     ) -> None:
         """Records belong to splits: each goes to the output of its own."""
         raise AssertionError("records were emitted into the output of the reader, not of their split")
@@ -93,11 +79,7 @@ class _SplitOutput(SourceOutput):
         self._assigner = assigner
 
     def collect(
-        self,
-        batch: pa.RecordBatch,
-        source_timestamps: npt.NDArray[np.int64] | None = None,
-        *,
-        positions: int | npt.NDArray[np.int64],
+        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
     ) -> None:
         if self._split_id not in self._whole.open_splits:
             raise AssertionError(f"records of split {self._split_id!r} were emitted after its output was released")
@@ -133,13 +115,9 @@ def check_batch(
     - A split's watermark is what its records give; not where event times are learnt from reports, which come later.
     - No record is late that is later than its own split's watermark.
 
-    Parameters
-    ----------
-    excused
-        By split that joined, or came back from being idle, after a watermark had been announced: that watermark. No
-        promise was made for its records at or below it.
-    foreknown
-        The planner knows event times ahead of reading. If not, neither its bound nor its number of records is exact.
+    `excused` has, by split that joined, or came back from being idle, after a watermark had been announced, that
+    watermark: no promise was made for its records at or below it. Where event times are not `foreknown`, ahead of
+    reading, neither the planner's bound nor its number of records is exact.
     """
     records: dict[str, list[tuple[int, int]]] = {}
     for record in batch.all_records:
@@ -190,7 +168,7 @@ class _Bounds:
         self._watermarks = dict(zip(table.split_ids, table.watermarks.tolist(), strict=True))
         self._excused = excused
 
-    def check(self, split_id: str, times: npt.NDArray[np.int64], watermark: int, *, is_exact: bool) -> None:
+    def check(self, split_id: str, times: Int64Array, watermark: int, *, is_exact: bool) -> None:
         if self._bound_us is None:
             return
         own = self._watermarks.get(split_id, NO_TIMESTAMP)

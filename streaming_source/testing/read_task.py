@@ -20,13 +20,13 @@ from streaming_source.api import (
     SourceSplit,
     SplitReader,
 )
+from streaming_source.api.split import SplitT
 from streaming_source.reader import SourceReaderBase, SplitFetcher, SplitFetcherManager
 from streaming_source.reader.fetcher import Handover
 from streaming_source.testing.output import EmittedRecord
 
 __all__ = ["PATIENCE_S", "InlineFetcherManager", "ReadTask", "ReaderHook", "create_inline_reader", "reports_of"]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
 
 PATIENCE_S: Final = 30.0
@@ -141,12 +141,10 @@ class _InlineFetcher(SplitFetcher[SplitT, ElementT]):
         """See `SplitFetcher`. No thread is needed."""
 
     def join(self, timeout_s: float) -> bool:
-        """See `SplitFetcher`. Ends at once."""
         self.end()
         return True
 
     def step(self) -> bool:
-        """Take a step if there is one."""
         try:
             return not self._failed and self.run_once(wait=False)
         except BaseException as error:  # as on a thread: the reader hears of it when it polls

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignment.durations import format_duration, parse_duration_us, saturating_add
+from alignment.durations import format_duration, parse_duration_us
 from alignment.exceptions import InvalidArgumentError
+from alignment.watermarks import saturating_add
 
 MIN, MAX = -(2**63), 2**63 - 1
 INT64 = st.integers(MIN, MAX)

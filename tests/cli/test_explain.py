@@ -68,7 +68,7 @@ def test_watch_says_it_again_when_it_changes(query: Situation, monkeypatch: pyte
         if len(steps) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("streaming_source.cli.explain.time.sleep", sleep)
+    monkeypatch.setattr("streaming_source.cli.main.time.sleep", sleep)
     result = explained(query, "--history", "--json", "--watch")
     assert result.exit_code == 0
     assert [len(json.loads(line)["batches"]) for line in result.stdout.splitlines()] == [1, 2]

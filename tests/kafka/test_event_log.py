@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from alignment.simulation import RecordedWorkload
 from streaming_source import read_stream
-from streaming_source.monitoring import History
+from streaming_source.monitoring.history import History
 from tests.kafka.support import BOUND, SKEWS, format_options
 from tests.kafka.topics import Topic
 from tests.spark.support import available_now

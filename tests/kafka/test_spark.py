@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming_source import explain, read_stream, required_delay
-from streaming_source.monitoring import explain_checkpoint
+from streaming_source.monitoring.explained import explain_checkpoint
 from tests.kafka.support import BOUND, SKEWS, Logs, format_options, naive_logs
 from tests.kafka.topics import MS, Topic
 from tests.spark.support import (

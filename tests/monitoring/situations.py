@@ -11,7 +11,8 @@ from alignment import WatermarkStrategy
 from alignment.events import RangeReport
 from streaming_source.coordinator import SourceCoordinator
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.monitoring import ExplainedQuery, WatermarkReport, explain, explain_checkpoint
+from streaming_source.monitoring.explained import ExplainedQuery, explain, explain_checkpoint
+from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, InlineWorkers, SourceHarness, TestingSource
 from streaming_source.testing.source import Element

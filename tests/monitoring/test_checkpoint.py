@@ -19,8 +19,9 @@ from streaming_source.connectors.files.split import FileSplit
 from streaming_source.connectors.kafka.split import KafkaSplit, KafkaSplitSerializer
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import CheckpointError, OffsetError
-from streaming_source.monitoring import Checkpoint, MicroBatch, WatermarkReport
-from streaming_source.monitoring.report import positions_of_offset, report_of_offset
+from streaming_source.monitoring.checkpoint import Checkpoint
+from streaming_source.monitoring.micro_batch import MicroBatch
+from streaming_source.monitoring.report import WatermarkReport, positions_of_offset, report_of_offset
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import TestingSource
 from tests.monitoring.situations import Situation, at, records, silent_split

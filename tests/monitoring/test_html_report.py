@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from streaming_source.cli.main import app
-from streaming_source.monitoring import History, html_report
+from streaming_source.monitoring.history import History
+from streaming_source.monitoring.html_page import html_report
 from tests.monitoring.situations import Situation, one_split_idle, records, silent_split
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streaming_source.monitoring import ExplainedQuery
+from streaming_source.monitoring.explained import ExplainedQuery
 from tests.monitoring.situations import SITUATIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"

@@ -20,7 +20,7 @@ _BASE = "tests/reader/test_base.py"
 _PAUSING = "tests/coordinator/test_one_client.py"
 _ORDERS = "tests/files/test_layout_orders.py"
 _AGAIN = "tests/faults/test_read_again.py"
-_SUITE = "streaming_source/testing/conformance/growing.py"
+_SUITE = "streaming_source/testing/conformance/reading.py"
 _GROUPS = "tests/scenarios/test_groups.py"
 _SPLITS = "tests/scenarios/test_idleness.py"
 

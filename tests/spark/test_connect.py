@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streaming_source.monitoring import explain_checkpoint
+from streaming_source.monitoring.explained import explain_checkpoint
 from tests.spark.support import SECOND, T0, naive_windows, write_file
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 
 import streaming_source
 from streaming_source import AlignmentListener
-from streaming_source.monitoring import History, Statistics, explain
+from streaming_source.monitoring.explained import explain
+from streaming_source.monitoring.history import History
+from streaming_source.monitoring.micro_batch import Statistics
 from tests.spark.conftest import Loader
 from tests.spark.support import MS, SECOND, T0, Run, available_now, eventually, windows, write_file, write_logs
 

@@ -11,7 +11,7 @@ from alignment import WatermarkStrategy
 from alignment.durations import parse_duration_us
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source import required_delay
-from streaming_source.api.options import OptionSet, arguments, duration_option, durations_as_timedelta, option, text
+from streaming_source.api.options import OptionSet, arguments, duration_field, durations_as_timedelta, option, text
 from streaming_source.connectors.files import FileSource
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import AlignedDataSource
@@ -174,10 +174,8 @@ def test_no_delay_is_enough_for_a_generator_whose_bound_is_unknown() -> None:
 class Fetches:
     place: str = field(metadata=option("place", text, "Where.", "required"))
     size: float = field(default=1000.0, metadata=option("fetchSize", lambda _, value: float(value), "How much."))
-    every: timedelta | str = field(default="2 seconds", metadata=duration_option("fetchEvery", 1000, "How often."))
-    until: timedelta | str | None = field(
-        default=None, metadata=duration_option("fetchUntil", 1, "How long.", optional=True)
-    )
+    every: timedelta | str = duration_field("2 seconds", "fetchEvery", 1000, "How often.")
+    until: timedelta | str | None = duration_field(None, "fetchUntil", 1, "How long.", optional=True)
     unseen: int = 7
 
     def __post_init__(self) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -48,7 +47,6 @@ class GeneratedSplit(SourceSplit):
 
     @property
     def split_id(self) -> str:
-        """`split-0`, `split-1` and so on."""
         return f"{_PREFIX}{self.number}"
 
     def origin(self) -> GeneratedSplit:
@@ -77,16 +75,9 @@ class GeneratorSplitEnumerator(
 ):
     """Lets the records of a generator arrive. Each reader gets its share of the splits as it registers.
 
-    All splits are there from the first state on: those that the state lacks at a restart are finished.
-
-    Parameters
-    ----------
-    rows_per_split
-        Where each split ends; None for nowhere.
-    period_s
-        How often records arrive; None where all have always been there.
-    clock_us
-        Microseconds since 1970. Not a monotonic clock: arrivals go on across restarts.
+    All splits are there from the first state on: those that the state lacks at a restart are finished. Each ends after
+    `rows_per_split`, None for never; records arrive every `period_s`, None where all have always been there. The clock
+    is not a monotonic one: arrivals go on across restarts.
     """
 
     def __init__(
@@ -216,9 +207,7 @@ class GeneratorSplitEnumerator(
     def ranges(
         self, start: GeneratedSplit, end: GeneratedSplit, rows_per_range: int
     ) -> Sequence[SplitRange[GeneratedSplit]]:
-        borders = [*range(start.position, end.position, rows_per_range), end.position]
-        number = start.number
-        return [SplitRange(GeneratedSplit(number, begin, stop), stop - begin) for begin, stop in pairwise(borders)]
+        return SplitRange.evenly(start, end.position, rows_per_range)
 
     def finish_split(self, split_id: str) -> None:
         self._in_work.pop(_number_of(split_id), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -28,10 +28,10 @@ from streaming_source.api import (
 from streaming_source.api.options import (
     Parser,
     boolean,
-    duration_option,
+    duration_field,
     durations_as_timedelta,
     integer,
-    option,
+    option_field,
     option_names,
 )
 from streaming_source.connectors.datagen.enumerator import (
@@ -93,9 +93,9 @@ def _numbers(name: str, value: str) -> tuple[int, ...]:
     return tuple(integer(0)(name, part) for part in value.split(","))
 
 
-def _ranged(name: str, parse: Callable[[Any], Parser], least: float, most: float, doc: str) -> dict[str, Any]:
-    """An option of a number, and the smallest and largest one that the attribute takes."""
-    return {**option(name, parse(least), doc), "range": (least, most)}
+def _ranged(default: object, name: str, parse: Callable[[Any], Parser], least: float, most: float, doc: str) -> Any:
+    """A field of a number with an option, and the smallest and largest one that it takes."""
+    return option_field(default, name, parse(least), doc, range=(least, most))
 
 
 _FIRST_US: Final = _epoch_us(datetime(1, 1, 1, tzinfo=UTC))
@@ -133,68 +133,46 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     ['key', 'value', 'ts']
     """
 
-    splits: int = field(default=4, metadata=_ranged("splits", integer, 1, _MANY, "Number of splits."))
-    rows_per_second: float = field(
-        default=1000.0,
-        metadata=_ranged("rowsPerSecond", _number, 1e-6, 1e9, "Records of each split a second."),
+    splits: int = _ranged(4, "splits", integer, 1, _MANY, "Number of splits.")
+    rows_per_second: float = _ranged(1000.0, "rowsPerSecond", _number, 1e-6, 1e9, "Records of each split a second.")
+    rows_per_split: int | None = _ranged(
+        None, "rowsPerSplit", integer, 1, _MANY, "Records after which each split ends."
     )
-    rows_per_split: int | None = field(
-        default=None,
-        metadata=_ranged("rowsPerSplit", integer, 1, _MANY, "Records after which each split ends."),
+    bounded: bool = option_field(
+        False,
+        "bounded",
+        boolean,
+        "All records are there at once, and the source ends with them; needs `rowsPerSplit`. If not, they arrive "
+        "while the query runs.",
     )
-    bounded: bool = field(
-        default=False,
-        metadata=option(
-            "bounded",
-            boolean,
-            "All records are there at once, and the source ends with them; needs `rowsPerSplit`. If not, they arrive "
-            "while the query runs.",
-        ),
+    skew: float = _ranged(
+        1.0,
+        "skew",
+        _number,
+        1,
+        1e6,
+        "How many times as fast as in the first split event time passes in the last; in those between, evenly between.",
     )
-    skew: float = field(
-        default=1.0,
-        metadata=_ranged(
-            "skew",
-            _number,
-            1,
-            1e6,
-            "How many times as fast as in the first split event time passes in the last; in those between, evenly "
-            "between.",
-        ),
+    disorder: timedelta | str = duration_field(
+        "0 seconds", "disorder", 0, "How far records are behind the latest before them at most."
     )
-    disorder: timedelta | str = field(
-        default="0 seconds",
-        metadata=duration_option("disorder", 0, "How far records are behind the latest before them at most."),
+    start_time: datetime | str = option_field(
+        "2024-01-01T00:00:00Z",
+        "startTime",
+        lambda name, value: _moment(f"option {name}", value),
+        "Event time of the first record of each split, ISO-8601.",
     )
-    start_time: datetime | str = field(
-        default="2024-01-01T00:00:00Z",
-        metadata=option(
-            "startTime",
-            lambda name, value: _moment(f"option {name}", value),
-            "Event time of the first record of each split, ISO-8601.",
-        ),
+    idle_splits: tuple[int, ...] = option_field(
+        (), "idleSplits", _numbers, "Numbers of the splits, from 0, that stop delivering; as in `1,3`."
     )
-    idle_splits: tuple[int, ...] = field(
-        default=(),
-        metadata=option("idleSplits", _numbers, "Numbers of the splits, from 0, that stop delivering; as in `1,3`."),
+    idle_after: int | None = _ranged(None, "idleAfter", integer, 0, _MANY, "After how many records they stop.")
+    idle_for: timedelta | str | None = duration_field(
+        None, "idleFor", 1, "After how long they go on, by the clock and in event time; `none`: never.", optional=True
     )
-    idle_after: int | None = field(
-        default=None, metadata=_ranged("idleAfter", integer, 0, _MANY, "After how many records they stop.")
-    )
-    idle_for: timedelta | str | None = field(
-        default=None,
-        metadata=duration_option(
-            "idleFor",
-            1,
-            "After how long they go on, by the clock and in event time; `none`: never.",
-            optional=True,
-        ),
-    )
-    seed: int = field(default=0, metadata=_ranged("seed", integer, 0, math.inf, "Another seed, other records."))
-    num_keys: int = field(default=10, metadata=_ranged("numKeys", integer, 1, _MANY, "Number of different keys."))
-    discovery_interval: timedelta | str = field(
-        default="1 second",
-        metadata=duration_option("discoveryInterval", 1000, "How often to look what has arrived."),
+    seed: int = _ranged(0, "seed", integer, 0, math.inf, "Another seed, other records.")
+    num_keys: int = _ranged(10, "numKeys", integer, 1, _MANY, "Number of different keys.")
+    discovery_interval: timedelta | str = duration_field(
+        "1 second", "discoveryInterval", 1000, "How often to look what has arrived."
     )
 
     name = "aligned_datagen"
@@ -269,7 +247,6 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
 
     @property
     def generator(self) -> RecordGenerator:
-        """What the records are."""
         return RecordGenerator(
             splits=self.splits,
             rows_per_second=self.rows_per_second,
@@ -295,7 +272,6 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
     def schema(self) -> pa.Schema:
-        """`key` (int64), `value` (double) and `ts` (timestamp)."""
         return SCHEMA
 
     def create_enumerator(self, context: SplitEnumeratorContext[GeneratedSplit]) -> GeneratorSplitEnumerator:

@@ -60,7 +60,6 @@ class WaitingFile:
 
     @staticmethod
     def unpack(data: bytes, order: FileOrder) -> WaitingFile:
-        """What `pack` made bytes of."""
         begin = 0 if order == "name" else _KEY.size
         end = data.index(b"\0", begin)
         path = data[begin:end].decode()
@@ -176,16 +175,13 @@ class FilesInWork:
         return len(self._files)
 
     def __getitem__(self, split_id: str) -> ListedFile:
-        """The file of a split in work."""
         return self._files[split_id]
 
     @property
     def files(self) -> Collection[ListedFile]:
-        """All of them."""
         return self._files.values()
 
     def has_path(self, path: str) -> bool:
-        """Whether a file of this path is in work. O(files)."""
         return any(file.relative_path == path for file in self._files.values())
 
     def has_room(self, taken: int) -> bool:
@@ -194,7 +190,6 @@ class FilesInWork:
         return len(self._files) + taken < self._max_files and n_bytes < self._max_bytes
 
     def add(self, split_id: str, file: ListedFile) -> None:
-        """Take a file in. O(1)."""
         self._files[split_id] = file
         self._bytes += _bytes_of(split_id)
         if self._bytes > _LARGE_BYTES and not self._warned:

@@ -19,10 +19,11 @@ from streaming_source.api.options import (
     arguments,
     boolean,
     choice,
-    duration_option,
+    duration_field,
     durations_as_timedelta,
     integer,
     option,
+    option_field,
     option_names,
     text,
 )
@@ -33,7 +34,6 @@ from streaming_source.connectors.files.options import (
     any_text,
     distinct_names,
     not_latest_first,
-    option_field,
     time_text,
 )
 from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
@@ -74,26 +74,12 @@ _ONLY_FOR_FILES: Final = {
 class FilesConfig:
     """Which files there are, how and in which order they are read, and what becomes of them.
 
-    Attributes
-    ----------
-    format
-        Of the files, with its options.
-    data_schema
-        Columns of the files, where the format needs to be told; None to look into the first file.
-    storage
-        Arguments of the file system; they show nowhere.
-    time_zone
-        Of times that are written without one; None for that of the session.
-
-    Notes
-    -----
-    What the other attributes mean stands in their options. Durations are given as `timedelta` or text such as
-    `"5 seconds"`, and kept as `timedelta`, so that sources given the same ones in different words are equal.
-
-    Raises
-    ------
-    OptionError
-        If a value is wrong, or has no meaning together with others.
+    What most attributes mean stands in their options. `format` is that of the files, with its options; `data_schema`
+    has their columns, where the format needs to be told, None to look into the first file. `storage` has arguments of
+    the file system, which show nowhere. `time_zone` is that of times that are written without one, None for that of the
+    session. Durations are given as `timedelta` or text such as `"5 seconds"`, and kept as `timedelta`, so that sources
+    given the same ones in different words are equal. An `OptionError` if a value is wrong, or has no meaning together
+    with others.
     """
 
     path: str = field(
@@ -114,14 +100,12 @@ class FilesConfig:
         "own writer are; else `directory`. The first start decides.",
     )
     bounded: bool = option_field(False, "bounded", boolean, "End after the files that are present at the start.")
-    discovery_interval: timedelta | str = field(
-        default="1 second",
-        metadata=duration_option(
-            "discoveryInterval",
-            _SHORTEST_US,
-            "How often to look for new files, beside whenever a trigger finds nothing to read and looks take less than "
-            "20 ms.",
-        ),
+    discovery_interval: timedelta | str = duration_field(
+        "1 second",
+        "discoveryInterval",
+        _SHORTEST_US,
+        "How often to look for new files, beside whenever a trigger finds nothing to read and looks take less than "
+        "20 ms.",
     )
     indexing: Indexing = option_field(
         "auto",
@@ -130,14 +114,12 @@ class FilesConfig:
         "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or whichever "
         "goes (`auto`). `off` is refused: what is read next is chosen by event time.",
     )
-    max_file_age: timedelta | str = field(
-        default="7 days",
-        metadata=duration_option(
-            "maxFileAge",
-            _SHORTEST_US,
-            "With splitBy=file in the order of event times: finished files this much older than the newest are "
-            "forgotten, and what is then found to be as old is ignored.",
-        ),
+    max_file_age: timedelta | str = duration_field(
+        "7 days",
+        "maxFileAge",
+        _SHORTEST_US,
+        "With splitBy=file in the order of event times: finished files this much older than the newest are "
+        "forgotten, and what is then found to be as old is ignored.",
     )
     format: FileFormat = field(default_factory=ParquetFormat)
     data_schema: pa.Schema | None = None
@@ -316,7 +298,6 @@ class FilesConfig:
 
     @property
     def root(self) -> Selection:
-        """Which files there are."""
         zone = self.time_zone or UTC
         after = modified_ms("modifiedAfter", self.modified_after, zone)
         before = modified_ms("modifiedBefore", self.modified_before, zone)
@@ -328,7 +309,6 @@ class FilesConfig:
 
     @property
     def reading(self) -> FileFormat:
-        """How files are read, in the time zone of the session."""
         return self.format.in_zone(self.time_zone or UTC)
 
     @property

@@ -43,7 +43,6 @@ class LoggedFile:
 
     @property
     def end(self) -> int:
-        """Position after its last row."""
         return self.position + int(self.blocks.rows.sum())
 
     def place_of(self, row: int) -> Place | None:
@@ -160,7 +159,8 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._latest_in.pop(split_id, None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self._cleaner.commit(checkpoint_id)
+        if self._cleaner.is_on:
+            self._cleaner.commit(checkpoint_id)
 
     def close(self) -> None:
         self._retries.end()
@@ -223,7 +223,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             _log.warning("%s has columns that the query has not: %s. They are ignored (schemaEvolution)", path, beside)
 
     def _describe_all(self, files: Iterable[ListedFile]) -> list[FileBlocks | None]:
-        """What is in files, several at once."""
         paths = [self._path(file.relative_path) for file in files]
         return list(self._context.map_on_workers(self._describe, paths))
 
@@ -231,7 +230,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         return StoredFile(self._filesystem, path, self._place_columns)
 
     def _path(self, *parts: str) -> str:
-        """Of something below the root."""
         return posixpath.normpath(posixpath.join(self._root, *parts))
 
     def _reader_of(self, split_id: str) -> int:

@@ -134,13 +134,7 @@ class FinishedFiles(ABC):
 
     @abstractmethod
     def load(self) -> Marks:
-        """Those that were finished before the start.
-
-        Raises
-        ------
-        DataLossError
-            If what was written down of them is gone.
-        """
+        """Those that were finished before the start; a `DataLossError` if what was written down of them is gone."""
 
     forgotten: OrderKey | None = None
     """Files up to this key cannot be distinguished from finished ones; None if all can."""
@@ -192,7 +186,6 @@ class RecentFiles(FinishedFiles):
         return self.forgotten is not None and order_key(file, self._order) <= self.forgotten
 
     def add(self, file: ListedFile) -> None:
-        """O(segments)."""
         if self.is_forgotten(file):
             return
         key = order_key(file, self._order)

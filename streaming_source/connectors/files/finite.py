@@ -10,8 +10,7 @@ from typing import Final
 
 from pyarrow import fs
 
-from alignment.durations import saturating_add
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.backlog import (
     Backlog,

@@ -48,7 +48,6 @@ class ListedFile(NamedTuple):
 
     @property
     def relative_path(self) -> str:
-        """Below the root."""
         return f"{self.directory}/{self.name}" if self.directory else self.name
 
 
@@ -129,7 +128,6 @@ class Lister:
             _log.warning("files of 0 bytes are skipped until they have some: %s", name_ten(new))
 
     def forget(self) -> None:
-        """List everything again the next time."""
         self._settled.clear()
 
     def _list(self, directories: dict[str, fs.FileInfo], files: list[fs.FileInfo]) -> Iterator[ListedDirectory]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Any, Final
+from typing import Final
 
 from alignment.arrow_times import UTC
-from streaming_source.api.options import Parser, boolean, option
+from streaming_source.api.options import boolean
 from streaming_source.connectors.files.selection import modified_ms
 from streaming_source.exceptions import OptionError
 
@@ -16,14 +15,8 @@ __all__ = [
     "character",
     "distinct_names",
     "not_latest_first",
-    "option_field",
     "time_text",
 ]
-
-
-def option_field(default: object, name: str, parse: Parser, doc: str, default_text: str = "") -> Any:
-    """A field of a dataclass with a default, and the option that sets it; see `streaming_source.api.options`."""
-    return field(default=default, metadata=option(name, parse, doc, default_text))
 
 
 def any_text(name: str, value: str) -> str:

@@ -37,18 +37,11 @@ _TRIALS: Final = 10
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Selection:
-    """Paths of one file system, and which names below them count.
+    """Paths of one file system, directories or patterns, and which names below them count.
 
-    Attributes
-    ----------
-    paths
-        Directories, or patterns of directories and files: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of one name.
-    storage
-        Arguments of the file system.
-    name_pattern
-        Files whose names do not match are not there; None for no such pattern.
-    after_ms, before_ms
-        Files that were not modified later than the one and earlier than the other are not there; None for no limit.
+    In patterns of directories and files `*`, `?`, `[a-z]` and `{a,b}` stand for parts of one name. `storage` has the
+    arguments of the file system. Files whose names do not match `name_pattern` are not there, nor are those that were
+    not modified later than `after_ms` and earlier than `before_ms`; None for no limit.
     """
 
     paths: tuple[str, ...]

@@ -16,7 +16,6 @@ import pyarrow as pa
 from streaming_source.api import (
     Boundedness,
     OptionSet,
-    SimpleVersionedSerializer,
     Source,
     SourceReaderContext,
     SplitEnumeratorContext,
@@ -62,6 +61,10 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     >>> clicks = FileSource("/data/clicks", format=JsonFormat(), data_schema=schema, max_files_per_trigger=100)
     """
 
+    name = "aligned_files"
+    split_serializer = FileSplitSerializer()
+    enumerator_checkpoint_serializer = FilesCheckpointSerializer()
+
     @staticmethod
     def options() -> OptionSet:
         """The options of `readStream.format("aligned_files")` beside those of every format."""
@@ -69,12 +72,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> FileSource:
-        """From parsed values of `options`."""
         return cls(**files_arguments(values))
-
-    @property
-    def name(self) -> str:
-        return "aligned_files"
 
     @property
     def identity(self) -> str:
@@ -110,16 +108,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def schema(self) -> pa.Schema:
         """The columns of the files, or those of the first one by directory and name; of these the ones to read.
 
-        Raises
-        ------
-        PathNotFoundError
-            If there is no such directory.
-        NoDataError
-            If it holds no file yet.
-        NoSchemaError
-            If files of this format have no names and types of columns.
-        SchemaError
-            If one of `columns` is not among them.
+        A `PathNotFoundError` if there is no such directory, a `NoDataError` if it holds no file yet, a `NoSchemaError`
+        if files of this format have no names and types of columns, a `SchemaError` if `columns` has another.
         """
         return _with_added(self, _chosen_columns(self))
 
@@ -166,7 +156,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return kind(self, context, checkpoint)
 
     def _layout(self) -> Literal["directory", "file"]:
-        """What `split_by` comes to."""
         if self.split_by != "auto":
             return self.split_by
         first = StoreRetries().run(self._first_directory)
@@ -181,14 +170,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
         return FileSplitReader(self, context.schema)
-
-    @property
-    def split_serializer(self) -> SimpleVersionedSerializer[FileSplit]:
-        return FileSplitSerializer()
-
-    @property
-    def enumerator_checkpoint_serializer(self) -> SimpleVersionedSerializer[FilesCheckpoint]:
-        return FilesCheckpointSerializer()
 
 
 def _with_added(config: FilesConfig, schema: pa.Schema) -> pa.Schema:

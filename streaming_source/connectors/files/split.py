@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from pyarrow import fs
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
+from streaming_source.api.serializer import check_version
 from streaming_source.connectors.files.formats import Place
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.exceptions import OffsetError
@@ -50,22 +51,12 @@ class FileRange:
 class FileSplit(SourceSplit):
     """A directory that is a log of files, or a single file.
 
-    Attributes
-    ----------
-    split_id
-        Path of the directory or file below the source's root; with `@modified_ms` for a file that was rewritten.
-    position
-        Number of the next record.
-    file, row
-        For a directory, the name of the file in which that record is, and its row there; the files before it by name
-        are read. None as row says that this file is read too, and the record will come in a later one. Empty and 0 at
-        the origin and for a single file.
-    files
-        For a directory, how many files up to and with `file` there were: if there are more later, some are new.
-    modified_ms, size
-        For a single file, when it was last modified, and its bytes; None for a directory.
-    ranges
-        For a reader only: what to read.
+    `split_id` is the path below the source's root, with `@modified_ms` for a file that was rewritten; `position` the
+    number of the next record. For a directory, `file` is the name of the file in which that record is, and `row` its
+    row there; the files before it by name are read. None as row says that this file is read too, and the record will
+    come in a later one. Empty and 0 at the origin and for a single file. `files` is how many there were up to and with
+    `file`: if there are more later, some are new. For a single file, `modified_ms` is when it was last modified, and
+    `size` its bytes. `ranges` are for a reader only: what to read.
     """
 
     split_id: str = field()  # declared as a field: else the property of the base class is taken for its default
@@ -108,9 +99,7 @@ class FileSplit(SourceSplit):
 class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
     """Of a directory `[split id, position, file, row, files]`, of a file `[split id, position, modified_ms, size]`."""
 
-    @property
-    def version(self) -> int:
-        return 1
+    version = 1
 
     def to_json(self, value: FileSplit) -> list[object]:
         is_directory = value.modified_ms is None
@@ -121,7 +110,7 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
         return json.dumps(self.to_json(value), separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> FileSplit:
-        _check_version(version, self.version, "splits")
+        check_version(version, self.version, "splits")
         try:
             split_id, position, *place = json.loads(data)
             if len(place) <= 2:
@@ -168,18 +157,11 @@ class Remembered:
 class FilesCheckpoint:
     """What is remembered beside the splits in work.
 
-    Attributes
-    ----------
-    finished, remembered
-        Ids of finished splits, sorted, where splits are directories; the finished ones, where they are files.
-    until_ms
-        Of a bounded source: files modified after this were not there at its start; None before that.
-    latest_us
-        By name or modification time: latest event time in the files that were begun; None before any.
-    split_by
-        What a split is.
-    order, by_name
-        Where splits are files: in which order they are begun, and whether they are known by their names alone.
+    `finished` has the ids of finished splits, sorted, where splits are directories; `remembered` the finished ones
+    where they are files. Of a bounded source, files modified after `until_ms` were not there at its start; None before
+    that. By name or modification time, `latest_us` is the latest event time in the files that were begun, None before
+    any. `split_by` is what a split is; where it is a file, `order` is in which order they are begun, and `by_name` says
+    that they are known by their names alone.
     """
 
     finished: tuple[str, ...] = ()
@@ -197,9 +179,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     Entries that are empty or the default are left out, but for `finished`.
     """
 
-    @property
-    def version(self) -> int:
-        return 1
+    version = 1
 
     def serialize(self, value: FilesCheckpoint) -> bytes:
         state = {
@@ -217,7 +197,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
         return json.dumps(known, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> FilesCheckpoint:
-        _check_version(version, self.version, "enumerator")
+        check_version(version, self.version, "enumerator")
         try:
             state = json.loads(data)
             segments = tuple(Segment((ms, path), b64decode(marks)) for (ms, path), marks in state.get("remembered", ()))
@@ -232,11 +212,3 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
 
 def _pair(value: list[Any] | None) -> tuple[Any, Any] | None:
     return None if value is None else (value[0], value[1])
-
-
-def _check_version(version: int, known: int, what: str) -> None:
-    if version > known:
-        raise OffsetError(
-            f"the offset's {what} have version {version}, this library reads up to {known}: they were written by a "
-            "newer one; upgrade spark-watermark-alignment"
-        )

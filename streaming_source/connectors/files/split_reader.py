@@ -115,8 +115,7 @@ class FileSplitReader(SplitReader[FileSplit]):
                 raise
 
         while (block := self._retries.run(next_block)) is not None:
-            at = block.positions
-            unread = replace(unread, start=at + block.batch.num_rows if isinstance(at, int) else int(at[-1]) + 1)
+            unread = replace(unread, start=block.next_position or unread.start)
             yield block
 
 

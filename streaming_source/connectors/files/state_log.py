@@ -41,7 +41,6 @@ class _Part(NamedTuple):
 
     @staticmethod
     def of(name: str) -> _Part | None:
-        """The part that has this name; None of what is no part."""
         numbers = name.removesuffix(".arrow").split("-")
         if len(numbers) != 3 or not all(number.isdigit() for number in numbers):
             return None

@@ -156,7 +156,6 @@ class ClientConfig:
 
     @property
     def brokers(self) -> str:
-        """`bootstrap.servers`."""
         return dict(self.settings)["bootstrap.servers"]
 
     @property
@@ -232,7 +231,6 @@ class PartitionConsumer:
 
     @property
     def client(self) -> Consumer:
-        """The client of librdkafka."""
         if self._taken is None:
             try:
                 self._taken = self._clients.take(self._key, lambda: Consumer(self._config.for_consumer()))

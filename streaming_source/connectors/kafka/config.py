@@ -14,10 +14,10 @@ from streaming_source.api.options import (
     arguments,
     boolean,
     choice,
-    duration_option,
+    duration_field,
     durations_as_timedelta,
     integer,
-    option,
+    option_field,
     text,
 )
 from streaming_source.connectors.kafka.admin import RetryPolicy
@@ -33,13 +33,8 @@ Indexing: TypeAlias = Literal["auto", "scan"]
 _SHORTEST_US: Final = 1000
 
 
-def _milliseconds(name: str, doc: str, default_text: str) -> dict[str, Any]:
-    """Metadata of a field that holds a duration, of an option in milliseconds."""
-
-    def parse(option_name: str, value: str) -> timedelta:
-        return timedelta(milliseconds=integer(1)(option_name, value))
-
-    return {**option(name, parse, doc, default_text), "minimum_us": _SHORTEST_US}
+def _milliseconds(name: str, value: str) -> timedelta:
+    return timedelta(milliseconds=integer(1)(name, value))
 
 
 @dataclass(frozen=True)
@@ -55,60 +50,53 @@ class KafkaConfig:
     start: Boundary
     end: Boundary | None = None
     values: ValueFormat = field(default_factory=BinaryValues)
-    include_headers: bool = field(
-        default=False, metadata=option("includeHeaders", boolean, "Add the column `headers`.")
+    include_headers: bool = option_field(False, "includeHeaders", boolean, "Add the column `headers`.")
+    fail_on_data_loss: bool = option_field(
+        True,
+        "failOnDataLoss",
+        boolean,
+        "Fail where records that were to be read are not there any more; else go on behind them.",
     )
-    fail_on_data_loss: bool = field(
-        default=True,
-        metadata=option(
-            "failOnDataLoss",
-            boolean,
-            "Fail where records that were to be read are not there any more; else go on behind them.",
-        ),
+    discovery_interval: timedelta | str = duration_field(
+        "10 seconds", "discoveryInterval", _SHORTEST_US, "How often to look for new partitions."
     )
-    discovery_interval: timedelta | str = field(
-        default="10 seconds",
-        metadata=duration_option("discoveryInterval", _SHORTEST_US, "How often to look for new partitions."),
+    broker_timeout: timedelta | str = duration_field(
+        "5 minutes",
+        "brokerTimeout",
+        _SHORTEST_US,
+        "For how long brokers that do not answer, or the leader of one partition, are asked again before the query "
+        "fails.",
     )
-    broker_timeout: timedelta | str = field(
-        default="5 minutes",
-        metadata=duration_option(
-            "brokerTimeout",
-            _SHORTEST_US,
-            "For how long brokers that do not answer, or the leader of one partition, are asked again before the query "
-            "fails.",
-        ),
+    fetch_retries: int | None = option_field(
+        None,
+        "fetchOffset.numRetries",
+        integer(0),
+        "How often a question for topics or offsets that failed is asked again, within `brokerTimeout`.",
+        "as often as `brokerTimeout` allows",
     )
-    fetch_retries: int | None = field(
-        default=None,
-        metadata=option(
-            "fetchOffset.numRetries",
-            integer(0),
-            "How often a question for topics or offsets that failed is asked again, within `brokerTimeout`.",
-            "as often as `brokerTimeout` allows",
-        ),
+    fetch_retry_interval: timedelta | str | None = option_field(
+        None,
+        "fetchOffset.retryIntervalMs",
+        _milliseconds,
+        "How long to wait before that.",
+        "100, twice as long each time, 5000 at most",
+        minimum_us=_SHORTEST_US,
     )
-    fetch_retry_interval: timedelta | str | None = field(
-        default=None,
-        metadata=_milliseconds(
-            "fetchOffset.retryIntervalMs", "How long to wait before that.", "100, twice as long each time, 5000 at most"
-        ),
+    poll_timeout: timedelta | str = option_field(
+        "2 minutes",
+        "kafkaConsumer.pollTimeoutMs",
+        _milliseconds,
+        "How long a task waits for a record that must be there.",
+        "120000",
+        minimum_us=_SHORTEST_US,
     )
-    poll_timeout: timedelta | str = field(
-        default="2 minutes",
-        metadata=_milliseconds(
-            "kafkaConsumer.pollTimeoutMs", "How long a task waits for a record that must be there.", "120000"
-        ),
-    )
-    indexing: Indexing = field(
-        default="auto",
-        metadata=option(
-            "indexing",
-            choice("auto", "scan", "off"),
-            "Event times ahead of reading: from the brokers' index if they are the records' own timestamps, else by "
-            "reading the records (`auto`); or always by reading them (`scan`). Or not ahead of reading, from what the "
-            "readers report (`off`).",
-        ),
+    indexing: Indexing = option_field(
+        "auto",
+        "indexing",
+        choice("auto", "scan", "off"),
+        "Event times ahead of reading: from the brokers' index if they are the records' own timestamps, else by "
+        "reading the records (`auto`); or always by reading them (`scan`). Or not ahead of reading, from what the "
+        "readers report (`off`).",
     )
 
     def __post_init__(self) -> None:
@@ -128,7 +116,6 @@ class KafkaConfig:
         return RetryPolicy(self.seconds("broker_timeout"), first_s=first_s, retries=self.fetch_retries, pause_s=pause_s)
 
     def seconds(self, name: Literal["discovery_interval", "broker_timeout", "poll_timeout"]) -> float:
-        """One of the durations."""
         duration = getattr(self, name)
         assert isinstance(duration, timedelta)
         return duration.total_seconds()

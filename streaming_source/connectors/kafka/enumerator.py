@@ -6,13 +6,10 @@ import math
 import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
-from typing import Final, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final
 
 from alignment.timestamps import RecordTimestampAssigner
+from alignment.watermarks import Int64Array
 from streaming_source.api import (
     SplitEnumerator,
     SplitEnumeratorContext,
@@ -33,8 +30,6 @@ __all__ = ["IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "create_enumer
 _FIRST_CONTACT_S: Final = 10.0
 _LOOK_S: Final = 0.2
 _LOG_ENDS_S: Final = 2.0
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 def create_enumerator(
@@ -115,7 +110,6 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         return [None if end is None else split.before_stop(end.readable) for split, end in ends]
 
     def blocked_splits(self) -> Collection[str]:
-        """Those in which a transaction is open."""
         return self._blocked_splits
 
     def unreachable_splits(self) -> Collection[str]:
@@ -222,8 +216,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
 
     def ranges(self, start: KafkaSplit, end: KafkaSplit, rows_per_range: int) -> Sequence[SplitRange[KafkaSplit]]:
         """Cut by offsets: what is not there any more is noticed by the readers."""
-        borders = [*range(start.position, end.position, rows_per_range), end.position]
-        return [SplitRange(start.at(begin).until(stop), stop - begin) for begin, stop in pairwise(borders)]
+        return SplitRange.evenly(start, end.position, rows_per_range)
 
     def finish_split(self, split_id: str) -> None:
         # The checkpoint remembers its partition.

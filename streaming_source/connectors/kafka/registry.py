@@ -175,7 +175,6 @@ class DecodedValues(ValueFormat):
 
     @cached_property
     def schema(self) -> SchemaText:
-        """The reader's."""
         return self.registry.latest(self.subject) if self.given is None else SchemaText(self.given)
 
     @cached_property

@@ -120,7 +120,6 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         return replace(self, start=start.before_the_end(), end=Boundary("endingOffsets", "latest", is_given=False))
 
     def schema(self) -> pa.Schema:
-        """The columns of Spark's own Kafka source."""
         return record_schema(self.values, headers=self.include_headers)
 
     def create_enumerator(self, context: SplitEnumeratorContext[KafkaSplit]) -> KafkaSplitEnumerator:

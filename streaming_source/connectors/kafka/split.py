@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
+from streaming_source.api.serializer import check_version
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["KafkaCheckpoint", "KafkaCheckpointSerializer", "KafkaSplit", "KafkaSplitSerializer", "KnownTopic"]
-
-_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,6 @@ class KafkaSplit(SourceSplit):
 
     @property
     def of(self) -> Partition:
-        """Which partition it is."""
         return Partition(self.topic, self.partition)
 
     @property
@@ -58,7 +56,7 @@ class KafkaSplit(SourceSplit):
 class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
     """`[topic, partition, position, begin]`, and behind them stop and incarnation where there are some."""
 
-    version = _VERSION
+    version = 1
 
     def to_json(self, value: KafkaSplit) -> list[object]:
         written: list[object] = [value.topic, value.partition, value.position, value.begin]
@@ -72,7 +70,7 @@ class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
         return json.dumps(self.to_json(value), separators=(",", ":")).encode()
 
     def deserialize(self, version: int, data: bytes) -> KafkaSplit:
-        _check_version(version, "splits")
+        check_version(version, self.version, "splits")
         try:
             split = KafkaSplit(*json.loads(data))
             numbers = (split.partition, split.position, split.begin, split.stop or 0)
@@ -122,7 +120,7 @@ class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
     Partitions are a list, or where they are the first ones without a gap, how many.
     """
 
-    version = _VERSION
+    version = 1
 
     def serialize(self, value: KafkaCheckpoint) -> bytes:
         topics = {topic.name: _written(topic) for topic in value.topics}
@@ -130,7 +128,7 @@ class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
         return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> KafkaCheckpoint:
-        _check_version(version, "enumerator")
+        check_version(version, self.version, "enumerator")
         try:
             state = json.loads(data)
             topics = tuple(_read(name, *entry) for name, entry in sorted(state["topics"].items()))
@@ -149,11 +147,3 @@ def _written(topic: KnownTopic) -> list[object]:
 def _read(name: str, topic_id: str, partitions: int | list[int], incarnation: str = "") -> KnownTopic:
     numbers = range(partitions) if isinstance(partitions, int) else partitions
     return KnownTopic(name, topic_id, tuple(numbers), incarnation)
-
-
-def _check_version(version: int, what: str) -> None:
-    if version > _VERSION:
-        raise OffsetError(
-            f"the offset's {what} have version {version}, this library reads up to {_VERSION}: they were written by a "
-            "newer one; upgrade spark-watermark-alignment"
-        )

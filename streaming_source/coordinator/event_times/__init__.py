@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.index import FirstLater
 from alignment.index.exact import CACHED_TIMES
-from streaming_source.api import SourceSplit, SplitRange, SupportsEventTimeIndex
+from streaming_source.api import SplitRange, SupportsEventTimeIndex
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import UnsupportedOperationError
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 
 __all__ = ["EventTimeProvider", "IndexedTimes"]
-
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 
 class EventTimeProvider(ABC, Generic[SplitT]):
@@ -100,7 +99,6 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         """There are records before these positions of these splits: find those now that are not known."""
 
     def has_found_expected(self) -> bool:
-        """Whether that is done."""
         return True
 
     def is_warm(self) -> bool:

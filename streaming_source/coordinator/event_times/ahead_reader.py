@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.columns import top_level_column
 from alignment.split_generators import LatestWatermark
-from alignment.timestamps import TimestampAssigner
+from alignment.timestamps import TimestampAssigner, top_level_column
+from alignment.watermarks import Int64Array
 from streaming_source.api import (
     CaughtUp,
     ReaderMetrics,
@@ -20,20 +19,18 @@ from streaming_source.api import (
     Source,
     SourceOutput,
     SourceReaderContext,
-    SourceSplit,
     SplitReader,
     SplitsAddition,
     SplitsRemoval,
     SplitState,
 )
 from streaming_source.api.reader import ignore
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.base import SplitOutput
 
 __all__ = ["AheadReader", "AheadSplit", "Fetched", "columns_for_times", "read_range"]
-
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 
 def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Sequence[str] = ()) -> pa.Schema:
@@ -60,7 +57,6 @@ class Fetched:
 
     @property
     def rows(self) -> int:
-        """Records in all blocks."""
         return sum(map(len, self.blocks))
 
 
@@ -124,7 +120,6 @@ class AheadReader(Generic[SplitT]):
         return fetched
 
     def wake_up(self) -> None:
-        """Make a fetch that blocks return. From any thread."""
         # Noted before the reader is used: one that is being opened is not there yet, and must be woken all the same.
         self._is_woken = True
         reader = self._reader
@@ -229,11 +224,7 @@ class _TimesOutput(SourceOutput):
         self._said: list[tuple[int, int, bool]] = []
 
     def collect(
-        self,
-        batch: pa.RecordBatch,
-        source_timestamps: npt.NDArray[np.int64] | None = None,
-        *,
-        positions: int | npt.NDArray[np.int64],
+        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
     ) -> None:
         if self._latest.is_idle:
             self.mark_active()

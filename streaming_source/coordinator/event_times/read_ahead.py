@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed, SplitsBlocked
+from alignment.sentence import named
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.api import CaughtUp, Source, SourceReaderContext, SourceSplit, SplitRange
-from streaming_source.coordinator.assignment import even_ranges
+from streaming_source.api import CaughtUp, Source, SourceReaderContext, SplitRange
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, columns_for_times
@@ -33,15 +34,12 @@ __all__ = ["ReadAheadTimes"]
 
 _log = logging.getLogger(__name__)
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 _AT_ONCE: Final = 6
 """Fetches under way at once: of `WORKERS` some are left for discovery, and to wake those that block."""
 
 _MAX_OPEN: Final = 64
 """With more `SplitReader`s than this each is closed after a fetch: connections and files are not without end."""
-
-_NAMED: Final = 5
 
 
 class ReadAheadTimes(EventTimeProvider[SplitT]):
@@ -126,7 +124,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._let_go(finished)
 
     def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
-        """See `EventTimeProvider`; `positions` are numbers of records."""
         self._ended.clear()
         splits = tuple(self.split_at(split_id, number) for split_id, number in zip(split_ids, positions, strict=True))
         for split_id, number in zip(split_ids, positions, strict=True):
@@ -141,11 +138,9 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._drains_from_us = self._now_us()
 
     def close(self) -> None:
-        """See `EventTimeProvider`. Fetches that block are woken, and not waited for."""
         self._let_go(list(self._scans))
 
     def find_expected(self, ends: Mapping[str, int]) -> None:
-        """See `EventTimeProvider`. Fetch at once where it would be waited for."""
         self._scans_again_from_us = self._now_us()
         scans = [scan for split_id, scan in self._scans.items() if ends.get(split_id, 0) > scan.seen_to]
         self._scanned_again = [scan for scan in scans if not scan.is_done]
@@ -162,7 +157,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     # ---- what the planner reads ----------------------------------------------------------------------------------
 
     def is_warm(self) -> bool:
-        """Whether every split was fetched from. O(n)."""
         return all(scan.is_known for scan in self._scans.values())
 
     @property
@@ -177,18 +171,15 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             return all(scan.is_done or (self._is_ahead(scan) and not scan.untaken) for scan in self._scans.values())
 
     def position_at(self, split_id: str, position: int) -> int:
-        """See `EventTimeProvider`; `position` is a number of records. O(log n)."""
         return self._scans[split_id].seen.position_at(position)
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         return self._scans[split_id].seen.times(start, stop)
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
-        """See `EventTimeProvider`; the positions are numbers of records."""
         return self._scans[split_id].seen.blocks(start, stop)
 
     def said_before(self, split_id: str, position: int) -> tuple[int, bool] | None:
-        """See `EventTimeProvider`; `position` is a number of records."""
         return self._scans[split_id].seen.said_before(position)
 
     def split_at(self, split_id: str, position: int) -> SplitT:
@@ -199,7 +190,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """See `EventTimeProvider`. Cut where a fetch ended, unless a split can be read from any position."""
         if end.is_divisible:
-            return even_ranges(start, end.position, rows_per_range)
+            return SplitRange.evenly(start, end.position, rows_per_range)
         scan = self._scans.get(end.split_id)
         seen = scan.seen if scan is not None else self._ended.get(end.split_id, ScannedRecords(end.position))
         parts = seen.cut(start.position, end.position, rows_per_range)
@@ -357,7 +348,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._post_taking()
         self._arrived.append(arrival)
 
-    def _fail(self, fetcher: Fetcher[SplitT], splits: Iterable[str], error: BaseException) -> None:
+    def _fail(self, fetcher: Fetcher[SplitT], splits: Collection[str], error: BaseException) -> None:
         error.add_note(f"while the planner read {_named(splits)} ahead")
         self._post_taking()
         self._failed.append((fetcher, error))
@@ -429,8 +420,5 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             _log.exception("closing a reader that reads ahead failed")
 
 
-def _named(split_ids: Iterable[str]) -> str:
-    """A few of the splits, and how many there are."""
-    ids = list(split_ids)
-    named = ", ".join(map(repr, ids[:_NAMED])) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")
-    return f"split {named}" if len(ids) == 1 else f"splits {named}"
+def _named(split_ids: Collection[str]) -> str:
+    return f"{'split' if len(split_ids) == 1 else 'splits'} {named(split_ids, 5)}"

@@ -13,15 +13,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.events import Probed
+from alignment.sentence import named
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import Source, SourceReaderContext, SourceSplit, SplitRange
-from streaming_source.coordinator.assignment import even_ranges
+from streaming_source.api import Source, SourceReaderContext, SplitRange
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
@@ -30,12 +31,10 @@ from streaming_source.exceptions import SourceError
 
 __all__ = ["EndProbed", "ReportedTimes", "SplitEnds"]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 _log = logging.getLogger(__name__)
 
 _WARN_US: Final = 60_000_000
-_NAMED: Final = 5
 
 _PERIOD_S: Final = 0.2
 """How long after an answer the enumerator is called again for where the records end."""
@@ -99,13 +98,11 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         return tuple(self._splits[i].at(position) for i, position in zip(split_ids, positions, strict=True))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
-        """See `EventTimeProvider`. A split can be read from any position: it is cut evenly."""
-        return even_ranges(start, end.position, rows_per_range)
+        return SplitRange.evenly(start, end.position, rows_per_range)
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `EventTimeProvider`: nobody knows."""
         return np.full(stop - start, NO_TIMESTAMP, np.int64)
 
     def before_plan(self) -> None:
@@ -118,13 +115,12 @@ class ReportedTimes(EventTimeProvider[SplitT]):
                 "if this goes on, the gateway is out of the readers' reach: see options gatewayHost and gatewayPort, "
                 "and the logs of Spark's workers",
                 len(missing),
-                ", ".join(map(repr, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else ""),
+                named(missing, 5),
             )
 
     # ---- where records end ---------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """See `EventTimeProvider`: the end of every split is found once more."""
         self._drains_from_us = self._now_us()
         if self._started:
             self._unknown.update(self._splits)
@@ -133,7 +129,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             self._find_all_ends()
 
     def find_expected(self, ends: Mapping[str, int]) -> None:
-        """See `EventTimeProvider`: nothing more is to be known of them."""
         for split_id, end in ends.items():
             if split_id in self._splits:
                 self._take_end(self._splits[split_id], end, self._now_us())
@@ -275,11 +270,9 @@ class SplitEnds(Generic[SplitT]):
         self._begin()
 
     def forget(self, split_id: str) -> None:
-        """The split has left."""
         self._due.pop(split_id, None)
 
     def close(self) -> None:
-        """Begin no further probe."""
         self._closed = True
         self._waiting.clear()
 

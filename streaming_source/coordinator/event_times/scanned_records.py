@@ -33,12 +33,10 @@ class SeenBlock:
         return self.times.size
 
     def __getitem__(self, row: int) -> int:
-        """Position of a record."""
         return self.positions + row if isinstance(self.positions, int) else int(self.positions[row])
 
     @property
     def end(self) -> int:
-        """Position after the last record."""
         return self[len(self) - 1] + 1
 
     def bounds(self) -> tuple[int, int]:
@@ -71,7 +69,6 @@ class ScannedRecords:
         return self.end - self.committed_to
 
     def append(self, block: SeenBlock) -> None:
-        """The records that follow. O(1)."""
         self.end += len(block)
         self._blocks.append(block)
         self._ends.append(self.end)

@@ -10,13 +10,13 @@ from typing import Final, Generic, TypeVar
 
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import CaughtUp, SourceSplit
+from streaming_source.api import CaughtUp
+from streaming_source.api.split import SplitT
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched
 from streaming_source.coordinator.event_times.scanned_records import ScannedRecords
 
 __all__ = ["Arrival", "FetchScheduler", "Fetcher", "SplitScan", "Stage"]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 
 _FIRST_RETRY_S: Final = 0.02
 _LAST_RETRY_S: Final = 0.5
@@ -134,7 +134,6 @@ class Fetcher(Generic[SplitT]):
         self._impatient = self._interrupted = self._woken_through = _NO_FETCH
 
     def add(self, scan: SplitScan[SplitT]) -> None:
-        """Fetch one split more."""
         self.scans[scan.split.split_id] = scan
         self.left_out.append(scan)
 
@@ -223,7 +222,6 @@ class FetchScheduler(Generic[T]):
         self._taken = [0, 0]
 
     def add(self, item: T, *, quiet: bool = False) -> None:
-        """Queue up. O(1)."""
         self._queues[quiet].append(item)
 
     def take(self) -> tuple[T, bool] | None:

@@ -17,9 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
-from alignment.columns import top_level_column
 from alignment.exceptions import AlignmentError
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files.formats.columns import PlaceColumns, with_given

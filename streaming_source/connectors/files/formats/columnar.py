@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from alignment.columns import top_level_column
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files.formats.base import (
     BATCH_ROWS,

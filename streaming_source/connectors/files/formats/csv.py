@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from streaming_source.api.options import boolean
+from streaming_source.api.options import boolean, option_field
 from streaming_source.connectors.files.formats.base import StoredFile, malformed_as
 from streaming_source.connectors.files.formats.columns import check_distinct, own_columns
 from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
-from streaming_source.connectors.files.options import any_text, character, option_field
+from streaming_source.connectors.files.options import any_text, character
 from streaming_source.exceptions import OptionError, SchemaError
 
 __all__ = ["CsvFormat"]

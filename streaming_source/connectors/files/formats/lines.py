@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming_source.api.options import choice, text
+from streaming_source.api.options import choice, option_field, text
 from streaming_source.connectors.files.formats.base import (
     BoolArray,
     Chunk,
@@ -25,7 +25,6 @@ from streaming_source.connectors.files.formats.base import (
     malformed_as,
     opened,
 )
-from streaming_source.connectors.files.options import option_field
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 
 __all__ = ["LineFile", "LineFormat", "TextFormat", "line_ends"]
