@@ -202,7 +202,7 @@ class _ArrowFile(_ColumnarFile):
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
 
-_BUFFER_BYTES: Final = 1 << 20
+_BUFFER_BYTES: Final = 1 << 16
 """Of each column, where it is not read as a whole."""
 
 
