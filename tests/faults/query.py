@@ -25,6 +25,8 @@ from tests.faults.inputs import BOUND_US, BOUNDABLE, event_time_of, source_of
 from tests.faults.steps import Steps, stepped_format
 
 WINDOW = "10 seconds"
+_SAY_AFTER_S = 60.0
+"""How often it says which queries have not finished: where that takes too long it is the end of the log."""
 
 
 def session(plan: dict[str, Any]) -> SparkSession:
@@ -139,7 +141,11 @@ def main(folder: Path) -> None:
     for query in queries:
         query.finish()
     # A fault may come to light only now: Spark finds out that a daemon is dead when it needs it.
+    said = time.monotonic()
     while any(query.begun.isActive or query.begun.exception() for query in queries):
+        if time.monotonic() - said > _SAY_AFTER_S:
+            said = time.monotonic()
+            print({query.name: query.begun.status for query in queries if query.begun.isActive}, flush=True)
         _begin_failed(folder, queries)
         time.sleep(0.05)
     spark.stop()

@@ -171,7 +171,7 @@ class KafkaAdmin:
 
     def _hear_of_brokers(self) -> None:
         """Let the client ask any broker which there are: without that it waits for the one that was the controller."""
-        if self._client is not None:
+        if self._client is not None and self._patience.has_succeeded:
             with suppress(KafkaException):
                 self._client.list_topics(timeout=min(_TRIAL_S, self._request_s))
 
