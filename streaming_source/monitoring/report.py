@@ -15,8 +15,9 @@ splits that are not written as `[id, position, ...]`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from operator import eq
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
@@ -228,7 +229,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "holds": {str(at): split.holds_us for at, split in splits.items() if split.holds_us != split.watermark},
         "next": {str(at): (split.next_us, split.place) for at, split in splits.items() if split.next_us is not None},
         "group": None if explanation.group is None else astuple(explanation.group),
-        "places": None if places == _places(offset) else places,
+        "places": None if all(map(eq, places, _places(offset))) else places,
     }
     return {name: value for name, value in facts.items() if value}
 
@@ -303,10 +304,10 @@ def _split(
     )
 
 
-def _places(offset: Offset) -> list[Place]:
+def _places(offset: Offset) -> Iterator[Place]:
     """Id and position of each split, if they are where the connectors here write them."""
     source = offset["source"]
-    return [_kafka_place(*entry[0]) if source == _KAFKA else _place(entry[0]) for entry in offset["splits"]]
+    return (_kafka_place(*entry[0]) if source == _KAFKA else _place(entry[0]) for entry in offset["splits"])
 
 
 def _place(written: Any) -> Place:
