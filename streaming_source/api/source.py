@@ -38,7 +38,8 @@ class Boundedness(Enum):
 class Fetching:
     """A choice of threads: what a `Source` says of how its splits are best read.
 
-    `threads` is how many, or for `adaptive` how many at most; None for those that need no number.
+    `threads` is how many, or for `adaptive` how many at most; None for those that need no number. Records of one split
+    come in their order; with several threads, which split comes first may differ when a task is tried again.
     """
 
     kind: Literal["single_thread", "fixed_size", "per_split", "adaptive"]

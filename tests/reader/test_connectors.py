@@ -127,6 +127,8 @@ def test_a_file_is_closed_when_its_split_is_left(splits: list[FileSplit], ending
     opened: list[Any] = []
 
     class Local:
+        type_name = "local"
+
         def open_input_file(self, path: str) -> Any:
             opened.append(fs.LocalFileSystem().open_input_file(path))
             return opened[-1]
