@@ -39,7 +39,7 @@ SPAN_MS = 190 * 60_000
 DISORDER_MS = 2_000
 WINDOW_MS = 60_000
 PARALLELISM = 2
-PART = 100
+PART = 200
 """PyFlink's DataStream reads one row of so many; its seconds are multiplied."""
 
 HERE = Path(__file__).parent

@@ -24,6 +24,8 @@ _LAG_HOURS = 4
 def sql(mode: str, parallelism: int, folder: str, output: str) -> None:
     configuration = Configuration()
     configuration.set_string("parallelism.default", str(parallelism))
+    # In batch mode Flink would choose anew for each operator.
+    configuration.set_string("table.exec.resource.default-parallelism", str(parallelism))
     configuration.set_string("pipeline.object-reuse", "true")
     settings = EnvironmentSettings.new_instance().with_configuration(configuration)
     settings = settings.in_batch_mode() if mode == "batch" else settings.in_streaming_mode()
