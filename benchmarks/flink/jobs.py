@@ -41,8 +41,8 @@ def sql(mode: str, parallelism: int, folder: str, output: str) -> None:
     )
     tables.execute_sql(
         "INSERT INTO windows "
-        "SELECT 1000 * TIMESTAMPDIFF(SECOND, TIMESTAMP '1970-01-01 00:00:00', window_start), `key`, COUNT(*) "
-        "FROM TABLE(TUMBLE(TABLE records, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) "
+        "SELECT CAST(1000 AS BIGINT) * TIMESTAMPDIFF(SECOND, TIMESTAMP '1970-01-01 00:00:00', window_start), "
+        "`key`, COUNT(*) FROM TABLE(TUMBLE(TABLE records, DESCRIPTOR(ts), INTERVAL '1' MINUTE)) "
         "GROUP BY window_start, window_end, `key`"
     ).wait()
 
