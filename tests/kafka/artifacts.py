@@ -10,9 +10,15 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["BROKER", "SPARK_CONNECTOR", "Artifacts", "ArtifactsMissingError"]
+__all__ = ["BROKER", "SPARK_CONNECTOR", "Artifacts", "ArtifactsMissingError", "cache"]
 
 _TIMEOUT_S = 600
+
+
+def cache() -> Path:
+    """Where what was downloaded is kept, outside of the repository."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "spark-watermark-alignment"
 
 
 class ArtifactsMissingError(Exception):
@@ -41,8 +47,7 @@ class Artifacts:
     @property
     def folder(self) -> Path:
         """Where the jars lie once they were resolved."""
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Path(root) / "spark-watermark-alignment" / self._name
+        return cache() / self._name
 
     def jars(self) -> list[Path]:
         """Return the jars, resolving them first where the cache has none.

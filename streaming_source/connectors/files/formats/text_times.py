@@ -193,8 +193,9 @@ def typed(
         converted = days.cast(pa.date32()).cast(data_type)
     else:
         converted = _timestamps(micros, valid, data_type)
-    unreadable = column.is_valid().to_numpy(zero_copy_only=False) & ~converted.is_valid().to_numpy(zero_copy_only=False)
-    return converted, unreadable if unreadable.any() else None
+    if converted.null_count == column.null_count:
+        return converted, None
+    return converted, pc.and_(column.is_valid(), converted.is_null()).to_numpy(zero_copy_only=False)
 
 
 def may_be_time(data_type: pa.DataType) -> bool:
@@ -233,5 +234,5 @@ def _timestamps(micros: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_], dat
         valid = valid & (np.abs(micros) <= np.iinfo(np.int64).max // factor)
         steps = np.where(valid, micros, 0) * factor
     else:
-        steps = micros // (1_000_000 // per_second)
-    return pa.array(steps, pa.int64(), mask=~valid).cast(data_type)
+        steps = micros // (1_000_000 // per_second) if per_second < 1_000_000 else micros
+    return pa.array(steps, pa.int64(), mask=None if valid.all() else ~valid).cast(data_type)

@@ -1,0 +1,328 @@
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.time.LocalDate;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Scanner;
+import java.util.concurrent.CompletableFuture;
+import java.util.stream.Stream;
+import org.apache.flink.api.common.eventtime.WatermarkStrategy;
+import org.apache.flink.api.common.functions.AggregateFunction;
+import org.apache.flink.api.common.typeinfo.Types;
+import org.apache.flink.api.connector.source.Boundedness;
+import org.apache.flink.api.connector.source.ReaderOutput;
+import org.apache.flink.api.connector.source.Source;
+import org.apache.flink.api.connector.source.SourceOutput;
+import org.apache.flink.api.connector.source.SourceReader;
+import org.apache.flink.api.connector.source.SourceReaderContext;
+import org.apache.flink.api.connector.source.SourceSplit;
+import org.apache.flink.api.connector.source.SplitEnumerator;
+import org.apache.flink.api.connector.source.SplitEnumeratorContext;
+import org.apache.flink.api.java.tuple.Tuple2;
+import org.apache.flink.core.io.InputStatus;
+import org.apache.flink.core.io.SimpleVersionedSerializer;
+import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.streaming.api.functions.windowing.ProcessWindowFunction;
+import org.apache.flink.streaming.api.windowing.assigners.TumblingEventTimeWindows;
+import org.apache.flink.streaming.api.windowing.windows.TimeWindow;
+import org.apache.flink.util.CloseableIterator;
+import org.apache.flink.util.Collector;
+
+/**
+ * The windowed count from a source of our own: a directory is a split, with a watermark of its own.
+ *
+ * <p>For each line `PARALLELISM DISORDER_MS FOLDER OUTPUT` that it is given it runs a job, writes the windows, and prints
+ * the seconds of the job.
+ */
+public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Directory, Void> {
+
+    private static final int LINES_A_POLL = 1024;
+
+    private final String folder;
+
+    private OwnSource(String folder) {
+        this.folder = folder;
+    }
+
+    public static void main(String[] args) throws Exception {
+        Scanner jobs = new Scanner(System.in);
+        while (jobs.hasNext()) {
+            int parallelism = jobs.nextInt();
+            Duration disorder = Duration.ofMillis(jobs.nextLong());
+            String folder = jobs.next();
+            Path output = Path.of(jobs.next());
+            long began = System.nanoTime();
+            List<String> windows = count(parallelism, disorder, folder);
+            double seconds = (System.nanoTime() - began) / 1e9;
+            Files.createDirectories(output);
+            Files.write(output.resolve("windows"), windows);
+            System.out.println("seconds " + seconds);
+        }
+    }
+
+    private static List<String> count(int parallelism, Duration disorder, String folder) throws Exception {
+        StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment();
+        env.setParallelism(parallelism);
+        env.getConfig().enableObjectReuse();
+        List<String> windows = new ArrayList<>();
+        try (CloseableIterator<String> found =
+                env.fromSource(
+                                new OwnSource(folder),
+                                WatermarkStrategy.forBoundedOutOfOrderness(disorder),
+                                "own",
+                                Types.TUPLE(Types.LONG, Types.LONG))
+                        .keyBy(record -> record.f1, Types.LONG)
+                        .window(TumblingEventTimeWindows.of(Duration.ofMinutes(1)))
+                        .aggregate(new Count(), new Line())
+                        .executeAndCollect()) {
+            found.forEachRemaining(windows::add);
+        }
+        return windows;
+    }
+
+    @Override
+    public Boundedness getBoundedness() {
+        return Boundedness.BOUNDED;
+    }
+
+    @Override
+    public SplitEnumerator<Directory, Void> createEnumerator(SplitEnumeratorContext<Directory> context) {
+        return new Enumerator(folder, context);
+    }
+
+    @Override
+    public SplitEnumerator<Directory, Void> restoreEnumerator(SplitEnumeratorContext<Directory> context, Void state) {
+        return createEnumerator(context);
+    }
+
+    @Override
+    public SourceReader<Tuple2<Long, Long>, Directory> createReader(SourceReaderContext context) {
+        return new Reader(context);
+    }
+
+    @Override
+    public SimpleVersionedSerializer<Directory> getSplitSerializer() {
+        return new DirectorySerializer();
+    }
+
+    @Override
+    public SimpleVersionedSerializer<Void> getEnumeratorCheckpointSerializer() {
+        return null; // there are no checkpoints
+    }
+
+    /** A split: the files of a directory, by name. */
+    public record Directory(String path) implements SourceSplit {
+        @Override
+        public String splitId() {
+            return path;
+        }
+    }
+
+    private static final class DirectorySerializer implements SimpleVersionedSerializer<Directory> {
+        @Override
+        public int getVersion() {
+            return 1;
+        }
+
+        @Override
+        public byte[] serialize(Directory directory) {
+            return directory.path().getBytes(StandardCharsets.UTF_8);
+        }
+
+        @Override
+        public Directory deserialize(int version, byte[] bytes) {
+            return new Directory(new String(bytes, StandardCharsets.UTF_8));
+        }
+    }
+
+    /** Every reader has its share of the directories before it reads: none can come late. */
+    private static final class Enumerator implements SplitEnumerator<Directory, Void> {
+        private final String folder;
+        private final SplitEnumeratorContext<Directory> context;
+
+        Enumerator(String folder, SplitEnumeratorContext<Directory> context) {
+            this.folder = folder;
+            this.context = context;
+        }
+
+        @Override
+        public void addReader(int reader) {
+            List<String> directories = children(folder);
+            for (int i = reader; i < directories.size(); i += context.currentParallelism()) {
+                context.assignSplit(new Directory(directories.get(i)), reader);
+            }
+            context.signalNoMoreSplits(reader);
+        }
+
+        @Override
+        public void start() {}
+
+        @Override
+        public void handleSplitRequest(int reader, String host) {}
+
+        @Override
+        public void addSplitsBack(List<Directory> splits, int reader) {}
+
+        @Override
+        public Void snapshotState(long checkpoint) {
+            return null;
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    private static List<String> children(String folder) {
+        try (Stream<Path> found = Files.list(Path.of(folder))) {
+            return found.map(Path::toString).sorted().toList();
+        } catch (IOException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /** Reads some lines of each of its directories in turn. */
+    private static final class Reader implements SourceReader<Tuple2<Long, Long>, Directory> {
+        private final SourceReaderContext context;
+        private final ArrayDeque<OpenDirectory> open = new ArrayDeque<>();
+        private final Map<String, SourceOutput<Tuple2<Long, Long>>> outputs = new HashMap<>();
+        private final CompletableFuture<Void> allThere = new CompletableFuture<>();
+
+        Reader(SourceReaderContext context) {
+            this.context = context;
+        }
+
+        @Override
+        public void start() {}
+
+        @Override
+        public void addSplits(List<Directory> splits) {
+            splits.forEach(split -> open.add(new OpenDirectory(split)));
+        }
+
+        @Override
+        public void notifyNoMoreSplits() {
+            allThere.complete(null);
+        }
+
+        @Override
+        public CompletableFuture<Void> isAvailable() {
+            return allThere;
+        }
+
+        @Override
+        public InputStatus pollNext(ReaderOutput<Tuple2<Long, Long>> output) throws IOException {
+            if (!allThere.isDone()) {
+                return InputStatus.NOTHING_AVAILABLE;
+            }
+            if (outputs.isEmpty()) {
+                // All of them before the first record: each holds the watermark.
+                open.forEach(one -> outputs.put(one.splitId, output.createOutputForSplit(one.splitId)));
+            }
+            OpenDirectory next = open.poll();
+            if (next == null) {
+                return InputStatus.END_OF_INPUT;
+            }
+            if (next.emit(outputs.get(next.splitId))) {
+                open.add(next);
+            } else {
+                output.releaseOutputForSplit(next.splitId);
+            }
+            return InputStatus.MORE_AVAILABLE;
+        }
+
+        @Override
+        public List<Directory> snapshotState(long checkpoint) {
+            return List.of();
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    private static final class OpenDirectory {
+        final String splitId;
+        private final ArrayDeque<String> files;
+        private BufferedReader file = new BufferedReader(BufferedReader.nullReader());
+        private int date;
+        private long dateMs;
+
+        OpenDirectory(Directory split) {
+            splitId = split.splitId();
+            files = new ArrayDeque<>(children(split.path()));
+        }
+
+        /** Emits some records; whether there may be more. */
+        boolean emit(SourceOutput<Tuple2<Long, Long>> output) throws IOException {
+            for (int i = 0; i < LINES_A_POLL; i++) {
+                String line = file.readLine();
+                while (line == null) {
+                    file.close();
+                    if (files.isEmpty()) {
+                        return false;
+                    }
+                    file = Files.newBufferedReader(Path.of(files.poll()));
+                    line = file.readLine();
+                }
+                // 2023-11-14 22:13:20.123,key,...
+                long ms = time(line);
+                long key = Long.parseLong(line, 24, line.indexOf(',', 24), 10);
+                output.collect(Tuple2.of(ms, key), ms);
+            }
+            return true;
+        }
+
+        private long time(String line) {
+            int of = digits(line, 0, 4) * 10_000 + digits(line, 5, 7) * 100 + digits(line, 8, 10);
+            if (of != date) {
+                date = of;
+                dateMs = LocalDate.of(of / 10_000, of / 100 % 100, of % 100).toEpochDay() * 86_400_000;
+            }
+            int seconds = (digits(line, 11, 13) * 60 + digits(line, 14, 16)) * 60 + digits(line, 17, 19);
+            return dateMs + seconds * 1000L + digits(line, 20, 23);
+        }
+
+        private static int digits(String line, int from, int to) {
+            int value = 0;
+            for (int i = from; i < to; i++) {
+                value = value * 10 + line.charAt(i) - '0';
+            }
+            return value;
+        }
+    }
+
+    private static final class Count implements AggregateFunction<Tuple2<Long, Long>, Long, Long> {
+        @Override
+        public Long createAccumulator() {
+            return 0L;
+        }
+
+        @Override
+        public Long add(Tuple2<Long, Long> record, Long count) {
+            return count + 1;
+        }
+
+        @Override
+        public Long getResult(Long count) {
+            return count;
+        }
+
+        @Override
+        public Long merge(Long one, Long other) {
+            return one + other;
+        }
+    }
+
+    private static final class Line extends ProcessWindowFunction<Long, String, Long, TimeWindow> {
+        @Override
+        public void process(Long key, Context context, Iterable<Long> counts, Collector<String> output) {
+            output.collect(context.window().getStart() + "," + key + "," + counts.iterator().next());
+        }
+    }
+}
