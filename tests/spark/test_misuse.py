@@ -24,6 +24,7 @@ from streaming_source import (
     required_delay,
     with_exact_watermark,
 )
+from streaming_source.api import Source
 from tests.spark.support import T0, UTC_US, write_table
 
 LONGEST, SCREEN = 160, 24
@@ -132,7 +133,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
         "needs a built-in watermark generator (maxOutOfOrderness); use that",
     ),
     "an object in place of a class": (lambda: register(NO_SPARK, FileSource("/data")), "as in register(spark, "),  # type: ignore[arg-type]
-    "a class without a name": (lambda: register(NO_SPARK, type("Own", (FileSource,), {})), 'write name = "..."'),
+    "a class without a name": (lambda: register(NO_SPARK, type("Own", (Source,), {})), 'write name = "..."'),
     "the name of another": (lambda: register(NO_SPARK, type("Own", (FileSource,), NAMED)), "choose another name"),
     # the strategy
     "an assigner of another type": (lambda: STRATEGY.with_timestamp_assigner(3), "or a function of a batch"),  # type: ignore[arg-type]
