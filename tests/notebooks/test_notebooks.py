@@ -15,7 +15,7 @@ from tests.notebooks.executed import NOTEBOOKS, pictures, run_cells, stored
 
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 KAFKA = "kafka_after_outage"
-QUICK = ("silent_source", "split_skew")
+QUICK = ("silent_source",)
 
 _OF_A_MACHINE = re.compile(r"/(tmp|home|root|work|Users|usr|opt|private|var)/|\b(WARN|ERROR|Traceback|Picked up)\b")
 

@@ -56,7 +56,7 @@ def last_counts(frame: DataFrame, checkpoint: Path) -> Counts:
 @pytest.mark.parametrize(
     ("order", "mode", "bounded"),
     [
-        ("all in work", "plain", "true"),
+        pytest.param("all in work", "plain", "true", marks=pytest.mark.soak),
         ("few in work", "exact", "false"),
         pytest.param("all in work", "plain", "false", marks=pytest.mark.soak),
         pytest.param("all in work", "exact", "true", marks=pytest.mark.soak),
