@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
 from alignment.index.exact import EventTimeLoader
@@ -25,12 +24,10 @@ from alignment.index.opaque import FirstLater, OpaqueBlocks
 from alignment.index.runs import first_not_before, near, ranges, running, sample
 from alignment.plan.shares import share_evenly
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
 __all__ = ["EventTimeIndex", "EventTimeLoader", "FirstLater"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _EVEN_GUESSES: Final = 8
 _AIM: Final = 0.8

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +12,9 @@ import numpy.typing as npt
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
 from alignment.index.runs import first_not_before, running
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
 __all__ = ["PERHAPS_LOOSE", "BlockTable"]
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 class _Blocks(NamedTuple):
@@ -63,7 +61,7 @@ _SMALL: Final = ("loose", "opaque")
 _NO_BLOCKS = _Blocks._make(np.empty(0, np.int8 if name in _SMALL else np.int64) for name in _Blocks._fields)
 
 
-class BlockTable:
+class BlockTable(ABC):
     """Splits and the blocks of their unread records, as columns that change seldom and are read often.
 
     Changes are collected, and taken into the columns by `_settle` before the first question after them.
@@ -247,6 +245,6 @@ class BlockTable:
         begun: BoolArray = (positions > first) | ((first == origin) & (origin > 0))
         return begun
 
+    @abstractmethod
     def _tighten(self, block: int) -> None:
         """Replace the bounds of a block by what its records say under the limit."""
-        raise NotImplementedError

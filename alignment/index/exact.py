@@ -7,17 +7,15 @@ from itertools import pairwise
 from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
 from alignment.index.blocks import BlockTable
 from alignment.index.runs import ranges
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import BoolArray, Int64Array
 
 __all__ = ["CACHED_TIMES", "EventTimeLoader", "TimedBlocks"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 EventTimeLoader: TypeAlias = Callable[[str, int, int], Int64Array]
 """`(split_id, start, stop) -> int64[stop - start]`: event times of one block; `NO_TIMESTAMP` where there is none."""

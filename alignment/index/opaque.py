@@ -17,16 +17,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
 from alignment.index.exact import CACHED_TIMES, EventTimeLoader, TimedBlocks
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import BoolArray, Int64Array
 
 __all__ = ["FirstLater", "OpaqueBlocks"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 FirstLater: TypeAlias = Callable[[Sequence[str], Int64Array, Int64Array, int], tuple[Int64Array, Int64Array]]
 """`(split_ids, starts, stops, bound_us) -> (positions, times)`: all questions of one step at once.

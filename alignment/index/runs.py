@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isqrt
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
+
+from alignment.watermarks import BoolArray, Int64Array
 
 __all__ = ["first_not_before", "near", "ranges", "running", "sample"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _SAMPLED: Final = 4096
 _GOLDEN: Final = 0.6180339887498949

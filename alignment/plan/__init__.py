@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.combine import SplitStatus, combine_watermarks
 from alignment.exceptions import InvalidArgumentError
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
 __all__ = [
     "LimitedBy",
@@ -27,9 +27,6 @@ __all__ = [
     "bounding_splits",
     "conclude",
 ]
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

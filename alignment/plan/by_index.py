@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
@@ -31,12 +30,10 @@ from alignment.plan import (
     conclude,
 )
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, bounded_watermark, saturating_add
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
 
 __all__ = ["WatermarkAdvance", "plan_micro_batch"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 WatermarkAdvance: TypeAlias = Callable[[str, int, int], int]
 """`(split_id, start, stop) -> watermark` after the records of `[start, stop)`, which are admitted: the slow door."""

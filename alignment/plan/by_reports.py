@@ -31,12 +31,10 @@ from alignment.plan import (
 )
 from alignment.plan.observed import ObservedSplits
 from alignment.plan.shares import share_by_time, share_evenly
-from alignment.watermarks import MAX_WATERMARK, bounded_watermark, saturating_add
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
 
 __all__ = ["ReactivePlanner"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Slots: TypeAlias = npt.NDArray[np.intp]
 
 _MANY: Final = 2.0**62

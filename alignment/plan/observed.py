@@ -18,11 +18,10 @@ import numpy.typing as npt
 from alignment.events import RangeReport
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, Int64Array
 
 __all__ = ["ObservedSplits"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 Slots: TypeAlias = npt.NDArray[np.intp]
 
 _MAX_HOLES: Final = 16

@@ -7,9 +7,10 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from alignment.watermarks import Int64Array
+
 __all__ = ["share_by_time", "share_evenly"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 _HALVINGS: Final = 80

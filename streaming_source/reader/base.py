@@ -20,9 +20,9 @@ from streaming_source.api import (
     SourceOutput,
     SourceReader,
     SourceReaderContext,
-    SourceSplit,
     SplitState,
 )
+from streaming_source.api.split import SplitT
 from streaming_source.exceptions import SourceError
 from streaming_source.reader.fetcher import Handover
 from streaming_source.reader.managers import (
@@ -113,7 +113,6 @@ class SplitOutput(SourceOutput):
         return int(np.searchsorted(positions, self._stop))
 
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
 
 CLOSE_TIMEOUT_S: Final = 30.0

@@ -13,16 +13,15 @@ from typing import Any, Generic, TypeVar
 from streaming_source.api import (
     RecordsBySplits,
     RecordsWithSplitIds,
-    SourceSplit,
     SplitReader,
     SplitsAddition,
     SplitsRemoval,
 )
+from streaming_source.api.split import SplitT
 from streaming_source.reader.queue import ElementQueue
 
 __all__ = ["Handover", "SplitFetcher"]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from streaming_source.api import SourceSplit, SplitReader
+from streaming_source.api import SplitReader
+from streaming_source.api.split import SplitT
 from streaming_source.exceptions import SourceError
 from streaming_source.reader.fetcher import Handover, SplitFetcher
 from streaming_source.reader.queue import DEFAULT_CAPACITY, ElementQueue
@@ -25,7 +26,6 @@ __all__ = [
     "fetchers_needed",
 ]
 
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 ElementT = TypeVar("ElementT")
 SplitReaderSupplier: TypeAlias = Callable[[], SplitReader[SplitT]]
 

@@ -28,7 +28,7 @@ from alignment.explain import Explanation
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import SimpleVersionedSerializer, Source, SourceSplit
+from streaming_source.api import SimpleVersionedSerializer, Source
 from streaming_source.api.serializer import json_to_bytes
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
@@ -47,7 +47,6 @@ _SHOWN: Final = 200
 _STATUSES: Final = {int(status): status.name.lower() for status in SplitStatus}
 
 Offset: TypeAlias = dict[str, Any]
-SplitT = TypeVar("SplitT", bound=SourceSplit)
 CheckpointT = TypeVar("CheckpointT")
 
 

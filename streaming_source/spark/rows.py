@@ -13,7 +13,7 @@ from alignment.arrow_times import format_timestamp, to_microseconds
 from alignment.exceptions import InvalidTimestampError
 from alignment.split_generators import LatestWatermark
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner, raw_field
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkOutput
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.api.reader import ignore
 from streaming_source.exceptions import LateRecordError, SchemaError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FrameOutput", "RowShaper"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _LIMITS = (
     "with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, RecordTimestampAssigner
+from alignment.watermarks import Int64Array
 from streaming_source.api import (
     SourceSplit,
     SplitEnumerator,
@@ -24,7 +25,7 @@ from streaming_source.api import (
     SplitsAssignment,
     SupportsEventTimeIndex,
 )
-from streaming_source.connectors.datagen.generator import Int64Array, RecordGenerator
+from streaming_source.connectors.datagen.generator import RecordGenerator
 
 __all__ = ["GeneratedSplit", "GeneratorCheckpoint", "GeneratorSplitEnumerator"]
 

@@ -29,9 +29,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.watermarks import Int64Array
+
 __all__ = ["PERIOD", "SCHEMA", "RecordGenerator"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 
 PERIOD: Final = 64

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Int64Array
 from streaming_source.api import KeptClients, SplitsAddition, SplitsRemoval
 from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
 from streaming_source.connectors.kafka.client import ClientConfig, report_loss
@@ -24,7 +24,6 @@ from streaming_source.exceptions import SourceError
 
 __all__ = ["PartitionUpdate", "Scanner", "SeenTimes", "UnindexedPart", "UpdateFinder"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 SeenTimes: TypeAlias = tuple[Int64Array, Int64Array]
 """Offsets, rising, and event times of records of one partition."""

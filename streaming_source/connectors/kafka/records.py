@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import Message
 
 from alignment.arrow_times import integers_to_microseconds
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Int64Array
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.connectors.kafka.values import ValueFormat
 
 __all__ = ["FIELDS", "MessageColumns", "Run", "record_schema", "runs_of"]
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIME: Final = pa.timestamp("us", tz="UTC")

@@ -12,12 +12,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Int64Array
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
 from streaming_source.connectors.kafka.partition_updates import PartitionUpdate, Scanner, UnindexedPart, UpdateFinder
@@ -25,8 +25,6 @@ from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import Partition
 
 __all__ = ["Looked", "TimeIndex"]
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)

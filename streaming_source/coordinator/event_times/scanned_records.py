@@ -7,15 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Int64Array
 
 __all__ = ["ScannedRecords", "SeenBlock"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

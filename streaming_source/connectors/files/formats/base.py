@@ -13,13 +13,12 @@ from itertools import starmap
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
 from alignment.exceptions import AlignmentError
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files.formats.columns import PlaceColumns, with_given
 from streaming_source.connectors.files.retries import may_pass
@@ -48,9 +47,6 @@ BATCH_ROWS: Final = 65_536
 """Rows of a batch that is read, at most."""
 
 _ALL: Final = sys.maxsize
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 class Place(NamedTuple):
