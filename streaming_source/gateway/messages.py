@@ -50,6 +50,7 @@ class Refusal(Enum):
     STALE = (410, "of an old micro-batch")
     OVERSIZED = (413, "oversized")
     OTHER_QUERY = (421, "token or message of another query")
+    FAILED = (500, "the listener failed")
     CROWDED = (503, "too many at once")
 
     def __init__(self, status: int, text: str) -> None:

@@ -84,6 +84,8 @@ assert messages.send_reports([REPORT])
 def test_a_child_that_is_forked_in_the_middle_of_a_call_makes_its_own() -> None:
     code = """
 import socket, threading
+from streaming_source.gateway import client
+client._CALL_S = 0.5
 with socket.create_server(("127.0.0.1", 0)) as mute:
     from dataclasses import replace
     hangs = replace(address, port=mute.getsockname()[1])
