@@ -7,6 +7,7 @@ import json
 import re
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
@@ -156,9 +157,7 @@ def encode(value: Any) -> bytes:
 
 def decode(body: bytes, kind: type[_T]) -> _T:
     """The value of a JSON text, of a kind; anything else is refused."""
-    try:
+    with suppress(ValueError, RecursionError):
         if isinstance(value := json.loads(body), kind):
             return value
-    except (ValueError, RecursionError):
-        pass
     raise RefusedError(Refusal.MALFORMED)

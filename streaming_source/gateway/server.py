@@ -99,7 +99,7 @@ class GatewayServer:
         self._logs_at = 0.0
         self._taken = TakenMessages()
         self._bodies = asyncio.Semaphore(_MAX_BODIES)
-        # And when the last message of each began; before there is one, when it was let in.
+        # When the last message of each began; before there is one, when it was let in.
         self._connections: dict[asyncio.Task[None], float] = {}
         self._lock = threading.Lock()
         self._address: GatewayAddress | None = None
@@ -122,9 +122,8 @@ class GatewayServer:
                 listening = _listen(*self._where)
                 port = listening.getsockname()[1]
                 self._address = GatewayAddress(self._where[0], port, self._query_id, self._token, pem)
-                loop = asyncio.new_event_loop()
-                accepting = loop.create_task(self._accept(listening, tls))
-                thread = threading.Thread(target=_run, args=(loop, accepting), name="gateway", daemon=True)
+                accepting = asyncio.new_event_loop().create_task(self._accept(listening, tls))
+                thread = threading.Thread(target=_run, args=(accepting,), name="gateway", daemon=True)
                 self._running = (accepting, thread)
                 thread.start()
             return self._address
@@ -271,9 +270,10 @@ class GatewayServer:
         return encode(written)
 
 
-def _run(loop: asyncio.AbstractEventLoop, accepting: asyncio.Task[None]) -> None:
-    with asyncio.Runner(loop_factory=lambda: loop), suppress(asyncio.CancelledError):
-        loop.run_until_complete(accepting)
+def _run(accepting: asyncio.Task[None]) -> None:
+    # What is left of connections is cancelled as the runner ends.
+    with asyncio.Runner(loop_factory=accepting.get_loop) as runner, suppress(asyncio.CancelledError):
+        runner.get_loop().run_until_complete(accepting)
 
 
 def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:

@@ -208,14 +208,6 @@ class Patience:
         self._skipped += seconds
 
 
-def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    client = GatewayClient(replace(ADDRESS, host="127.0.0.1", port=port))
-    assert not client.for_task(0, 0, 0).send_reports([REPORT])
-    client.close()
-
-
 def test_somebody_listens_who_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_client, "_CALL_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute:

@@ -69,16 +69,6 @@ def test_a_call_with_two_tokens_is_refused(stranger: Stranger, address: GatewayA
     assert server.refused == {Refusal.WRONG_TOKEN: 1}
 
 
-def test_a_token_of_another_query_is_refused(address: GatewayAddress, server: GatewayServer) -> None:
-    other_server = GatewayServer(RecordingListener(), None)
-    other = other_server.start()
-    client = GatewayClient(replace(other, port=address.port))
-    assert not client.for_task(batch=1, subtask_id=0, attempt=0).send_reports([REPORT])
-    client.close()
-    other_server.close()
-    assert server.refused == {Refusal.OTHER_QUERY: 1}
-
-
 def test_a_message_of_another_query_is_refused(
     stranger: Stranger, address: GatewayAddress, server: GatewayServer
 ) -> None:
@@ -152,17 +142,12 @@ def test_a_compressed_message_is_refused_unread(
     assert server.refused == {Refusal.MALFORMED: 1}
 
 
-def test_a_message_that_is_a_little_too_large_is_refused(
-    stranger: Stranger, address: GatewayAddress, server: GatewayServer
+def test_a_message_may_have_the_largest_size_and_no_more(
+    stranger: Stranger, address: GatewayAddress, server: GatewayServer, listener: RecordingListener
 ) -> None:
     assert stranger.call(path(), bytes(MEGABYTE + 1), credentials(address)) == (413, "oversized")
     assert stranger.call(path(), bytes(MEGABYTE), credentials(address)) == (400, "malformed")
     assert server.refused == {Refusal.OVERSIZED: 1, Refusal.MALFORMED: 1}
-
-
-def test_a_message_of_the_largest_size_is_taken(
-    stranger: Stranger, address: GatewayAddress, listener: RecordingListener
-) -> None:
     assert stranger.call(path(), BODY.ljust(MEGABYTE), credentials(address)) == OK
     assert listener.reports == [REPORT]
 
