@@ -147,6 +147,7 @@ class GatewayServer:
 
     async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
+        # The listener may wait for the planner: no connection waits for another one's.
         loop.set_default_executor(ThreadPoolExecutor(_MAX_CONNECTIONS, "gateway-listener"))
         with listening:
             while True:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from streaming_source.exceptions import OptionError
-from streaming_source.gateway import GatewayClient, GatewayServer
+from streaming_source.gateway import GatewayClient, GatewayServer, Refusal
+from streaming_source.gateway import server as gateway_server
 from tests.gateway.support import REPORT, SERIALIZER, Answer, RecordingListener
 
 
@@ -91,16 +92,20 @@ def test_a_certificate_for_another_host_is_not_enough(tmp_path: Path, listener: 
     assert listener.reports == []
 
 
-def test_garbage_instead_of_a_handshake_and_none_at_all_do_no_harm(
-    own: tuple[Path, Path], listener: RecordingListener
+def test_garbage_instead_of_a_handshake_does_no_harm_and_one_that_never_comes_is_cut_off(
+    own: tuple[Path, Path], listener: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with gateway(listener, own) as (_, client):
+    with gateway(listener, own) as (server, client):
         at = (client.address.host, client.address.port)
         for garbage in (b"POST /reports/0/0/0/0 HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\0" * 1_000, b"\0"):
             with socket.create_connection(at) as connection:
                 connection.sendall(garbage)
         with socket.create_connection(at):
             assert client.for_task(0, 0, 0).send_reports([REPORT])
+        monkeypatch.setattr(gateway_server, "_REQUEST_S", 0.2)
+        with socket.create_connection(at, timeout=20) as silent:
+            assert silent.recv(1) == b""
+        assert server.refused == {Refusal.SLOW: 1}
 
 
 def test_a_certificate_without_a_key_is_refused(own: tuple[Path, Path]) -> None:
