@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from alignment.events import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
-from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.gateway.messages import (
     MAX_MESSAGE_BYTES,
     GatewayAddress,
@@ -47,7 +46,7 @@ _OK: Final = 200
 _ANSWER: Final = re.compile(
     rb"HTTP/1\.1 (\d{3}) ([ -~]{1,99})\r\nContent-Length: (\d{1,8})\r\n(?:Connection: [a-z-]+\r\n)?\r\n"
 )
-_DOWN: Final = {0, Refusal.NO_TOKEN.status, Refusal.WRONG_TOKEN.status, Refusal.OTHER_QUERY.status}
+_DOWN: Final = (0, Refusal.OTHER_QUERY.status)
 """No answer; or it is the gateway of another run of the query, and will not let this task in later either."""
 
 
@@ -176,23 +175,18 @@ def _connect(address: GatewayAddress, until: float) -> socket.socket:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if address.certificate is None:
         return connected
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=address.certificate.decode())
+    # The gateway's own certificate is enough, whoever has signed it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     connected.settimeout(_left_s(until))
-    return _trusting(address.certificate).wrap_socket(connected, server_hostname=address.host)
+    return context.wrap_socket(connected, server_hostname=address.host)
 
 
 def _left_s(until: float) -> float:
     if (left_s := until - time.monotonic()) <= 0:
         raise TimeoutError
     return left_s
-
-
-@lru_cache(_MAX_CLIENTS)
-def _trusting(certificate: bytes) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=certificate.decode())
-    # The gateway's own certificate is enough, whoever has signed it.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
 
 
 class TaskMessages:
@@ -203,7 +197,7 @@ class TaskMessages:
     ) -> None:
         self._client = client
         self._next = message
-        self._serializer = event_serializer
+        self._serializer: Any = event_serializer
         self._left_s = _TASK_S
 
     def send_reports(self, reports: Sequence[RangeReport]) -> bool:
@@ -216,27 +210,20 @@ class TaskMessages:
 
     def send_event(self, event: SourceEvent) -> bool:
         """Send an event to the enumerator, at most once; whether it arrived. As in Flink a lost one is no error."""
-        return self._send("event", encode(event_to_json(self._events_as_bytes, event))) is not None
+        return self._send("event", encode(event_to_json(self._serializer, event))) is not None
 
     def take_events(self) -> list[SourceEvent]:
         """Events from the enumerator that this reader was not given yet; a lost answer is lost."""
-        serializer, events, written = self._events_as_bytes, [], []
+        events, written = [], []
         with suppress(RefusedError):  # who answers need not be a gateway
             written = decode(self._send("take_events", b"", tries=1) or b"[]", list)
         for event in written:
             try:
-                events.append(event_from_json(serializer, event))
+                events.append(event_from_json(self._serializer, event))
             except RefusedError:
-                _log.error("an event from the enumerator is left out: %s cannot read it", type(serializer).__name__)
+                unread = "an event from the enumerator is left out: %s cannot read it"
+                _log.error(unread, type(self._serializer).__name__)
         return events
-
-    @property
-    def _events_as_bytes(self) -> SimpleVersionedSerializer[SourceEvent]:
-        if self._serializer is None:
-            raise UnsupportedOperationError(
-                "this source has no serializer for source events: override Source.source_event_serializer"
-            )
-        return self._serializer
 
     def _send(self, action: str, body: bytes, tries: int = 2) -> bytes | None:
         message = self._next

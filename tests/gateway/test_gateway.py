@@ -10,7 +10,7 @@ import pytest
 
 from alignment.events import RangeReport
 from streaming_source.api import SourceEvent
-from streaming_source.exceptions import OptionError, UnsupportedOperationError
+from streaming_source.exceptions import OptionError
 from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal
 from tests.gateway.support import REPORT, SERIALIZER, Answer, AskForMore, RecordingListener
 
@@ -71,14 +71,6 @@ def test_a_reader_takes_its_own_events_once(address: GatewayAddress, listener: R
     assert first.take_events() == [Answer(True), Answer(False)]
     assert first.take_events() == []
     assert second.take_events() == [Answer(True, 1.0)]
-
-
-def test_a_source_without_events_is_told_what_to_override(address: GatewayAddress) -> None:
-    messages = GatewayClient.of(address).for_task(batch=0, subtask_id=0, attempt=0)
-    with pytest.raises(UnsupportedOperationError, match="source_event_serializer"):
-        messages.send_event(AskForMore("orders", 7))
-    with pytest.raises(UnsupportedOperationError, match="source_event_serializer"):
-        messages.take_events()
 
 
 def test_a_gateway_of_a_source_without_events_refuses_them(listener: RecordingListener) -> None:
