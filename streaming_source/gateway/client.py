@@ -102,19 +102,19 @@ class GatewayClient:
 
     def call(self, path: str, body: bytes, within_s: float, tries: int) -> bytes | None:
         """Send a message, at most so often within so many seconds, and give the answer; None if it did not arrive."""
-        now = self.clock()
-        if now < self._closed_until:
+        began = self.clock()
+        if began < self._closed_until:
             return None
         # Whoever comes while this one tries.
-        self._closed_until = now + self._wait_s
+        self._closed_until = began + self._wait_s
         status, reason, answer, failure = 0, "", b"", ""
         for _ in range(1 if self._wait_s else tries):
             try:
-                status, reason, answer = self._exchange(path, body, min(_CALL_S, now + within_s - self.clock()))
+                status, reason, answer = self._exchange(path, body, min(_CALL_S, began + within_s - self.clock()))
                 break
             except OSError as error:
                 failure = f"{type(error).__name__}: it is out of reach, or slow"
-                if self.clock() >= now + within_s:
+                if self.clock() >= began + within_s:
                     break
         self._wait_s = min(max(2 * self._wait_s, _FIRST_WAIT_S), _LAST_WAIT_S) if status in _DOWN else 0.0
         self._closed_until = self.clock() + self._wait_s
