@@ -9,7 +9,6 @@ import re
 import socket
 import ssl
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -17,7 +16,6 @@ from typing import Any, Final
 
 from alignment.events import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
-from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.gateway.messages import (
     MAX_MESSAGE_BYTES,
     GatewayAddress,
@@ -31,12 +29,11 @@ from streaming_source.gateway.messages import (
     event_to_json,
 )
 
-__all__ = ["CircuitBreaker", "GatewayClient", "TaskMessages"]
+__all__ = ["GatewayClient", "TaskMessages"]
 
 _log = logging.getLogger(__name__)
 
 _CALL_S: Final = 2.5
-_PAUSE_S: Final = 0.05
 _TASK_S: Final = 5.0
 _QUICK_S: Final = 0.05
 """A call that takes no longer is not counted: a task may ask for events as long as it reads."""
@@ -49,7 +46,7 @@ _OK: Final = 200
 _ANSWER: Final = re.compile(
     rb"HTTP/1\.1 (\d{3}) ([ -~]{1,99})\r\nContent-Length: (\d{1,8})\r\n(?:Connection: [a-z-]+\r\n)?\r\n"
 )
-_DOWN: Final = {0, Refusal.NO_TOKEN.status, Refusal.WRONG_TOKEN.status, Refusal.OTHER_QUERY.status}
+_DOWN: Final = (0, Refusal.OTHER_QUERY.status)
 """No answer; or it is the gateway of another run of the query, and will not let this task in later either."""
 
 
@@ -58,7 +55,8 @@ class GatewayClient:
 
     `of` gives the process's own, so that a connection outlives a micro-batch. A task spends at most 5 seconds in all on
     a gateway that is slow, a call at most 2.5. After a failure nobody tries for 2 seconds, then for 4, and so on up to
-    64; one that nobody listens at costs next to nothing. Clock (monotonic seconds), sleep and connect are for tests.
+    64: then one does, and the others wait for how that goes. One that nobody listens at costs next to nothing. The
+    clock, in monotonic seconds, is for tests.
 
     Examples
     --------
@@ -69,23 +67,15 @@ class GatewayClient:
     False
     """
 
-    def __init__(
-        self,
-        address: GatewayAddress,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-        connect: Callable[[GatewayAddress], Any] | None = None,
-    ) -> None:
+    def __init__(self, address: GatewayAddress, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.address = address
         self.clock = clock
-        self._connect = connect or _Connection
-        self._sleep = sleep
-        self._breaker = CircuitBreaker(clock)
-        # Free ones: whoever calls takes one out, and two at once have two. No lock: see `CircuitBreaker`.
-        self._connections: list[Any] = []
+        self._wait_s = 0.0
+        self._closed_until = -math.inf
+        # Free ones: whoever calls takes one out. No lock anywhere: a forked process could find it taken for ever.
+        self._connections: list[socket.socket] = []
+        self._pid = os.getpid()
         self._has_warned = False
-        weakref.finalize(self, _close_all, self._connections)
 
     @staticmethod
     @lru_cache(_MAX_CLIENTS)
@@ -103,157 +93,100 @@ class GatewayClient:
         return TaskMessages(self, MessageId(batch, subtask_id, attempt), event_serializer)
 
     def close(self) -> None:
-        _close_all(self._connections)
+        """Let go of all connections; another process that has them as well keeps its own ends."""
+        with suppress(IndexError):  # another thread may be faster
+            while True:
+                self._connections.pop().close()
+
+    __del__ = close
 
     def call(self, path: str, body: bytes, within_s: float, tries: int) -> bytes | None:
         """Send a message, at most so often within so many seconds, and give the answer; None if it did not arrive."""
-        if not self._breaker.allows():
+        began = self.clock()
+        if began < self._closed_until:
             return None
-        until = self.clock() + within_s
-        tries = 1 if self._breaker.is_tripped else tries
-        for left in reversed(range(tries)):
+        # Whoever comes while this one tries.
+        self._closed_until = began + self._wait_s
+        status, reason, answer, failure = 0, "", b"", ""
+        for _ in range(1 if self._wait_s else tries):
             try:
-                status, reason, answer = self._exchange(path, body, max(min(_CALL_S, until - self.clock()), 0.0))
+                status, reason, answer = self._exchange(path, body, min(_CALL_S, began + within_s - self.clock()))
                 break
             except OSError as error:
-                status, reason, answer = 0, f"{type(error).__name__}: it is out of reach, or slow", b""
-                if not left or until - self.clock() <= 2 * _PAUSE_S:
+                failure = f"{type(error).__name__}: it is out of reach, or slow"
+                if self.clock() >= began + within_s:
                     break
-                self._sleep(_PAUSE_S)
-        self._breaker.failed() if status in _DOWN else self._breaker.succeeded()
+        self._wait_s = min(max(2 * self._wait_s, _FIRST_WAIT_S), _LAST_WAIT_S) if status in _DOWN else 0.0
+        self._closed_until = self.clock() + self._wait_s
         if status == _OK:
             return answer
-        if status == Refusal.REPLAYED.status and left < tries - 1:
-            # The first try did arrive, and its answer did not.
+        if status == Refusal.REPLAYED.status and failure:  # the first try did arrive, and its answer did not
             return b""
         if not self._has_warned:
             self._has_warned = True
             text = "the gateway at %s:%d cannot be told what is read: %s; the query goes on, its watermark may wait"
-            why = f"it refused a message: {reason}" if status else reason
+            why = f"it refused a message: {reason}" if status else failure
             _log.warning(text, self.address.host, self.address.port, why)
         return None
 
     def _exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
-        connection, status = self._free(), 0
+        until = time.monotonic() + within_s
+        connected = self._take_free() or _connect(self.address, until)
+        status = 0
         try:
-            status, reason, answer = connection.exchange(path, body, within_s)
+            fields = f"Host: gateway\r\nGateway-Token: {self.address.token}\r\nGateway-Query: {self.address.query_id}"
+            head = f"POST {path} HTTP/1.1\r\n{fields}\r\nContent-Length: {len(body)}\r\n\r\n"
+            connected.settimeout(_left_s(until))
+            connected.sendall(head.encode() + body)
+            answer = bytearray()
+            while not (match := _ANSWER.match(answer)) or len(answer) < match.end() + int(match[3]):
+                connected.settimeout(_left_s(until))
+                received = connected.recv(1 << 16)
+                if not received or len(answer) > _MAX_ANSWER_BYTES:
+                    raise ConnectionError("this is no answer of a gateway's")
+                answer += received
+            status = int(match[1])
+            return status, match[2].decode(), bytes(answer[match.end() :])
         finally:
             # The gateway ends a connection after a refusal.
-            self._connections.append(connection) if status == _OK else connection.close()
-        return status, reason, answer
+            self._connections.append(connected) if status == _OK else connected.close()
 
-    def _free(self) -> Any:
-        with suppress(IndexError):  # also if another thread is faster
+    def _take_free(self) -> socket.socket | None:
+        """A connection of this process, on which nothing has come that was not awaited, as its end."""
+        if self._pid != os.getpid():
+            self.close()
+            self._pid = os.getpid()
+        with suppress(IndexError):
             while True:
-                connection = self._connections.pop()
-                if connection.is_usable():
-                    return connection
-                connection.close()
-        return self._connect(self.address)
+                connected = self._connections.pop()
+                connected.settimeout(0)
+                try:
+                    socket.socket.recv(connected, 1, socket.MSG_PEEK)
+                except BlockingIOError:
+                    return connected
+                except OSError:
+                    pass
+                connected.close()
+        return None
 
 
-def _close_all(connections: list[Any]) -> None:
-    while connections:
-        connections.pop().close()
-
-
-class _Connection:
-    """To a gateway, made with the first message and kept open; for one thread at a time of the process that made it."""
-
-    def __init__(self, address: GatewayAddress) -> None:
-        self._address = address
-        self._socket: socket.socket | None = None
-        self._fields = f"Host: gateway\r\nGateway-Token: {address.token}\r\nGateway-Query: {address.query_id}\r\n"
-        self._pid = os.getpid()
-
-    def is_usable(self) -> bool:
-        """Whether it is this process's own, and nothing has come that was not awaited, as its end."""
-        if self._pid != os.getpid() or self._socket is None:
-            return False
-        self._socket.settimeout(0)
-        try:
-            socket.socket.recv(self._socket, 1, socket.MSG_PEEK)
-        except OSError as error:
-            return isinstance(error, BlockingIOError)
-        return False
-
-    def exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
-        until = time.monotonic() + within_s
-        connected = self._socket or self._connect(until)
-        head = f"POST {path} HTTP/1.1\r\n{self._fields}Content-Length: {len(body)}\r\n\r\n"
-        connected.settimeout(_left_s(until))
-        connected.sendall(head.encode() + body)
-        answer = bytearray()
-        while not (match := _ANSWER.match(answer)) or len(answer) < match.end() + int(match[3]):
-            connected.settimeout(_left_s(until))
-            received = connected.recv(1 << 16)
-            if not received or len(answer) > _MAX_ANSWER_BYTES:
-                raise ConnectionError("this is no answer of a gateway's")
-            answer += received
-        return int(match[1]), match[2].decode(), bytes(answer[match.end() :])
-
-    def close(self) -> None:
-        """Let go of it; another process that has it as well keeps its own end."""
-        if self._socket is not None:
-            self._socket.close()
-
-    def _connect(self, until: float) -> socket.socket:
-        where = self._address
-        self._socket = socket.create_connection((where.host, where.port), timeout=_left_s(until))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if where.certificate is not None:
-            self._socket.settimeout(_left_s(until))
-            self._socket = _trusting(where.certificate).wrap_socket(self._socket, server_hostname=where.host)
-        return self._socket
+def _connect(address: GatewayAddress, until: float) -> socket.socket:
+    connected = socket.create_connection((address.host, address.port), timeout=_left_s(until))
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if address.certificate is None:
+        return connected
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=address.certificate.decode())
+    # The gateway's own certificate is enough, whoever has signed it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    connected.settimeout(_left_s(until))
+    return context.wrap_socket(connected, server_hostname=address.host)
 
 
 def _left_s(until: float) -> float:
     if (left_s := until - time.monotonic()) <= 0:
         raise TimeoutError
     return left_s
-
-
-@lru_cache(_MAX_CLIENTS)
-def _trusting(certificate: bytes) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=certificate.decode())
-    # The gateway's own certificate is enough, whoever has signed it.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
-
-
-class CircuitBreaker:
-    """Lets nobody try for a while after a failure: 2 seconds, then twice as long each time, up to 64.
-
-    When the wait is over one caller may try; the others wait on until it says how that went. There is no lock: a forked
-    process could find it taken for ever. At worst two threads try at once.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._wait_s = 0.0
-        self._closed_until = -math.inf
-
-    @property
-    def is_tripped(self) -> bool:
-        return self._wait_s > 0
-
-    def allows(self) -> bool:
-        """Whether the caller may try; if so it says afterwards how that went."""
-        if self.is_tripped and self._clock() < self._closed_until:
-            return False
-        # Whoever comes while this one tries.
-        self._closed_until = self._clock() + self._wait_s
-        return True
-
-    def succeeded(self) -> None:
-        """It worked: everybody may try."""
-        self._wait_s = 0.0
-
-    def failed(self) -> None:
-        """It did not work, after all tries that the caller had."""
-        self._wait_s = min(max(2 * self._wait_s, _FIRST_WAIT_S), _LAST_WAIT_S)
-        self._closed_until = self._clock() + self._wait_s
 
 
 class TaskMessages:
@@ -264,7 +197,7 @@ class TaskMessages:
     ) -> None:
         self._client = client
         self._next = message
-        self._serializer = event_serializer
+        self._serializer: Any = event_serializer
         self._left_s = _TASK_S
 
     def send_reports(self, reports: Sequence[RangeReport]) -> bool:
@@ -277,27 +210,20 @@ class TaskMessages:
 
     def send_event(self, event: SourceEvent) -> bool:
         """Send an event to the enumerator, at most once; whether it arrived. As in Flink a lost one is no error."""
-        return self._send("event", encode(event_to_json(self._events_as_bytes, event))) is not None
+        return self._send("event", encode(event_to_json(self._serializer, event))) is not None
 
     def take_events(self) -> list[SourceEvent]:
         """Events from the enumerator that this reader was not given yet; a lost answer is lost."""
-        serializer, events, written = self._events_as_bytes, [], []
+        events, written = [], []
         with suppress(RefusedError):  # who answers need not be a gateway
             written = decode(self._send("take_events", b"", tries=1) or b"[]", list)
         for event in written:
             try:
-                events.append(event_from_json(serializer, event))
+                events.append(event_from_json(self._serializer, event))
             except RefusedError:
-                _log.error("an event from the enumerator is left out: %s cannot read it", type(serializer).__name__)
+                unread = "an event from the enumerator is left out: %s cannot read it"
+                _log.error(unread, type(self._serializer).__name__)
         return events
-
-    @property
-    def _events_as_bytes(self) -> SimpleVersionedSerializer[SourceEvent]:
-        if self._serializer is None:
-            raise UnsupportedOperationError(
-                "this source has no serializer for source events: override Source.source_event_serializer"
-            )
-        return self._serializer
 
     def _send(self, action: str, body: bytes, tries: int = 2) -> bytes | None:
         message = self._next

@@ -7,6 +7,7 @@ import json
 import re
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
@@ -50,6 +51,7 @@ class Refusal(Enum):
     STALE = (410, "of an old micro-batch")
     OVERSIZED = (413, "oversized")
     OTHER_QUERY = (421, "token or message of another query")
+    FAILED = (500, "the listener failed")
     CROWDED = (503, "too many at once")
 
     def __init__(self, status: int, text: str) -> None:
@@ -155,9 +157,7 @@ def encode(value: Any) -> bytes:
 
 def decode(body: bytes, kind: type[_T]) -> _T:
     """The value of a JSON text, of a kind; anything else is refused."""
-    try:
+    with suppress(ValueError, RecursionError):
         if isinstance(value := json.loads(body), kind):
             return value
-    except (ValueError, RecursionError):
-        pass
     raise RefusedError(Refusal.MALFORMED)

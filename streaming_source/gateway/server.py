@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
-import math
 import os
 import re
 import secrets
@@ -14,10 +13,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from alignment.events import RangeReport
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
@@ -35,7 +35,7 @@ from streaming_source.gateway.messages import (
     event_to_json,
 )
 
-__all__ = ["GatewayListener", "GatewayServer", "RefusalCounts", "TakenMessages"]
+__all__ = ["GatewayListener", "GatewayServer", "TakenMessages"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,11 +45,10 @@ _MAX_BODIES: Final = 32
 """In memory at once: those of further connections wait."""
 _BODY_WAIT_S: Final = 1.0
 _REQUEST_S: Final = 10.0
-"""From a message's first byte to the last one of its answer."""
+"""From a connection's first moment, then from a message's first byte, to the last one of its answer."""
 _SILENT_S: Final = 10.0
 """From when on a connection may be cut off to make room for another one."""
-_CHECK_S: Final = 0.5
-_OK: Final = "200 OK"
+_NO_FILE_S: Final = 0.1
 _CLOSE_S: Final = 1.0
 _LOG_EVERY_S: Final = 60.0
 _HEAD: Final = re.compile(r"([A-Z]+) (\S+) HTTP/1\.1\r\n((?:[^\s:]+:[^\r\n]*\r\n)*)\r\n")
@@ -71,7 +70,7 @@ class GatewayListener(Protocol):
 
 
 class GatewayServer:
-    """Listens for the tasks of one run of a query: one daemon thread, and one for each connection.
+    """Listens for the tasks of one run of a query, on a thread of its own; the listener is called on others.
 
     Every message carries a token that only the tasks of this run have. Token and length are checked before the body is
     read, each message is taken once, and what does not fit is refused and counted; the query goes on whatever comes.
@@ -96,20 +95,22 @@ class GatewayServer:
         self._where = (host, port)
         self._files = (certificate, key)
         self._query_id, self._token = secrets.token_hex(8), secrets.token_urlsafe(32)
-        self._counts = RefusalCounts()
+        self._refused: Counter[Refusal] = Counter()
+        self._logs_at = 0.0
         self._taken = TakenMessages()
-        self._bodies = threading.BoundedSemaphore(_MAX_BODIES)
-        self._connections: list[_Connection] = []
+        self._bodies = asyncio.Semaphore(_MAX_BODIES)
+        # When the last message of each began; before there is one, when it was let in.
+        self._connections: dict[asyncio.Task[None], float] = {}
         self._lock = threading.Lock()
         self._address: GatewayAddress | None = None
-        self._listening: tuple[socket.socket, threading.Thread] | None = None
+        self._running: tuple[asyncio.Task[None], threading.Thread] | None = None
         self._closed = False
         self._pid = os.getpid()
 
     @property
     def refused(self) -> Mapping[Refusal, int]:
         """How many messages were refused, by reason; at any time, from any thread."""
-        return self._counts.snapshot()
+        return dict(self._refused)
 
     def start(self) -> GatewayAddress:
         """Listen, if it does not yet. From any thread; an `OptionError` if it cannot, or the certificate is none."""
@@ -120,11 +121,10 @@ class GatewayServer:
                 tls, pem = _read_certificate(*self._files)
                 listening = _listen(*self._where)
                 port = listening.getsockname()[1]
-                if tls is not None:  # the handshake is made on the connection's own thread
-                    listening = tls.wrap_socket(listening, server_side=True, do_handshake_on_connect=False)
                 self._address = GatewayAddress(self._where[0], port, self._query_id, self._token, pem)
-                thread = threading.Thread(target=self._accept, args=(listening,), name="gateway", daemon=True)
-                self._listening = (listening, thread)
+                accepting = asyncio.new_event_loop().create_task(self._accept(listening, tls))
+                thread = threading.Thread(target=_run, args=(accepting,), name="gateway", daemon=True)
+                self._running = (accepting, thread)
                 thread.start()
             return self._address
 
@@ -134,52 +134,86 @@ class GatewayServer:
             return
         with self._lock:
             self._closed = True
-            listening, self._listening = self._listening, None
-        if listening is None:
+            running, self._running = self._running, None
+        if running is None:
             return
-        with contextlib.suppress(OSError):  # wakes the thread where the system does that
-            listening[0].shutdown(socket.SHUT_RDWR)
-        until = time.monotonic() + _CLOSE_S
-        listening[1].join(_CLOSE_S)
-        for connection in self._connections:
-            connection.cut()
-        for connection in self._connections:
-            connection.join(max(until - time.monotonic(), 0.0))
-        if any(connection.is_alive() for connection in self._connections):
+        accepting, thread = running
+        accepting.get_loop().call_soon_threadsafe(accepting.cancel)
+        thread.join(_CLOSE_S)
+        if thread.is_alive():
             _log.warning("the gateway was closed while its listener is at work; that ends when the listener is done")
 
-    # ---- on the thread that accepts ------------------------------------------------------------------------------
+    # ---- on the gateway's own thread -----------------------------------------------------------------------------
 
-    def _accept(self, listening: socket.socket) -> None:
-        listening.settimeout(_CHECK_S)
-        while not self._closed:
-            try:
-                self._let_in(_Connection(listening.accept()[0], self._take, self._counts))
-            except TimeoutError:
-                pass
-            except OSError:  # it has gone already; or no file is left for another one, for the moment
-                time.sleep(_CHECK_S / 100)
-            for known in self._connections:
-                if known.is_alive() and known.deadline < time.monotonic():
-                    known.cut(Refusal.SLOW)
-        listening.close()
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        # The listener may wait for the planner: no connection waits for another one's.
+        loop.set_default_executor(ThreadPoolExecutor(_MAX_CONNECTIONS, "gateway-listener"))
+        with listening:
+            while True:
+                try:
+                    connected, _ = await loop.sock_accept(listening)
+                except OSError:  # it has gone already; or no file is left for another one, for the moment
+                    await asyncio.sleep(_NO_FILE_S)
+                    continue
+                if len(self._connections) >= _MAX_CONNECTIONS:
+                    self._refuse(Refusal.CROWDED)
+                    quietest = min(self._connections, key=self._connections.__getitem__)
+                    if loop.time() - self._connections[quietest] < _SILENT_S:
+                        connected.close()
+                        continue
+                    quietest.cancel()
+                    del self._connections[quietest]
+                connection = loop.create_task(self._serve(connected, tls))
+                self._connections[connection] = loop.time()
+                connection.add_done_callback(lambda ended: self._connections.pop(ended, None))
 
-    def _let_in(self, new: _Connection) -> None:
-        self._connections = [known for known in self._connections if known.is_alive()]
-        if len(self._connections) >= _MAX_CONNECTIONS:
-            quietest = min(self._connections, key=lambda known: known.began)
-            is_silent = new.began - quietest.began >= _SILENT_S
-            (quietest if is_silent else new).cut(Refusal.CROWDED)
+    async def _serve(self, connected: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Answer the messages of a connection until one is refused, or the other end has gone."""
+        loop, this = asyncio.get_running_loop(), cast("asyncio.Task[None]", asyncio.current_task())
+        reader = asyncio.StreamReader(_MAX_HEAD_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, refusal = None, None
         try:
-            new.start()
-            self._connections.append(new)
-        except RuntimeError:  # the system has no thread for it
-            new.cut(Refusal.CROWDED)
-            new.socket.close()
+            async with asyncio.timeout(_REQUEST_S) as deadline:
+                transport, _ = await loop.connect_accepted_socket(lambda: protocol, connected, ssl=tls)
+                writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+                while refusal is None and (first := await reader.read(1)):
+                    self._connections[this] = loop.time()
+                    deadline.reschedule(loop.time() + _REQUEST_S)
+                    head = _parse(first + await reader.readuntil(b"\r\n\r\n"))
+                    try:
+                        status, body = "200 OK", await self._take(*head, reader)
+                    except RefusedError as error:
+                        refusal = error.refusal
+                        self._refuse(refusal)
+                        status, body = f"{refusal.status} {refusal.text}", b""
+                    kept = "keep-alive" if refusal is None else "close"
+                    fields = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: {kept}\r\n\r\n"
+                    writer.write(fields.encode() + body)
+                    await writer.drain()
+                    if refusal is None:  # who has shown the token may be silent
+                        deadline.reschedule(None)
+                # What still comes is let by unseen: if it were not, it would take the answer with it.
+                left = MAX_MESSAGE_BYTES
+                while left > 0 and (passed := await reader.read(1 << 16)):
+                    left -= len(passed)
+        except RefusedError as error:  # not a message: not to be answered
+            self._refuse(error.refusal)
+        except asyncio.LimitOverrunError:
+            self._refuse(Refusal.OVERSIZED)
+        except asyncio.IncompleteReadError:
+            self._refuse(Refusal.MALFORMED)
+        except TimeoutError:
+            if refusal is None:  # what follows from the first reason is no further one
+                self._refuse(Refusal.SLOW)
+        except OSError:  # the other end has gone
+            pass
+        finally:
+            if transport is not None:
+                transport.abort()
 
-    # ---- on the thread of a connection ---------------------------------------------------------------------------
-
-    def _take(self, method: str, path: str, headers: Mapping[str, str], stream: BufferedReader) -> tuple[str, bytes]:
+    async def _take(self, method: str, path: str, headers: Mapping[str, str], reader: asyncio.StreamReader) -> bytes:
         if (token := headers.get("gateway-token")) is None:
             raise RefusedError(Refusal.NO_TOKEN)
         if headers.get("gateway-query") != self._query_id:
@@ -189,25 +223,27 @@ class GatewayServer:
         action, message = MessageId.parse(path)
         if method != "POST" or action not in self._actions:
             raise RefusedError(Refusal.UNKNOWN_ACTION)
-        if not self._bodies.acquire(timeout=_BODY_WAIT_S):
-            raise RefusedError(Refusal.CROWDED)
+        length = _length(headers)
         try:
-            deliver = self._delivery(action, message.subtask_id, _read_body(stream, headers))
+            async with asyncio.timeout(_BODY_WAIT_S):
+                await self._bodies.acquire()
+        except TimeoutError:
+            raise RefusedError(Refusal.CROWDED) from None
+        run = partial(asyncio.get_running_loop().run_in_executor, None)
+        try:
+            deliver = await run(self._delivery, action, message.subtask_id, await reader.readexactly(length))
         finally:
             self._bodies.release()
-        self._taken.take(message)
-        try:
-            events = deliver() or ()
-        except Exception as error:  # its text may quote the message
-            _log.error("the gateway's listener failed: %s", type(error).__name__)
-            return "500 failed", b""
-        written = []
-        for event in events:
-            try:
-                written.append(event_to_json(self._serializer, event))
-            except Exception as error:  # the others are not to be lost with it
-                _log.error("a %s for a reader is left out: %s", type(event).__name__, type(error).__name__)
-        return _OK, encode(written)
+        return await run(self._deliver, message, deliver)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._refused[refusal] += 1
+        if (now := time.monotonic()) >= self._logs_at:
+            self._logs_at = now + _LOG_EVERY_S
+            counts = ", ".join(f"{count} {reason.text}" for reason, count in self._refused.items())
+            _log.warning("the gateway refused a message: %s; refused so far: %s", refusal.text, counts)
+
+    # ---- on threads for the listener -----------------------------------------------------------------------------
 
     def _delivery(self, action: str, subtask_id: int, body: bytes) -> Callable[[], Sequence[SourceEvent] | None]:
         if action == "reports":
@@ -219,71 +255,30 @@ class GatewayServer:
             raise RefusedError(Refusal.MALFORMED)
         return partial(self._listener.take_events, subtask_id)
 
-
-class _Connection(threading.Thread):
-    """A connection and the thread that serves it, which waits without a limit: the end comes from `cut`.
-
-    `began` is when its last message did; before there is one, when it was let in. That message has to be answered
-    before `deadline`, which is infinite once it is: who has shown the token may be silent.
-    """
-
-    def __init__(self, connected: socket.socket, take: Callable[..., tuple[str, bytes]], counts: RefusalCounts) -> None:
-        super().__init__(name="gateway-connection", daemon=True)
-        connected.settimeout(None)
-        self.socket = connected
-        self._take = take
-        self._counts = counts
-        self._is_refused = False
-        self.began = time.monotonic()
-        self.deadline = self.began + _REQUEST_S
-
-    def run(self) -> None:
-        """Answer messages until one is refused, or the other end has gone."""
-        with contextlib.suppress(OSError), self.socket, self.socket.makefile("rb") as stream:
-            status = _OK
-            while status == _OK and stream.peek(1):
-                self.began = time.monotonic()
-                self.deadline = self.began + _REQUEST_S
-                try:
-                    head = _read_head(stream)
-                except RefusedError as error:  # not a message: not to be answered
-                    return self._refuse(error.refusal)
-                try:
-                    status, body = self._take(*head, stream)
-                except RefusedError as error:
-                    self._refuse(error.refusal)
-                    status, body = f"{error.refusal.status} {error.refusal.text}", b""
-                kept = "keep-alive" if status == _OK else "close"
-                fields = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: {kept}\r\n\r\n"
-                self.socket.sendall(fields.encode() + body)
-                if status == _OK:
-                    self.deadline = math.inf
-            # What still comes is let by unseen: if it were not, it would take the answer with it.
-            socket.socket.shutdown(self.socket, socket.SHUT_WR)
-            left = MAX_MESSAGE_BYTES
-            while left > 0 and (passed := stream.read1(1 << 16)):
-                left -= len(passed)
-
-    def cut(self, refusal: Refusal | None = None) -> None:
-        """End both ways at once, whoever reads or writes; for a reason that is counted. From any thread."""
-        if refusal is not None:
-            self._refuse(refusal)
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
-
-    def _refuse(self, refusal: Refusal) -> None:
-        if not self._is_refused:  # what follows from the first reason is no further one
-            self._is_refused = True
-            self._counts.add(refusal)
+    def _deliver(self, message: MessageId, deliver: Callable[[], Sequence[SourceEvent] | None]) -> bytes:
+        self._taken.take(message)
+        try:
+            events = deliver() or ()
+        except Exception as error:  # its text may quote the message
+            _log.error("the gateway's listener failed: %s", type(error).__name__)
+            raise RefusedError(Refusal.FAILED) from None
+        written = []
+        for event in events:
+            try:
+                written.append(event_to_json(self._serializer, event))
+            except Exception as error:  # the others are not to be lost with it
+                _log.error("a %s for a reader is left out: %s", type(event).__name__, type(error).__name__)
+        return encode(written)
 
 
-def _read_head(stream: BufferedReader) -> tuple[str, str, dict[str, str]]:
+def _run(accepting: asyncio.Task[None]) -> None:
+    # What is left of connections is cancelled as the runner ends.
+    with asyncio.Runner(loop_factory=accepting.get_loop) as runner, suppress(asyncio.CancelledError):
+        runner.get_loop().run_until_complete(accepting)
+
+
+def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:
     """Method, path, and headers by name in lower case; those of one name are one, as HTTP has it."""
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        head += (line := stream.readline(_MAX_HEAD_BYTES - len(head)))
-        if not line.endswith(b"\n"):
-            raise RefusedError(Refusal.OVERSIZED if len(head) == _MAX_HEAD_BYTES else Refusal.MALFORMED)
     if not (match := _HEAD.fullmatch(head.decode("latin-1"))):
         raise RefusedError(Refusal.MALFORMED)
     headers: dict[str, str] = {}
@@ -293,15 +288,13 @@ def _read_head(stream: BufferedReader) -> tuple[str, str, dict[str, str]]:
     return match[1], match[2], headers
 
 
-def _read_body(stream: BufferedReader, headers: Mapping[str, str]) -> bytes:
+def _length(headers: Mapping[str, str]) -> int:
     length = headers.get("content-length", "")
     if {"transfer-encoding", "content-encoding"} & headers.keys() or not re.fullmatch("[0-9]+", length):
         raise RefusedError(Refusal.MALFORMED)
     if len(length) > len(str(MAX_MESSAGE_BYTES)) or int(length) > MAX_MESSAGE_BYTES:
         raise RefusedError(Refusal.OVERSIZED)
-    if len(body := stream.read(int(length))) < int(length):
-        raise RefusedError(Refusal.MALFORMED)
-    return body
+    return int(length)
 
 
 def _read_certificate(certificate: Path | None, key: Path | None) -> tuple[ssl.SSLContext | None, bytes | None]:
@@ -332,32 +325,8 @@ def _listen(host: str, port: int) -> socket.socket:
             f"gatewayHost = {host!r}, gatewayPort = {port}: the gateway cannot listen there: {error}; "
             "name an address of the driver's machine, and a port that is free, or 0 for any"
         ) from error
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections have it as well
+    listening.setblocking(False)
     return listening
-
-
-class RefusalCounts:
-    """Counts refusals by reason, and logs at most once a minute that there were some. From any thread."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._counts: Counter[Refusal] = Counter()
-        self._logs_at = -math.inf
-
-    def add(self, refusal: Refusal) -> None:
-        with self._lock:
-            self._counts[refusal] += 1
-            if (now := self._clock()) < self._logs_at:
-                return
-            self._logs_at = now + _LOG_EVERY_S
-            counts = ", ".join(f"{count} {reason.text}" for reason, count in self._counts.items())
-        _log.warning("the gateway refused a message: %s; refused so far: %s", refusal.text, counts)
-
-    def snapshot(self) -> dict[Refusal, int]:
-        """How many there were of each; without those of which there were none."""
-        with self._lock:
-            return dict(self._counts)
 
 
 class TakenMessages:
@@ -372,30 +341,31 @@ class TakenMessages:
         self._kept_batches = kept_batches
         self._max_tasks = max_tasks
         self._lock = threading.Lock()
-        # batch -> (subtask, attempt) -> number of its last message.
-        self._last: dict[int, dict[tuple[int, int], int]] = {}
+        # (batch, subtask, attempt) -> number of its last message.
+        self._last: dict[tuple[int, ...], int] = {}
         self._oldest = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._last.values()))
+        return len(self._last)
 
     def take(self, message: MessageId) -> None:
         """Take a message; refuse it if it, or a later one of its task attempt, was taken, or cannot be remembered."""
-        batch, task = message.batch, (message.subtask_id, message.attempt)
+        *key, number = message
+        batch, task = message.batch, tuple(key)
         with self._lock:
             if batch < self._oldest:
                 raise RefusedError(Refusal.STALE)
-            tasks = self._last.setdefault(batch, {})
-            if message.number <= tasks.get(task, -1):
+            if number <= self._last.get(task, -1):
                 raise RefusedError(Refusal.REPLAYED)
-            if task not in tasks:
-                self._forget_before(max(self._last) - self._kept_batches + 1)
-                while len(self) >= self._max_tasks:
-                    if (oldest := min(self._last)) == batch:
-                        raise RefusedError(Refusal.CROWDED)
-                    self._forget_before(oldest + 1)
-            tasks[task] = message.number
+            if task not in self._last:
+                self._forget_before(batch - self._kept_batches + 1)
+                if len(self._last) >= self._max_tasks:
+                    self._forget_before(batch)
+                if len(self._last) >= self._max_tasks:
+                    raise RefusedError(Refusal.CROWDED)
+            self._last[task] = number
 
     def _forget_before(self, oldest: int) -> None:
-        self._oldest = max(self._oldest, oldest)
-        self._last = {batch: tasks for batch, tasks in self._last.items() if batch >= oldest}
+        if oldest > self._oldest:
+            self._oldest = oldest
+            self._last = {task: number for task, number in self._last.items() if task[0] >= oldest}

@@ -226,8 +226,9 @@ def read_splits(
     )
     if partition.gateway is not None:
         channel = _channel(source, partition, partition.gateway, strategy)
-        context = replace(context, send_source_event_to_coordinator=channel.send_event)
         shaper = replace(shaper, observed=channel.observed)
+        if source.source_event_serializer is not None:
+            context = replace(context, send_source_event_to_coordinator=channel.send_event)
     remaining, events = list(partition.splits), partition.events
     while remaining:
         # A reader knows a split by its id; further ranges of the same split are read by a further reader.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from alignment.events import RangeReport
 from streaming_source.api import SourceEvent
-from streaming_source.exceptions import OptionError, UnsupportedOperationError
+from streaming_source.exceptions import OptionError
 from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal
 from tests.gateway.support import REPORT, SERIALIZER, Answer, AskForMore, RecordingListener
 
@@ -73,14 +71,6 @@ def test_a_reader_takes_its_own_events_once(address: GatewayAddress, listener: R
     assert first.take_events() == [Answer(True), Answer(False)]
     assert first.take_events() == []
     assert second.take_events() == [Answer(True, 1.0)]
-
-
-def test_a_source_without_events_is_told_what_to_override(address: GatewayAddress) -> None:
-    messages = GatewayClient.of(address).for_task(batch=0, subtask_id=0, attempt=0)
-    with pytest.raises(UnsupportedOperationError, match="source_event_serializer"):
-        messages.send_event(AskForMore("orders", 7))
-    with pytest.raises(UnsupportedOperationError, match="source_event_serializer"):
-        messages.take_events()
 
 
 def test_a_gateway_of_a_source_without_events_refuses_them(listener: RecordingListener) -> None:
@@ -147,20 +137,6 @@ def test_a_listener_that_fails_is_not_told_again_and_says_nothing_of_the_message
     assert "confidential" not in caplog.text
 
 
-def test_a_message_imports_no_pandas() -> None:
-    code = (
-        "import sys\n"
-        "from streaming_source.gateway import GatewayClient, GatewayServer\n"
-        "from tests.gateway.support import REPORT, RecordingListener\n"
-        "server = GatewayServer(RecordingListener(), None)\n"
-        "assert GatewayClient.of(server.start()).for_task(0, 0, 0).send_reports([REPORT])\n"
-        "server.close()\n"
-        "sys.exit('pandas was loaded' if 'pandas' in sys.modules else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_text_of_an_address_does_not_show_its_token(address: GatewayAddress) -> None:
     assert address.token not in f"{address} {address!r} {[address]}"
 
@@ -177,15 +153,11 @@ def test_every_server_has_a_token_and_a_query_of_its_own(listener: RecordingList
 
 def test_start_may_be_repeated_but_not_after_close(server: GatewayServer) -> None:
     assert server.start() is server.start()
-    server.close()
-    server.close()
+    for _ in range(2):
+        server.close()
+        GatewayServer(RecordingListener(), None).close()  # was never started
     with pytest.raises(RuntimeError, match="closed"):
         server.start()
-
-
-def test_a_server_that_was_never_started_is_closed_like_any_other(server: GatewayServer) -> None:
-    server.close()
-    server.close()
 
 
 def test_a_closed_server_leaves_no_thread_and_no_file(listener: RecordingListener) -> None:

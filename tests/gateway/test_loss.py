@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 
 from alignment.events import RangeReport
 from streaming_source.gateway import GatewayAddress, GatewayClient, GatewayServer, Refusal
+from streaming_source.gateway import client as gateway_client
 from tests.gateway.support import REPORT, SERIALIZER, AskForMore, RecordingListener
 
 ADDRESS = GatewayAddress("gateway.invalid", 4711, "0123456789abcdef", "confidential token")
@@ -46,29 +48,26 @@ class Wire:
     clock: Clock
     outcomes: list[Exception | Refusal | None] = field(default_factory=list)
     calls: int = 0
+    fails_after_s: float = 2.5
     answers_after_s: float = 0.0
-    given_s: list[float] = field(default_factory=list)
+    meanwhile: Callable[[], object] = bool
 
     def client(self) -> GatewayClient:
-        return GatewayClient(ADDRESS, clock=self.clock, sleep=self.clock.advance, connect=lambda *_: self)
-
-    def is_usable(self) -> bool:
-        return True
+        client = GatewayClient(ADDRESS, clock=self.clock)
+        client._exchange = self.exchange  # type: ignore[method-assign]
+        return client
 
     def exchange(self, path: str, body: bytes, within_s: float) -> tuple[int, str, bytes]:
+        assert 0 < within_s <= 2.5
         self.calls += 1
-        self.given_s.append(within_s)
+        self.meanwhile()
         outcome = self.outcomes.pop(0) if self.outcomes else TimeoutError()
         if isinstance(outcome, TimeoutError):
-            # The longest that a call is given.
-            self.clock.advance(2.5)
+            self.clock.advance(self.fails_after_s)
         if isinstance(outcome, Exception):
             raise outcome
         self.clock.advance(self.answers_after_s)
         return (200, "OK", b"[]") if outcome is None else (outcome.status, outcome.text, b"")
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -88,17 +87,41 @@ def test_a_task_waits_five_seconds_at_most_and_the_next_ones_not_at_all(wire: Wi
     assert wire.clock.seconds == after_first
 
 
-def test_a_worker_loses_one_call_after_each_back_off_at_most(wire: Wire) -> None:
+def test_after_each_failure_a_worker_lets_the_gateway_alone_for_twice_as_long_up_to_a_limit(wire: Wire) -> None:
     client = wire.client()
-    lost = 0.0
-    began = wire.clock.seconds
-    for task in range(2_000):
-        before = wire.clock.seconds
+    began: list[float] = []
+    wire.meanwhile = lambda: began.append(wire.clock.seconds)
+    for task in range(800):
         client.for_task(task, 0, 0).send_reports([REPORT])
-        lost += wire.clock.seconds - before
         wire.clock.advance(0.5)
-    # A task's worth at first; then one call after 2, 4, 8, 16 and 32 seconds, and after every 64.
-    assert lost <= 5.1 + 2.5 * (5 + (wire.clock.seconds - began) / 64)
+    # The first task has two tries.
+    waits = [after - before - 2.5 for before, after in pairwise(began[1:])]
+    assert waits[:8] == pytest.approx([2, 4, 8, 16, 32, 64, 64, 64], abs=0.5)
+
+
+def test_when_the_wait_is_over_one_task_tries_and_the_others_wait_for_it(wire: Wire) -> None:
+    client = wire.client()
+    client.for_task(0, 0, 0).send_reports([REPORT])
+    wire.clock.advance(2)
+    wire.meanwhile = lambda: outcomes.append(client.for_task(1, 1, 0).send_reports([REPORT]))
+    wire.outcomes = [None]
+    outcomes: list[bool] = []
+    outcomes.append(client.for_task(1, 0, 0).send_reports([REPORT]))
+    assert outcomes == [False, True]
+    assert wire.calls == 3
+
+
+def test_after_a_success_the_wait_is_short_again(wire: Wire) -> None:
+    client = wire.client()
+    for batch in range(3):
+        client.for_task(batch, 0, 0).send_reports([REPORT])
+        wire.clock.advance(64)
+    wire.outcomes = [None]
+    assert client.for_task(3, 0, 0).send_reports([REPORT])
+    assert not client.for_task(4, 0, 0).send_reports([REPORT])
+    wire.clock.advance(2)
+    wire.outcomes = [None]
+    assert client.for_task(5, 0, 0).send_reports([REPORT])
 
 
 def test_a_task_that_was_slowed_down_gives_up_though_the_gateway_is_back(wire: Wire) -> None:
@@ -108,13 +131,11 @@ def test_a_task_that_was_slowed_down_gives_up_though_the_gateway_is_back(wire: W
     assert wire.calls == 3
 
 
-def test_no_call_is_without_a_limit_though_its_time_ran_out(wire: Wire) -> None:
-    wire.outcomes = [ConnectionRefusedError()]
-    overslept = GatewayClient(
-        ADDRESS, clock=wire.clock, sleep=lambda _seconds: wire.clock.advance(9.0), connect=lambda *_: wire
-    )
-    overslept.for_task(0, 0, 0).send_reports([REPORT])
-    assert wire.given_s == [2.5, 0.0]
+def test_a_call_for_which_no_time_is_left_is_not_made(wire: Wire) -> None:
+    wire.fails_after_s = 9.0
+    messages = wire.client().for_task(0, 0, 0)
+    assert not messages.send_reports([REPORT])
+    assert wire.calls == 1
 
 
 def test_a_task_that_asks_for_events_for_long_still_reports(wire: Wire) -> None:
@@ -187,15 +208,8 @@ class Patience:
         self._skipped += seconds
 
 
-def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    client = GatewayClient(replace(ADDRESS, host="127.0.0.1", port=port))
-    assert not client.for_task(0, 0, 0).send_reports([REPORT])
-    client.close()
-
-
-def test_somebody_listens_who_never_answers() -> None:
+def test_somebody_listens_who_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_client, "_CALL_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         client = GatewayClient(replace(ADDRESS, host="127.0.0.1", port=mute.getsockname()[1]))
         assert not client.for_task(0, 0, 0).send_reports([REPORT])
@@ -349,15 +363,17 @@ def elsewhere() -> Iterator[tuple[GatewayAddress, Callable[[signal.Signals], Non
 
 
 def test_a_gateway_that_hangs_is_let_alone_until_it_goes_on(
-    elsewhere: tuple[GatewayAddress, Callable[[signal.Signals], None]],
+    elsewhere: tuple[GatewayAddress, Callable[[signal.Signals], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, send_signal = elsewhere
     clock = Patience()
     client = GatewayClient(address, clock=clock)
     assert client.for_task(0, 0, 0).send_reports([REPORT])
     send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(gateway_client, "_CALL_S", 0.2)
     messages = client.for_task(1, 0, 0)
     assert not messages.send_reports([RangeReport("orders", 10, 20)])
+    monkeypatch.undo()
     send_signal(signal.SIGCONT)
     clock.skip(100)
     assert client.for_task(2, 0, 0).send_reports([REPORT])

@@ -16,7 +16,6 @@ from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.gateway.messages import (
     MessageId,
     RefusedError,
-    decode,
     decode_reports,
     encode_reports,
     event_from_json,
@@ -162,12 +161,6 @@ ANY = st.recursive(
 def test_any_other_value_is_no_event(value: object) -> None:
     with pytest.raises(RefusedError, match="malformed"):
         event_from_json(SERIALIZER, value)
-
-
-@given(st.binary(max_size=200))
-def test_bytes_are_a_text_of_json_or_refused(body: bytes) -> None:
-    with contextlib.suppress(RefusedError):
-        decode(body, object)
 
 
 def test_what_a_serializer_says_of_bytes_it_does_not_take_goes_no_further() -> None:

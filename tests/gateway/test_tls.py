@@ -6,13 +6,17 @@ import pickle
 import socket
 import ssl
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streaming_source.exceptions import OptionError
-from streaming_source.gateway import GatewayClient, GatewayServer
+from streaming_source.gateway import GatewayClient, GatewayServer, Refusal
+from streaming_source.gateway import server as gateway_server
 from tests.gateway.support import REPORT, SERIALIZER, Answer, RecordingListener
 
 
@@ -35,95 +39,73 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_certificate(tmp_path_factory.mktemp("foreign"), "foreign")
 
 
-def test_messages_go_both_ways(own: tuple[Path, Path], listener: RecordingListener) -> None:
-    certificate, key = own
-    server = GatewayServer(listener, SERIALIZER, certificate=certificate, key=key)
-    address = pickle.loads(pickle.dumps(server.start()))
-    assert address.certificate == certificate.read_bytes()
-    client = GatewayClient(address)
-    messages = client.for_task(0, 0, 0, SERIALIZER)
-    listener.outgoing[0] = [Answer(True)]
-    assert [messages.send_reports([REPORT]) for _ in range(3)] == [True] * 3
-    assert messages.take_events() == [Answer(True)]
-    assert len(server._connections) == 1, "all of it went over one connection"
+@contextmanager
+def gateway(
+    listener: RecordingListener, files: tuple[Path, Path], **changes: Any
+) -> Iterator[tuple[GatewayServer, GatewayClient]]:
+    """A gateway behind a certificate, and a client that has its address, with some of it changed."""
+    server = GatewayServer(listener, SERIALIZER, certificate=files[0], key=files[1])
+    client = GatewayClient(replace(pickle.loads(pickle.dumps(server.start())), **changes))
+    yield server, client
     client.close()
     server.close()
+
+
+def test_messages_go_both_ways_over_one_connection(own: tuple[Path, Path], listener: RecordingListener) -> None:
+    listener.outgoing[0] = [Answer(True)]
+    with gateway(listener, own) as (server, client):
+        assert client.address.certificate == own[0].read_bytes()
+        messages = client.for_task(0, 0, 0, SERIALIZER)
+        assert [messages.send_reports([REPORT]) for _ in range(3)] == [True] * 3
+        assert messages.take_events() == [Answer(True)]
+        assert len(server._connections) == 1
+        (connection,) = client._connections
+        assert isinstance(connection, ssl.SSLSocket)
+        assert connection.version() in ("TLSv1.2", "TLSv1.3")
     assert server.refused == {}
 
 
 def test_a_private_key_beside_the_certificate_does_not_travel_to_the_tasks(
-    own: tuple[Path, Path], listener: RecordingListener, tmp_path: Path
+    own: tuple[Path, Path], tmp_path: Path, listener: RecordingListener
 ) -> None:
-    certificate, key = own
     both = tmp_path / "both.pem"
-    both.write_bytes(key.read_bytes() + certificate.read_bytes())
-    server = GatewayServer(listener, None, certificate=both, key=both)
-    address = server.start()
-    client = GatewayClient(address)
-    assert client.for_task(0, 0, 0).send_reports([REPORT])
-    client.close()
-    server.close()
-    assert address.certificate is not None
-    assert b"PRIVATE KEY" not in address.certificate
+    both.write_bytes(own[1].read_bytes() + own[0].read_bytes())
+    with gateway(listener, (both, both)) as (_, client):
+        assert client.for_task(0, 0, 0).send_reports([REPORT])
+        assert client.address.certificate is not None
+        assert b"PRIVATE KEY" not in client.address.certificate
 
 
-def test_a_server_with_another_certificate_is_told_nothing(
-    own: tuple[Path, Path], foreign: tuple[Path, Path], listener: RecordingListener
+@pytest.mark.parametrize("trusted", [True, False])
+def test_nothing_goes_to_a_server_with_another_certificate_or_in_the_clear(
+    trusted: bool, own: tuple[Path, Path], foreign: tuple[Path, Path], listener: RecordingListener
 ) -> None:
-    certificate, key = foreign
-    server = GatewayServer(listener, None, certificate=certificate, key=key)
-    client = GatewayClient(replace(server.start(), certificate=own[0].read_bytes()))
-    assert not client.for_task(0, 0, 0).send_reports([REPORT])
-    client.close()
-    server.close()
+    with gateway(listener, foreign, certificate=own[0].read_bytes() if trusted else None) as (server, client):
+        assert not client.for_task(0, 0, 0).send_reports([REPORT])
     assert listener.reports == []
     assert server.refused == {}
 
 
 def test_a_certificate_for_another_host_is_not_enough(tmp_path: Path, listener: RecordingListener) -> None:
-    certificate, key = make_certificate(tmp_path, "elsewhere", "DNS:elsewhere.invalid")
-    server = GatewayServer(listener, None, certificate=certificate, key=key)
-    client = GatewayClient(server.start())
-    assert not client.for_task(0, 0, 0).send_reports([REPORT])
-    client.close()
-    server.close()
+    with gateway(listener, make_certificate(tmp_path, "elsewhere", "DNS:elsewhere.invalid")) as (_, client):
+        assert not client.for_task(0, 0, 0).send_reports([REPORT])
     assert listener.reports == []
 
 
-def test_a_task_that_speaks_in_the_clear_is_not_heard(own: tuple[Path, Path], listener: RecordingListener) -> None:
-    certificate, key = own
-    server = GatewayServer(listener, None, certificate=certificate, key=key)
-    client = GatewayClient(replace(server.start(), certificate=None))
-    assert not client.for_task(0, 0, 0).send_reports([REPORT])
-    client.close()
-    server.close()
-    assert listener.reports == []
-
-
-def test_the_handshake_agrees_on_a_version_of_tls_that_is_not_broken(
-    own: tuple[Path, Path], listener: RecordingListener
+def test_garbage_instead_of_a_handshake_does_no_harm_and_one_that_never_comes_is_cut_off(
+    own: tuple[Path, Path], listener: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    certificate, key = own
-    server = GatewayServer(listener, None, certificate=certificate, key=key)
-    address = server.start()
-    context = ssl.create_default_context(cafile=str(certificate))
-    plain = socket.create_connection((address.host, address.port))
-    with plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as secured:
-        assert secured.version() in ("TLSv1.2", "TLSv1.3")
-    server.close()
-
-
-def test_garbage_instead_of_a_handshake_does_no_harm(own: tuple[Path, Path], listener: RecordingListener) -> None:
-    certificate, key = own
-    server = GatewayServer(listener, None, certificate=certificate, key=key)
-    address = server.start()
-    for garbage in (b"POST /reports/0/0/0/0 HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\0" * 1_000, b"\0"):
-        with socket.create_connection((address.host, address.port)) as connection:
-            connection.sendall(garbage)
-    client = GatewayClient(address)
-    assert client.for_task(0, 0, 0).send_reports([REPORT])
-    client.close()
-    server.close()
+    with gateway(listener, own) as (server, client):
+        at = (client.address.host, client.address.port)
+        for garbage in (b"POST /reports/0/0/0/0 HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\0" * 1_000, b"\0"):
+            with socket.create_connection(at) as connection:
+                connection.sendall(garbage)
+        with socket.create_connection(at):
+            assert client.for_task(0, 0, 0).send_reports([REPORT])
+        monkeypatch.setattr(gateway_server, "_REQUEST_S", 0.2)
+        with socket.create_connection(at, timeout=20) as silent:
+            assert silent.recv(1) == b""
+        assert server.refused == {Refusal.SLOW: 1}
 
 
 def test_a_certificate_without_a_key_is_refused(own: tuple[Path, Path]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
+import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from alignment import WatermarkStrategy
@@ -15,9 +16,11 @@ from streaming_source.api import (
     DiscoveringSplitEnumerator,
     RecordSplit,
     SourceEvent,
+    SourceReaderContext,
     SplitEnumeratorContext,
 )
-from streaming_source.gateway import GatewayClient, TaskMessages
+from streaming_source.exceptions import UnsupportedOperationError
+from streaming_source.gateway import GatewayAddress, GatewayClient, TaskMessages
 from streaming_source.spark.channel import ReaderChannel
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import Offset
@@ -119,6 +122,19 @@ def test_a_reader_of_a_micro_batch_that_is_read_again_after_a_restart_is_answere
     assert [split.split_id for split in part.splits] == ["a"]
     assert restarted.latestOffset(read, ReadAllAvailable()) == read
     restarted.stop()
+
+
+def test_a_reader_of_a_source_without_a_serializer_is_told_what_to_override_though_it_reports() -> None:
+    class SendingSource(TestingSource):
+        def create_reader(self, context: SourceReaderContext) -> Any:
+            context.send_source_event_to_coordinator(Greeting(7))
+
+    reader = stream_reader(SendingSource({"a": [1_000_000, 2_000_000]}))
+    (part,) = reader.partitions(reader.initialOffset(), next_offset(reader, reader.initialOffset()))
+    reports = replace(part, gateway=GatewayAddress("127.0.0.1", 1, "0123456789abcdef", "token"))
+    with pytest.raises(UnsupportedOperationError, match=r"Greeting cannot be sent .* Source.source_event_serializer"):
+        list(reader.read(reports))
+    reader.stop()
 
 
 def test_a_reader_that_is_polled_often_does_not_ask_for_events_as_often() -> None:
