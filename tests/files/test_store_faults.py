@@ -28,10 +28,9 @@ from streaming_source.connectors.files import (
     OrcFormat,
     ParquetFormat,
     listing,
-    retries,
+    storage,
 )
-from streaming_source.connectors.files import storage as opening
-from streaming_source.connectors.files.retries import may_pass
+from streaming_source.connectors.files.storage import may_pass
 from streaming_source.exceptions import AlignmentError, StoreUnavailableError
 from streaming_source.testing import FakeClock, SourceHarness
 from tests.files.faulty_s3 import FaultyStore, before
@@ -125,21 +124,21 @@ class _FaultyFile:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming_source.api.clients._FIRST_BACKOFF_S", 0.001)
-    monkeypatch.setattr(retries, "RETRY_S", 2.0)
+    monkeypatch.setattr(storage, "RETRY_S", 2.0)
 
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyFiles:
     """A file system that `faulty:///path` is opened with."""
     handler = FaultyFiles()
-    opened = opening._opened
+    opened = storage._opened
 
-    def open_(root: opening.Root) -> tuple[fs.FileSystem, str]:
+    def open_(root: storage.Root) -> tuple[fs.FileSystem, str]:
         if root.uri.startswith("faulty://"):
             return fs.PyFileSystem(handler), posixpath.normpath(root.uri.removeprefix("faulty://"))
         return opened(root)
 
-    monkeypatch.setattr(opening, "_opened", open_)
+    monkeypatch.setattr(storage, "_opened", open_)
     return handler
 
 
@@ -245,7 +244,7 @@ def test_a_decoder_does_not_take_a_store_that_failed_for_a_corrupt_file(
 def test_a_file_system_that_goes_on_failing_fails_the_query_with_its_cause_and_leaves_nothing_out(
     faulty: FaultyFiles, tmp_path: Path, kind: str, ignored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "RETRY_S", 0.05)
+    monkeypatch.setattr(storage, "RETRY_S", 0.05)
     fill(tmp_path)
     run = SourceHarness(source(tmp_path, bounded=True, ignore_corrupt_files=ignored), strategy("1 minute"), max_rows=5)
     assert run.run_batch() is not None
@@ -374,8 +373,8 @@ def test_discovery_that_races_with_rename_and_delete_reads_what_stays_once(
     list_one = listing.Lister._list_one
     raced: list[str] = []
 
-    def race(self: Any, filesystem: Any, path: str, directory: str) -> Any:
-        found = list_one(self, filesystem, path, directory)
+    def race(self: Any, path: str, directory: str) -> Any:
+        found = list_one(self, path, directory)
         # After it was listed, and before it is described.
         if directory == "2" and not raced:
             (tmp_path / "2" / "f.csv").unlink()
@@ -424,7 +423,7 @@ def s3(s3_endpoint: str) -> Iterator[tuple[Store, FaultyStore]]:
 def test_an_s3_endpoint_that_fails_for_a_moment_costs_no_row(
     s3: tuple[Store, FaultyStore], answers: list[int | str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "RETRY_S", 30.0)
+    monkeypatch.setattr(storage, "RETRY_S", 30.0)
     store, faulty = s3
     given = list(answers)
     run = SourceHarness(store.source(bounded=True, ignore_corrupt_files=True), strategy("10 seconds"), max_rows=3)

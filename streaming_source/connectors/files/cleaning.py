@@ -10,8 +10,8 @@ from typing import Any
 from pyarrow import fs
 
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.listing import is_hidden
-from streaming_source.connectors.files.selection import SinkLog
+from streaming_source.connectors.files.listing import SinkLog
+from streaming_source.connectors.files.storage import is_hidden
 from streaming_source.exceptions import OptionError
 
 __all__ = ["Cleaner"]

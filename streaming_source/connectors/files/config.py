@@ -36,13 +36,15 @@ from streaming_source.connectors.files.options import (
     not_latest_first,
     time_text,
 )
-from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
 from streaming_source.connectors.files.split import FileOrder
 from streaming_source.connectors.files.storage import (
     NO_STORAGE_OPTIONS,
     Root,
+    Selection,
     StorageOptions,
+    modified_ms,
     repr_without_secrets,
+    split_paths,
 )
 from streaming_source.exceptions import FileGoneError, MalformedDataError, OptionError
 

@@ -20,8 +20,8 @@ from streaming_source.connectors.files.cleaning import Cleaner
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
 from streaming_source.connectors.files.listing import ListedFile, Lister
-from streaming_source.connectors.files.retries import StoreRetries
 from streaming_source.connectors.files.split import FileRange, FilesCheckpoint, FileSplit
+from streaming_source.connectors.files.storage import StoreRetries
 from streaming_source.exceptions import DataLossError, FileGoneError, SchemaError
 
 __all__ = ["FileLog", "FileSplitEnumerator", "LoggedFile", "cut_ranges"]

@@ -6,7 +6,7 @@ from typing import Final
 
 from alignment.arrow_times import UTC
 from streaming_source.api.options import boolean
-from streaming_source.connectors.files.selection import modified_ms
+from streaming_source.connectors.files.storage import modified_ms
 from streaming_source.exceptions import OptionError
 
 __all__ = [

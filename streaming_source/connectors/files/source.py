@@ -27,7 +27,6 @@ from streaming_source.connectors.files.finite import FiniteFileEnumerator
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
 from streaming_source.connectors.files.formats.columns import METADATA, merged, partition_schema
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
-from streaming_source.connectors.files.retries import StoreRetries
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -36,6 +35,7 @@ from streaming_source.connectors.files.split import (
     Remembered,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
+from streaming_source.connectors.files.storage import StoreRetries
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
 
 __all__ = ["FileSource"]

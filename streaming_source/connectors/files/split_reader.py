@@ -13,8 +13,8 @@ import pyarrow as pa
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import FileRows, StoredFile
-from streaming_source.connectors.files.retries import StoreRetries
 from streaming_source.connectors.files.split import FileRange, FileSplit
+from streaming_source.connectors.files.storage import StoreRetries
 
 __all__ = ["FileSplitReader"]
 

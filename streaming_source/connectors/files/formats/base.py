@@ -21,7 +21,7 @@ from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_colu
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files.formats.columns import PlaceColumns, with_given
-from streaming_source.connectors.files.retries import may_pass
+from streaming_source.connectors.files.storage import may_pass
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, StoreUnavailableError
 
 __all__ = [
