@@ -15,10 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from streaming_source.connectors.files import state_log
 from streaming_source.connectors.files.backlog import order_key
-from streaming_source.connectors.files.config import FileOrder
 from streaming_source.connectors.files.finished import FinishedFiles, Known, MarkSet, RecentFiles, marks_of
 from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.split import FilesCheckpoint, FilesCheckpointSerializer, Remembered
+from streaming_source.connectors.files.split import FileOrder, FilesCheckpoint, FilesCheckpointSerializer, Remembered
 from streaming_source.connectors.files.state_log import LoggedFiles
 from streaming_source.connectors.files.storage import Root
 from streaming_source.exceptions import DataLossError

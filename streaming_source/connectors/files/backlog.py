@@ -12,11 +12,10 @@ import numpy as np
 from sortedcontainers import SortedDict, SortedList
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files.config import FileOrder
 from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, MarkSet, order_key
 from streaming_source.connectors.files.formats import FileBlocks
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, name_ten
-from streaming_source.connectors.files.split import OrderKey
+from streaming_source.connectors.files.split import FileOrder, OrderKey
 
 __all__ = ["Backlog", "FileDiscovery", "FilesInWork", "FoundFiles", "WaitingFile", "warn_ignored"]
 

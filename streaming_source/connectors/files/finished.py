@@ -15,9 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from streaming_source.connectors.files.config import FileOrder
 from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.split import OrderKey, Remembered, Segment
+from streaming_source.connectors.files.split import FileOrder, OrderKey, Remembered, Segment
 
 __all__ = [
     "ANY_VERSION",

@@ -18,6 +18,9 @@ from streaming_source.connectors.files.storage import StoreRetries
 
 __all__ = ["FileSplitReader"]
 
+_FILES_AHEAD: Final = 16
+"""In a store that is not on this machine."""
+
 _SMALL_BYTES: Final = 4 << 20
 """A file of so many bytes is there as soon as its footer and its columns one after the other would be."""
 
@@ -37,7 +40,7 @@ class FileSplitReader(SplitReader[FileSplit]):
         self._retries = StoreRetries()
         # In order of their addition; without threads a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
-        self._ahead = config.files_ahead_in(self._filesystem)
+        self._ahead = config.files_ahead or (0 if self._filesystem.type_name == "local" else _FILES_AHEAD)
         self._threads = ThreadPoolExecutor(self._ahead, "files-ahead") if self._ahead else None
         # By split and path: files whose turn comes, and the next of them.
         self._waiting: deque[tuple[str, str]] = deque()
