@@ -22,11 +22,10 @@ from streaming_source.connectors.files.backlog import (
 )
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileLog, FileSplitEnumerator, LoggedFile
-from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
+from streaming_source.connectors.files.finished import FinishedFiles, LoggedFiles, RecentFiles
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-from streaming_source.connectors.files.state_log import LoggedFiles
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 
 __all__ = ["FiniteFileEnumerator"]
