@@ -1,32 +1,26 @@
-"""Files that were found and wait for their turn, and those that were begun and are not read to their ends."""
+"""Files that wait for their turn, and those that were begun and are not read to their ends."""
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from sortedcontainers import SortedDict, SortedList
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, MarkSet, order_key
+from streaming_source.connectors.files.finished import order_key
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, name_ten
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.split import FileOrder, OrderKey
 
-__all__ = ["Backlog", "FileDiscovery", "FilesInWork", "FoundFiles", "WaitingFile", "warn_ignored"]
+__all__ = ["Backlog", "FilesInWork", "WaitingFile"]
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 4096
-_TOO_LATE: Final[dict[FileOrder, str]] = {
-    "eventTime": "modified longer ago than maxFileAge allows",
-    "name": "by name far before files that were begun",
-    "modificationTime": "modified long before files that were begun",
-}
 _BYTES_BESIDE_PATH: Final = 72
 _LARGE_BYTES: Final = 56 * 1024
 
@@ -209,107 +203,3 @@ class FilesInWork:
 
 def _bytes_of(split_id: str) -> int:
     return len(split_id.encode()) + _BYTES_BESIDE_PATH
-
-
-@dataclass(slots=True)
-class FoundFiles:
-    """What was found at once.
-
-    New files wait, packed (see `backlog.WaitingFile`); others were known, and are rewritten now; the source goes on
-    without those `left_out`. The first time, `finished` are paths of finished files that are still there. `newest_ms`
-    is of all files there, 0 for none. Files up to the key `forgotten` were left out.
-    """
-
-    waiting: list[bytes] = field(default_factory=list)
-    rewritten: list[WaitingFile] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    finished: list[str] = field(default_factory=list)
-    newest_ms: int = 0
-    forgotten: OrderKey | None = None
-
-
-@dataclass(slots=True)
-class FileDiscovery:
-    """Each file is a split.
-
-    Files are begun in an `order`; by event time each is described as soon as it is found, None in place of one that the
-    source goes on without. `finished` are those that were before the start, beside those `just_finished`; others are
-    `in_work`.
-    """
-
-    order: FileOrder
-    describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
-    finished: FinishedFiles
-    just_finished: list[ListedFile]
-    in_work: list[ListedFile]
-    _known: MarkSet | None = None
-
-    def find_new(self, lister: Lister) -> FoundFiles:
-        """The files not found before, described where their order needs that. Called by one thread at a time."""
-        is_first = self._known is None
-        known, finished = self._known, MarkSet()
-        if known is None:
-            known, ended = MarkSet(), self.finished.load()
-            finished.add(ended)
-            finished.add(self.finished.marks_of(self.just_finished))
-            known.add(ended)
-            known.add(self.finished.marks_of([*self.just_finished, *self.in_work]))
-        found, marks = FoundFiles(forgotten=self.finished.forgotten), []
-        ignored: list[str] = []
-        for files in self._portions(lister.list_changed(), found):
-            of_files = self.finished.marks_of(files)
-            known_as = known.match(of_files)
-            # A name alone does not say that this very file was read: it is not cleaned.
-            if is_first and len(finished) and not self.finished.by_name:
-                there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
-                found.finished += [files[i].relative_path for i in there.tolist()]
-            interesting = np.flatnonzero(known_as != Known.SAME)
-            marks.append(of_files[interesting])
-            new = [(files[i], known_as[i] == Known.REWRITTEN) for i in interesting.tolist()]
-            ignored += [file.relative_path for file, _ in new if self.finished.is_forgotten(file)]
-            self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
-        # Only now, when all was described: what failed is new again the next time.
-        known.add(np.concatenate([np.empty(0, MARK), *marks]))
-        self._known = known
-        if ignored and is_first:
-            # As a rule they are; a file that came in the meantime cannot be distinguished from them.
-            _log.info("%d files are taken for read and forgotten", len(ignored))
-        elif ignored:
-            warn_ignored(ignored, self.order)
-        return found
-
-    def _portions(self, directories: Iterable[ListedDirectory], found: FoundFiles) -> Iterator[list[ListedFile]]:
-        portion: list[ListedFile] = []
-        names: set[str] = set()
-        for directory in directories:
-            for file in directory.files:
-                if self.finished.by_name and (file.name in names or names.add(file.name)):  # type: ignore[func-returns-value]
-                    continue
-                found.newest_ms = max(found.newest_ms, file.modified_ms)
-                portion.append(file)
-                if len(portion) == _AT_ONCE:
-                    yield portion
-                    portion = []
-        if portion:
-            yield portion
-
-    def _take(self, new: list[tuple[ListedFile, bool]], found: FoundFiles) -> None:
-        described: list[FileBlocks | None] = [None] * len(new)
-        if self.order == "eventTime":
-            described = self.describe([file for file, _ in new])
-        for (file, is_rewritten), blocks in zip(new, described, strict=True):
-            if self.order == "eventTime" and blocks is None:
-                found.left_out.append(file.relative_path)
-            elif is_rewritten:
-                found.rewritten.append(WaitingFile(file, blocks))
-            else:
-                found.waiting.append(WaitingFile(file, blocks).pack(self.order))
-
-
-def warn_ignored(paths: list[str], order: FileOrder) -> None:
-    """Log that files came too late."""
-    _log.warning(
-        "ignored: %s, %s, so not to be told from what was read and forgotten",
-        name_ten(paths),
-        _TOO_LATE[order],
-    )

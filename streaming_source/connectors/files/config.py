@@ -331,6 +331,7 @@ class FilesConfig:
                 raise
             _log.warning("ignored: %s", error)
 
+
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 _OLD_FILES: Final = "to skip files, give modifiedAfter, a narrower path or pathGlobFilter"
