@@ -20,6 +20,7 @@ from pyarrow import feather, fs, orc
 from pyspark.sql import SparkSession
 
 from streaming_source import read_stream
+from streaming_source.api import SplitsAddition
 from streaming_source.connectors.files import (
     ArrowFormat,
     CsvFormat,
@@ -30,6 +31,8 @@ from streaming_source.connectors.files import (
     listing,
     storage,
 )
+from streaming_source.connectors.files.split import FileRange, FileSplit
+from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.connectors.files.storage import may_pass
 from streaming_source.exceptions import AlignmentError, StoreUnavailableError
 from streaming_source.testing import FakeClock, SourceHarness
@@ -184,6 +187,23 @@ def test_a_reader_opens_files_side_by_side_and_fetches_small_ones_at_once(
     assert faulty.calls.count("open") == 6
     assert (faulty.calls.count("read") == 6) is (small_bytes > 0)
     run.close()
+
+
+def test_two_ranges_of_one_file_are_opened_once_each(faulty: FaultyFiles, tmp_path: Path) -> None:
+    fill(tmp_path)
+    path, files = f"{tmp_path}/0/f.csv", source(tmp_path)
+    ranges = (FileRange(path, 0, 2, 0), FileRange(path, 2, ROWS, 2))
+    reader = FileSplitReader(files, files.schema())
+    faulty.calls.clear()
+    reader.handle_splits_changes(SplitsAddition((FileSplit("0/f.csv", ranges=ranges),)))
+    read = 0
+    while (fetched := reader.fetch()).next_split() is not None:
+        block = fetched.next_record_from_split()
+        assert block is not None
+        read += block.batch.num_rows
+    reader.close()
+    assert read == ROWS
+    assert faulty.calls.count("open") == 2
 
 
 # ---- what may pass ---------------------------------------------------------------------------------------------------

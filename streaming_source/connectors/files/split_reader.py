@@ -42,16 +42,16 @@ class FileSplitReader(SplitReader[FileSplit]):
         self._unread: dict[str, Generator[RecordBlock]] = {}
         self._ahead = config.files_ahead or (0 if self._filesystem.type_name == "local" else _FILES_AHEAD)
         self._threads = ThreadPoolExecutor(self._ahead, "files-ahead") if self._ahead else None
-        # By split and path: files whose turn comes, and the next of them.
-        self._waiting: deque[tuple[str, str]] = deque()
-        self._opening: dict[tuple[str, str], Future[pa.NativeFile]] = {}
+        # By split: ranges whose turn comes, and the next of them.
+        self._waiting: deque[tuple[str, FileRange]] = deque()
+        self._opening: dict[tuple[str, FileRange], Future[pa.NativeFile]] = {}
 
     def handle_splits_changes(self, change: SplitsChange[FileSplit]) -> None:
         for split in change.splits:
             if isinstance(change, SplitsAddition):
                 unread = list(_unread(split))
                 self._unread[split.split_id] = self._blocks(split.split_id, unread)
-                self._waiting.extend((split.split_id, part.path) for part in unread)
+                self._waiting.extend((split.split_id, part) for part in unread)
             else:
                 self._end(split.split_id)
         self._open_ahead()
@@ -83,9 +83,9 @@ class FileSplitReader(SplitReader[FileSplit]):
 
     def _open_ahead(self) -> None:
         while self._threads is not None and self._waiting and len(self._opening) < self._ahead:
-            split_id, path = self._waiting.popleft()
+            split_id, part = self._waiting.popleft()
             if split_id in self._unread:
-                self._opening[split_id, path] = self._threads.submit(self._open, path)
+                self._opening[split_id, part] = self._threads.submit(self._open, part.path)
 
     def _open(self, path: str) -> pa.NativeFile:
         """On a thread. Of a small file all bytes in one request."""
@@ -97,7 +97,7 @@ class FileSplitReader(SplitReader[FileSplit]):
 
     def _blocks(self, split_id: str, unread: list[FileRange]) -> Generator[RecordBlock]:
         for part in unread:
-            opening = self._opening.pop((split_id, part.path), None)
+            opening = self._opening.pop((split_id, part), None)
             self._open_ahead()
             file = StoredFile(self._filesystem, part.path, self._place_columns, opening)
             with self._config.tolerated():
