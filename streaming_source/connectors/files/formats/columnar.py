@@ -30,6 +30,7 @@ from streaming_source.connectors.files.formats.base import (
     StoredFile,
     malformed_as,
     opened,
+    times_in,
 )
 from streaming_source.connectors.files.formats.columns import (
     check_columns,
@@ -233,7 +234,7 @@ class ParquetFormat(_ColumnarFormat):
                     )
                 else:
                     rows = FileRows(file, first, first + count, Place(first, group))
-                    blocks.append(Block.of(self._times_in(parquet, rows, schema, assigner), group))
+                    blocks.append(Block.of(times_in(parquet, rows, schema, assigner), group))
             return FileBlocks.of(blocks, parquet)
 
 
