@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import struct
-from collections.abc import Collection, Iterable
+from collections import UserDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,8 +27,6 @@ _BYTES_BESIDE_PATH: Final = 72
 _LARGE_BYTES: Final = 56 * 1024
 
 _KEY: Final = struct.Struct(">?Q")
-_REST: Final = struct.Struct("<qqi")
-_HEAD: Final = struct.Struct("<qB")
 _TO_UNSIGNED: Final = 2**63
 
 
@@ -46,40 +46,22 @@ class WaitingFile:
             assert self.blocks is not None, "its turn depends on its event times"
             earliest_us = self.blocks.earliest_us
             key = _KEY.pack(earliest_us != MAX_WATERMARK, earliest_us + _TO_UNSIGNED)
-        path = self.file.relative_path.encode()
-        packed = b"" if self.blocks is None else _pack_blocks(self.blocks)
-        length = -1 if self.blocks is None else len(packed)
-        return b"".join((key, path, b"\0", _REST.pack(self.file.modified_ms, self.file.size, length), packed))
+        path, blocks = self.file.relative_path.encode(), None
+        if self.blocks is not None:
+            columns = (self.blocks.rows.tobytes(), self.blocks.min_us.tobytes(), self.blocks.max_us.tobytes())
+            blocks = (*columns, self.blocks.places, self.blocks.earliest_us)
+        return b"".join((key, path, b"\0", pickle.dumps((self.file.modified_ms, self.file.size, blocks))))
 
     @staticmethod
     def unpack(data: bytes, order: FileOrder) -> WaitingFile:
         begin = 0 if order == "name" else _KEY.size
         end = data.index(b"\0", begin)
-        path = data[begin:end].decode()
-        modified_ms, size, length = _REST.unpack_from(data, end + 1)
-        packed = end + 1 + _REST.size
-        blocks = None if length < 0 else _unpack_blocks(data[packed : packed + length])
-        return WaitingFile(ListedFile.of(path, modified_ms, size), blocks)
-
-    @staticmethod
-    def unpack_modified_ms(data: bytes) -> int:
-        """When the file was modified that is packed by event time."""
-        return int(_REST.unpack_from(data, data.index(b"\0", _KEY.size) + 1)[0])
-
-
-def _pack_blocks(blocks: FileBlocks) -> bytes:
-    columns = [blocks.rows, blocks.min_us, blocks.max_us]
-    if blocks.places is not None:
-        columns.append(np.array(blocks.places, np.int64))
-    head = _HEAD.pack(blocks.earliest_us, len(columns))
-    return head + np.stack(columns).astype("<i8").tobytes()
-
-
-def _unpack_blocks(data: bytes) -> FileBlocks:
-    earliest_us, n_columns = _HEAD.unpack_from(data)
-    columns = np.frombuffer(data, "<i8", offset=_HEAD.size).reshape(n_columns, -1).astype(np.int64)
-    places = tuple(columns[3].tolist()) if n_columns > 3 else None
-    return FileBlocks(columns[0], columns[1], columns[2], places, earliest_us)
+        modified_ms, size, blocks = pickle.loads(memoryview(data)[end + 1 :])
+        if blocks is not None:
+            *columns, places, earliest_us = blocks
+            rows, low, high = (np.frombuffer(column, np.int64) for column in columns)
+            blocks = FileBlocks(rows, low, high, places, earliest_us)
+        return WaitingFile(ListedFile.of(data[begin:end].decode(), modified_ms, size), blocks)
 
 
 class Backlog:
@@ -104,8 +86,9 @@ class Backlog:
     def add(self, packed: Iterable[bytes]) -> None:
         """Let files wait, as `WaitingFile.pack` makes them with the order of this."""
         new = list(packed)
-        for entry in new:
-            self._count(entry, 1)
+        if self._order == "eventTime":
+            for entry in new:
+                self._count(WaitingFile.unpack(entry, self._order), 1)
         self._files.update(new)
 
     def pop(self) -> WaitingFile:
@@ -139,18 +122,19 @@ class Backlog:
         return order_key(WaitingFile.unpack(self._files[0], self._order).file, self._order)
 
     def _taken(self, entry: bytes) -> WaitingFile:
-        self._count(entry, -1)
-        return WaitingFile.unpack(entry, self._order)
-
-    def _count(self, entry: bytes, change: int) -> None:
+        waiting = WaitingFile.unpack(entry, self._order)
         if self._order == "eventTime":
-            span = WaitingFile.unpack_modified_ms(entry) // self._width_ms
-            count = self._modified[span] = self._modified.get(span, 0) + change
-            if not count:
-                del self._modified[span]
+            self._count(waiting, -1)
+        return waiting
+
+    def _count(self, waiting: WaitingFile, change: int) -> None:
+        span = waiting.file.modified_ms // self._width_ms
+        count = self._modified[span] = self._modified.get(span, 0) + change
+        if not count:
+            del self._modified[span]
 
 
-class FilesInWork:
+class FilesInWork(UserDict[str, ListedFile]):
     """Files by their splits, as long as they are in work.
 
     There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset. Room is
@@ -158,32 +142,19 @@ class FilesInWork:
     """
 
     def __init__(self, max_files: int, max_bytes: int) -> None:
+        super().__init__()
         self._max_files = max_files
         self._max_bytes = max_bytes
-        self._files: dict[str, ListedFile] = {}
         self._bytes = 0
         self._warned = False
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, split_id: str) -> ListedFile:
-        return self._files[split_id]
-
-    @property
-    def files(self) -> Collection[ListedFile]:
-        return self._files.values()
-
-    def has_path(self, path: str) -> bool:
-        return any(file.relative_path == path for file in self._files.values())
 
     def has_room(self, taken: int) -> bool:
         """Whether there is room for one more when so many others were taken in."""
         n_bytes = self._bytes + taken * _BYTES_BESIDE_PATH
-        return len(self._files) + taken < self._max_files and n_bytes < self._max_bytes
+        return len(self) + taken < self._max_files and n_bytes < self._max_bytes
 
-    def add(self, split_id: str, file: ListedFile) -> None:
-        self._files[split_id] = file
+    def __setitem__(self, split_id: str, file: ListedFile) -> None:
+        super().__setitem__(split_id, file)
         self._bytes += _bytes_of(split_id)
         if self._bytes > _LARGE_BYTES and not self._warned:
             self._warned = True
@@ -191,14 +162,13 @@ class FilesInWork:
                 "%d files are in work at once, some %d KiB of the offset: their event times overlap, so that none can "
                 "be read to its end before the others begin. Larger files, or fewer that span the same time, make it "
                 "small again",
-                len(self._files),
+                len(self),
                 self._bytes >> 10,
             )
 
-    def pop(self, split_id: str) -> ListedFile:
-        """Let go of the file of a split that is read to its end. O(1)."""
+    def __delitem__(self, split_id: str) -> None:
+        super().__delitem__(split_id)
         self._bytes -= _bytes_of(split_id)
-        return self._files.pop(split_id)
 
 
 def _bytes_of(split_id: str) -> int:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from typing import Final
 
 import numpy as np
@@ -91,7 +91,8 @@ class _FileDiscovery:
             known.add(self.finished.marks_of([*self.just_finished, *self.in_work]))
         found, marks = _Found(forgotten=self.finished.forgotten), []
         ignored: list[str] = []
-        for files in self._portions(lister.list_changed(), found):
+        listed = self._files(lister.list_changed(), found)
+        while files := list(islice(listed, _AT_ONCE)):
             of_files = self.finished.marks_of(files)
             known_as = known.match(of_files)
             # A name alone does not say that this very file was read: it is not cleaned.
@@ -113,20 +114,16 @@ class _FileDiscovery:
             _warn_ignored(ignored, self.order)
         return found
 
-    def _portions(self, directories: Iterable[ListedDirectory], found: _Found) -> Iterator[list[ListedFile]]:
-        portion: list[ListedFile] = []
+    def _files(self, directories: Iterable[ListedDirectory], found: _Found) -> Iterator[ListedFile]:
         names: set[str] = set()
         for directory in directories:
             for file in directory.files:
-                if self.finished.by_name and (file.name in names or names.add(file.name)):  # type: ignore[func-returns-value]
+                if self.finished.by_name and file.name in names:
                     continue
+                if self.finished.by_name:
+                    names.add(file.name)
                 found.newest_ms = max(found.newest_ms, file.modified_ms)
-                portion.append(file)
-                if len(portion) == _AT_ONCE:
-                    yield portion
-                    portion = []
-        if portion:
-            yield portion
+                yield file
 
     def _take(self, new: list[tuple[ListedFile, bool]], found: _Found) -> None:
         described: list[FileBlocks | None] = [None] * len(new)
@@ -194,7 +191,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         super().restore_splits(splits)
         for split in splits:
             size = -1 if split.size is None else split.size
-            self._files.add(split.split_id, ListedFile.of(split.path, split.modified_ms or 0, size))
+            self._files[split.split_id] = ListedFile.of(split.path, split.modified_ms or 0, size)
 
     def start(self) -> None:
         begun = list(self._restored.values())
@@ -202,7 +199,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             describe = partial(self._context.map_on_workers, self._describe_begun, begun)
             self._in_background(lambda: self._retries.run(describe), self._on_begun)
         discovery = _FileDiscovery(
-            self._order, self._describe_all, self._finished, self._just_finished, [*self._files.files]
+            self._order, self._describe_all, self._finished, self._just_finished, [*self._files.values()]
         )
         self._just_finished = []
         self._discover(discovery.find_new, self._on_found)
@@ -240,7 +237,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         path = waiting.file.relative_path
         # One that waits or is left out was not read: it is what it is now.
         if self._backlog.take(path) is None and path not in self._left_out:
-            if self._files.has_path(path):
+            if any(file.relative_path == path for file in self._files.values()):
                 raise self._rewritten_while_read(path)
             if not self._config.allow_overwrites:
                 raise MalformedDataError(
@@ -294,7 +291,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _begin(self, file: ListedFile, blocks: FileBlocks) -> None:
         split = FileSplit.of_file(file, is_rewritten=file.relative_path in self._rewritten)
-        self._files.add(split.split_id, file)
+        self._files[split.split_id] = file
         self._context.assign_split(split, self._reader_of(split.split_id))
         self._index(split.split_id, blocks, read=0)
 
