@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
@@ -244,13 +244,7 @@ class FilesConfig:
                 "indexing = 'off': which records a micro-batch has is decided by their event times, ahead of reading; "
                 "use auto, which takes them from statistics where there are any and else reads the time column alone"
             )
-        for name, known in (
-            ("split_by", get_args(SplitBy)),
-            ("indexing", get_args(Indexing)),
-            ("file_order", get_args(FileOrder)),
-            ("clean_source", get_args(CleanSource)),
-            ("schema_evolution", get_args(SchemaEvolution)),
-        ):
+        for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
         if self.indexing == "statistics" and not self.format.has_statistics:
@@ -331,6 +325,8 @@ class FilesConfig:
                 raise
             _log.warning("ignored: %s", error)
 
+
+_CHOICES: Final = {name: get_args(of) for name, of in get_type_hints(FilesConfig).items() if get_origin(of) is Literal}
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 

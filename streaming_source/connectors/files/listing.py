@@ -47,12 +47,10 @@ class ListedFile(NamedTuple):
 
     @staticmethod
     def of(relative_path: str, modified_ms: int, size: int) -> ListedFile:
-        """A file by its path below the root."""
         return ListedFile(*posixpath.split(relative_path), modified_ms, size)
 
     @staticmethod
     def of_info(directory: str, info: fs.FileInfo) -> ListedFile:
-        """A file of a directory, as the file system lists it."""
         return ListedFile(directory, info.base_name, (info.mtime_ns or 0) // 1_000_000, info.size or 0)
 
     @property
