@@ -32,7 +32,8 @@ _log = logging.getLogger(__name__)
 _UPTO: Final = attrgetter("upto")
 _SEGMENTS: Final = 8
 _AGE_SEGMENTS: Final = 64
-_LARGE_BYTES: Final = 48 * 1024
+_MANY_FILES: Final = 3 * 1024
+"""In base 64, some 48 KiB of the offset."""
 
 MARK: Final = np.dtype([("path", "<u8"), ("version", "<u4")])
 """A digest of the path below the root, and one of size and modification time."""
@@ -195,42 +196,27 @@ class RecentFiles(FinishedFiles):
             segments.insert(place, Segment(key, mark))
 
     def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
-        if self._by_age:
-            self._forget_old(lowest_waiting, newest_ms - self._max_age_ms)
-        else:
-            self._forget_first(lowest_waiting)
-        self._warn_if_large()
-        return Remembered(self.forgotten, tuple(self._segments))
-
-    def _forget_old(self, lowest_waiting: OrderKey | None, horizon_ms: int) -> None:
-        """Forget what is older than the horizon, and than all that waits."""
+        held = sum(len(segment.marks) for segment in self._segments) // MARK.itemsize
+        oldest_ms = newest_ms - self._max_age_ms
         if lowest_waiting is not None:
-            horizon_ms = min(horizon_ms, lowest_waiting[0] - 1)
-        old = bisect_left(self._segments, (horizon_ms + 1, ""), key=_UPTO)
-        if old:
-            del self._segments[:old]
-            self.forgotten = max((horizon_ms, ""), self.forgotten or (horizon_ms, ""))
-
-    def _forget_first(self, lowest_waiting: OrderKey | None) -> None:
-        """Forget the first of too many, but for those behind which one waits."""
-        marks = sum(len(segment.marks) for segment in self._segments) // MARK.itemsize
-        while marks > self._max_files:
-            first = self._segments[0]
-            if lowest_waiting is not None and first.upto >= lowest_waiting:
-                return
-            self.forgotten = first.upto
-            marks -= len(first.marks) // MARK.itemsize
-            del self._segments[0]
-
-    def _warn_if_large(self) -> None:
-        held = sum(len(segment.marks) for segment in self._segments)
-        if held * 4 // 3 > _LARGE_BYTES and not self._warned:
+            oldest_ms = min(oldest_ms, lowest_waiting[0] - 1)
+        while self._segments:
+            upto = self._segments[0].upto
+            is_kept = held <= self._max_files or (lowest_waiting is not None and upto >= lowest_waiting)
+            if self._by_age:
+                is_kept = upto[0] > oldest_ms
+            if is_kept:
+                break
+            self.forgotten = (oldest_ms, "") if self._by_age else upto
+            held -= len(self._segments.pop(0).marks) // MARK.itemsize
+        if held > _MANY_FILES and not self._warned:
             self._warned = True
             _log.warning(
                 "the offset remembers %d finished files and grows with every one that is not older than maxFileAge: "
                 "give a stateLocation, or a fileOrder in which files are known by their place, or a shorter maxFileAge",
-                held // MARK.itemsize,
+                held,
             )
+        return Remembered(self.forgotten, tuple(self._segments))
 
 
 # ---- written down ----------------------------------------------------------------------------------------------------
