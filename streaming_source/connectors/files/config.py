@@ -72,6 +72,12 @@ def _not_latest_first(name: str, value: str) -> bool:
     return False
 
 
+def _time_text(name: str, value: str) -> str:
+    """ISO-8601 text, whose zone is not known yet."""
+    modified_ms(name, value, UTC)
+    return value
+
+
 def _distinct_names(name: str, value: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in value.split(","))
     if not all(found) or len({*found}) < len(found):
@@ -179,10 +185,10 @@ class FilesConfig:
         "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
     )
     modified_after: str | None = option_field(
-        None, "modifiedAfter", any_text, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
+        None, "modifiedAfter", _time_text, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
     )
     modified_before: str | None = option_field(
-        None, "modifiedBefore", any_text, "Only files modified earlier than this are there."
+        None, "modifiedBefore", _time_text, "Only files modified earlier than this are there."
     )
     file_name_only: bool = option_field(
         False,
@@ -276,7 +282,6 @@ class FilesConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{options[name]} = {value!r}: must be at least 1, or left out")
-        _ = self.root  # refused now, and not at the first listing
 
     @property
     def needs_files(self) -> list[str]:

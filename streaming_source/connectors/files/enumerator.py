@@ -82,8 +82,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._restored.pop(split_id, None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        if self._cleaner.is_on:
-            self._cleaner.commit(checkpoint_id)
+        self._cleaner.commit(checkpoint_id)
 
     def close(self) -> None:
         self._retries.end()
