@@ -309,7 +309,7 @@ def test_directories_of_different_columns_and_values_of_another_type_are_refused
     schema = source.schema()
     assert schema.field("k").type == pa.int32()
     put(tmp_path / "k=x" / "f.parquet", {"t": stamps(0)})
-    file = StoredFile(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"), source.place_columns)
+    file = StoredFile(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"), source.place_columns(str(tmp_path)))
     with pytest.raises(SchemaError, match=r"the directory k=x cannot be read as int32.*dataSchema"):
         list(source.reading.read_rows(FileRows(file, 0, 1), schema))
     put(tmp_path / "f.parquet", {"t": stamps(0)})

@@ -314,11 +314,10 @@ class FilesConfig:
     def reading(self) -> FileFormat:
         return self.format.in_zone(self.time_zone or UTC)
 
-    @property
-    def place_columns(self) -> PlaceColumns:
-        """The columns that the places of files give."""
-        root = None if self.recursive_file_lookup else self.root.open()[1]
-        return PlaceColumns(root, self.root.paths[0].partition("://")[0] if self.file_metadata else None)
+    def place_columns(self, root: str) -> PlaceColumns:
+        """The columns that the places of files below the root give."""
+        in_names = None if self.recursive_file_lookup else root
+        return PlaceColumns(in_names, self.root.paths[0].partition("://")[0] if self.file_metadata else None)
 
     @contextmanager
     def tolerated(self) -> Iterator[None]:

@@ -40,7 +40,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._filesystem, self._root = config.root.open()
         self._reading = config.reading
         self._retries = StoreRetries()
-        self._place_columns = config.place_columns
+        self._place_columns = config.place_columns(self._root)
         self._cleaner = Cleaner(config, context.map_on_workers)
         self._logs: dict[str, FileLog] = {}
         # Of the splits that the last state finished: its ranges are planned next.

@@ -33,9 +33,9 @@ class FileSplitReader(SplitReader[FileSplit]):
 
     def __init__(self, config: FilesConfig, schema: pa.Schema) -> None:
         self._config = config
-        self._filesystem, _ = config.root.open()
+        self._filesystem, root = config.root.open()
         self._format = config.reading
-        self._place_columns = config.place_columns
+        self._place_columns = config.place_columns(root)
         self._schema = schema
         self._retries = StoreRetries()
         # In order of their addition; without threads a file is opened when its first block is fetched.
