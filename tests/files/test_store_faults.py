@@ -229,6 +229,21 @@ def test_a_file_system_that_failed_for_a_moment_is_tried_again(
     run.close()
 
 
+def test_a_pattern_is_resolved_again_where_its_file_system_failed_for_a_moment(
+    faulty: FaultyFiles, tmp_path: Path
+) -> None:
+    fill(tmp_path)
+    faulty.failing = {"info": 1}
+    run = SourceHarness(source(tmp_path / "*", bounded=True), strategy("1 minute"), max_rows=5)
+    assert run.plan()
+    planned, faulty.failing = faulty.failed, {"info": 1}
+    run.commit(run.read())
+    run.run()
+    assert rows(run) == ALL
+    assert (planned, faulty.failed) == (1, 2)
+    run.close()
+
+
 @pytest.mark.parametrize("kind", ["parquet", "orc", "arrow", "json"])
 def test_a_decoder_does_not_take_a_store_that_failed_for_a_corrupt_file(
     faulty: FaultyFiles, tmp_path: Path, kind: str

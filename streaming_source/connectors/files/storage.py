@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -182,7 +182,8 @@ class Selection:
                 fixed, pattern = _fixed_part(one)
                 filesystem, place = Root(fixed, self.storage).open()
                 literal = posixpath.join(place, *pattern)
-                if pattern and filesystem.get_file_info(literal).type is fs.FileType.Directory:
+                found = StoreRetries().run(partial(filesystem.get_file_info, literal)) if pattern else None
+                if found and found.type is fs.FileType.Directory:
                     place, pattern = literal, []
                 parsed.append((filesystem, place, pattern))
         first = parsed[0][0]
