@@ -23,6 +23,7 @@ from streaming_source.exceptions import OptionError
 __all__ = [
     "Option",
     "OptionSet",
+    "any_text",
     "arguments",
     "boolean",
     "choice",
@@ -200,6 +201,11 @@ def text(name: str, value: str) -> str:
     """Any string but an empty one."""
     if not value.strip():
         raise OptionError(f"option {name} is empty; give it a value or leave it out")
+    return value
+
+
+def any_text(name: str, value: str) -> str:
+    """Text as it stands, also empty."""
     return value
 
 

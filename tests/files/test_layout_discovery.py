@@ -20,7 +20,7 @@ from streaming_source.connectors.files import FileSource, listing
 from streaming_source.connectors.files.formats import FileRows, StoredFile
 from streaming_source.connectors.files.formats.columns import partition_schema, values_in
 from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
-from streaming_source.connectors.files.selection import Selection, split_paths
+from streaming_source.connectors.files.storage import Selection, split_paths
 from streaming_source.exceptions import (
     DataLossError,
     FileGoneError,
@@ -309,7 +309,7 @@ def test_directories_of_different_columns_and_values_of_another_type_are_refused
     schema = source.schema()
     assert schema.field("k").type == pa.int32()
     put(tmp_path / "k=x" / "f.parquet", {"t": stamps(0)})
-    file = StoredFile(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"), source.place_columns)
+    file = StoredFile(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"), source.place_columns(str(tmp_path)))
     with pytest.raises(SchemaError, match=r"the directory k=x cannot be read as int32.*dataSchema"):
         list(source.reading.read_rows(FileRows(file, 0, 1), schema))
     put(tmp_path / "f.parquet", {"t": stamps(0)})
@@ -529,8 +529,8 @@ def test_a_file_that_a_listing_missed_comes_before_the_next_one(
     list_one = listing.Lister._list_one
     misses = iter(["1.parquet 4.parquet", "4.parquet", "3.parquet", ""])
 
-    def listed(self: Any, filesystem: Any, path: str, directory: str) -> Any:
-        found, below = list_one(self, filesystem, path, directory)
+    def listed(self: Any, path: str, directory: str) -> Any:
+        found, below = list_one(self, path, directory)
         missed = next(misses, "").split() if directory == "a" else ()
         return replace(found, files=[file for file in found.files if file.name not in missed]), below
 

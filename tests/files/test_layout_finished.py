@@ -13,13 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from streaming_source.connectors.files import state_log
 from streaming_source.connectors.files.backlog import order_key
-from streaming_source.connectors.files.config import FileOrder
-from streaming_source.connectors.files.finished import FinishedFiles, Known, MarkSet, RecentFiles, marks_of
+from streaming_source.connectors.files.finished import FinishedFiles, Known, LoggedFiles, MarkSet, RecentFiles, marks_of
 from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.split import FilesCheckpoint, FilesCheckpointSerializer, Remembered
-from streaming_source.connectors.files.state_log import LoggedFiles
+from streaming_source.connectors.files.split import FileOrder, FilesCheckpoint, FilesCheckpointSerializer, Remembered
 from streaming_source.connectors.files.storage import Root
 from streaming_source.exceptions import DataLossError
 
@@ -172,7 +169,7 @@ def test_the_log_tells_what_was_finished_up_to_any_state_that_it_is_restarted_fr
 ) -> None:
     path = tmp_path_factory.mktemp("log")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_log, "_FILES_MERGED", merged)
+        patch.setattr(f"{LoggedFiles.__module__}._FILES_MERGED", merged)
         # Files that each state finished, and what its offset says, in the life that counts.
         lives: list[tuple[set[ListedFile], Remembered]] = [(set(), Remembered())]
 
@@ -243,7 +240,7 @@ def test_a_log_whose_writing_is_killed_at_any_file_goes_on_from_the_last_offset(
                 raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_log, "_FILES_MERGED", 3)
+        patch.setattr(f"{LoggedFiles.__module__}._FILES_MERGED", 3)
         state = Remembered()
         logged: LoggedFiles = Mortal(Root(str(tmp_path)), state)
         for sequence in range(1, 10):

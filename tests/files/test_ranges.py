@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming_source.connectors.files.enumerator import LoggedFile, cut_ranges
 from streaming_source.connectors.files.formats import FileBlocks, Place
+from streaming_source.connectors.files.split import LoggedFile, cut_ranges
 
 blocks_of_a_file = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
@@ -19,7 +19,7 @@ def logged(files: list[list[int]], *, one_range: bool) -> list[LoggedFile]:
         position = log[-1].end if log else 0
         rows = np.array(blocks, np.int64)
         described = FileBlocks(rows, rows, rows, places)
-        log.append(LoggedFile(f"f{number}", f"/f{number}", position, described, number))
+        log.append(LoggedFile(f"/f{number}", position, described, number))
     return log
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from streaming_source.connectors.files.listing import Lister, list_files, names_in
-from streaming_source.connectors.files.selection import Selection
+from streaming_source.connectors.files.storage import Selection
 from streaming_source.exceptions import MalformedDataError
 
 

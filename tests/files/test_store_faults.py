@@ -20,6 +20,7 @@ from pyarrow import feather, fs, orc
 from pyspark.sql import SparkSession
 
 from streaming_source import read_stream
+from streaming_source.api import SplitsAddition
 from streaming_source.connectors.files import (
     ArrowFormat,
     CsvFormat,
@@ -28,10 +29,11 @@ from streaming_source.connectors.files import (
     OrcFormat,
     ParquetFormat,
     listing,
-    retries,
+    storage,
 )
-from streaming_source.connectors.files import storage as opening
-from streaming_source.connectors.files.retries import may_pass
+from streaming_source.connectors.files.split import FileRange, FileSplit
+from streaming_source.connectors.files.split_reader import FileSplitReader
+from streaming_source.connectors.files.storage import may_pass
 from streaming_source.exceptions import AlignmentError, StoreUnavailableError
 from streaming_source.testing import FakeClock, SourceHarness
 from tests.files.faulty_s3 import FaultyStore, before
@@ -125,21 +127,21 @@ class _FaultyFile:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming_source.api.clients._FIRST_BACKOFF_S", 0.001)
-    monkeypatch.setattr(retries, "RETRY_S", 2.0)
+    monkeypatch.setattr(storage, "RETRY_S", 2.0)
 
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyFiles:
     """A file system that `faulty:///path` is opened with."""
     handler = FaultyFiles()
-    opened = opening._opened
+    opened = storage._opened
 
-    def open_(root: opening.Root) -> tuple[fs.FileSystem, str]:
+    def open_(root: storage.Root) -> tuple[fs.FileSystem, str]:
         if root.uri.startswith("faulty://"):
             return fs.PyFileSystem(handler), posixpath.normpath(root.uri.removeprefix("faulty://"))
         return opened(root)
 
-    monkeypatch.setattr(opening, "_opened", open_)
+    monkeypatch.setattr(storage, "_opened", open_)
     return handler
 
 
@@ -187,6 +189,23 @@ def test_a_reader_opens_files_side_by_side_and_fetches_small_ones_at_once(
     run.close()
 
 
+def test_two_ranges_of_one_file_are_opened_once_each(faulty: FaultyFiles, tmp_path: Path) -> None:
+    fill(tmp_path)
+    path, files = f"{tmp_path}/0/f.csv", source(tmp_path)
+    ranges = (FileRange(path, 0, 2, 0), FileRange(path, 2, ROWS, 2))
+    reader = FileSplitReader(files, files.schema())
+    faulty.calls.clear()
+    reader.handle_splits_changes(SplitsAddition((FileSplit("0/f.csv", ranges=ranges),)))
+    read = 0
+    while (fetched := reader.fetch()).next_split() is not None:
+        block = fetched.next_record_from_split()
+        assert block is not None
+        read += block.batch.num_rows
+    reader.close()
+    assert read == ROWS
+    assert faulty.calls.count("open") == 2
+
+
 # ---- what may pass ---------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +226,21 @@ def test_a_file_system_that_failed_for_a_moment_is_tried_again(
     assert planned == 2
     assert "is tried again for" in caplog.text
     assert "Input/output error" in caplog.text
+    run.close()
+
+
+def test_a_pattern_is_resolved_again_where_its_file_system_failed_for_a_moment(
+    faulty: FaultyFiles, tmp_path: Path
+) -> None:
+    fill(tmp_path)
+    faulty.failing = {"info": 1}
+    run = SourceHarness(source(tmp_path / "*", bounded=True), strategy("1 minute"), max_rows=5)
+    assert run.plan()
+    planned, faulty.failing = faulty.failed, {"info": 1}
+    run.commit(run.read())
+    run.run()
+    assert rows(run) == ALL
+    assert (planned, faulty.failed) == (1, 2)
     run.close()
 
 
@@ -245,7 +279,7 @@ def test_a_decoder_does_not_take_a_store_that_failed_for_a_corrupt_file(
 def test_a_file_system_that_goes_on_failing_fails_the_query_with_its_cause_and_leaves_nothing_out(
     faulty: FaultyFiles, tmp_path: Path, kind: str, ignored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "RETRY_S", 0.05)
+    monkeypatch.setattr(storage, "RETRY_S", 0.05)
     fill(tmp_path)
     run = SourceHarness(source(tmp_path, bounded=True, ignore_corrupt_files=ignored), strategy("1 minute"), max_rows=5)
     assert run.run_batch() is not None
@@ -374,8 +408,8 @@ def test_discovery_that_races_with_rename_and_delete_reads_what_stays_once(
     list_one = listing.Lister._list_one
     raced: list[str] = []
 
-    def race(self: Any, filesystem: Any, path: str, directory: str) -> Any:
-        found = list_one(self, filesystem, path, directory)
+    def race(self: Any, path: str, directory: str) -> Any:
+        found = list_one(self, path, directory)
         # After it was listed, and before it is described.
         if directory == "2" and not raced:
             (tmp_path / "2" / "f.csv").unlink()
@@ -424,7 +458,7 @@ def s3(s3_endpoint: str) -> Iterator[tuple[Store, FaultyStore]]:
 def test_an_s3_endpoint_that_fails_for_a_moment_costs_no_row(
     s3: tuple[Store, FaultyStore], answers: list[int | str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "RETRY_S", 30.0)
+    monkeypatch.setattr(storage, "RETRY_S", 30.0)
     store, faulty = s3
     given = list(answers)
     run = SourceHarness(store.source(bounded=True, ignore_corrupt_files=True), strategy("10 seconds"), max_rows=3)

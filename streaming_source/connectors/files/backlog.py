@@ -1,39 +1,32 @@
-"""Files that were found and wait for their turn, and those that were begun and are not read to their ends."""
+"""Files that wait for their turn, and those that were begun and are not read to their ends."""
 
 from __future__ import annotations
 
 import logging
+import pickle
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import UserDict
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from sortedcontainers import SortedDict, SortedList
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files.config import FileOrder
-from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, MarkSet, order_key
+from streaming_source.connectors.files.finished import order_key
 from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, name_ten
-from streaming_source.connectors.files.split import OrderKey
+from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.split import FileOrder, OrderKey
 
-__all__ = ["Backlog", "FileDiscovery", "FilesInWork", "FoundFiles", "WaitingFile", "warn_ignored"]
+__all__ = ["Backlog", "FilesInWork", "WaitingFile"]
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 4096
-_TOO_LATE: Final[dict[FileOrder, str]] = {
-    "eventTime": "modified longer ago than maxFileAge allows",
-    "name": "by name far before files that were begun",
-    "modificationTime": "modified long before files that were begun",
-}
 _BYTES_BESIDE_PATH: Final = 72
 _LARGE_BYTES: Final = 56 * 1024
 
 _KEY: Final = struct.Struct(">?Q")
-_REST: Final = struct.Struct("<qqi")
-_HEAD: Final = struct.Struct("<qB")
 _TO_UNSIGNED: Final = 2**63
 
 
@@ -53,40 +46,22 @@ class WaitingFile:
             assert self.blocks is not None, "its turn depends on its event times"
             earliest_us = self.blocks.earliest_us
             key = _KEY.pack(earliest_us != MAX_WATERMARK, earliest_us + _TO_UNSIGNED)
-        path = self.file.relative_path.encode()
-        packed = b"" if self.blocks is None else _pack_blocks(self.blocks)
-        length = -1 if self.blocks is None else len(packed)
-        return b"".join((key, path, b"\0", _REST.pack(self.file.modified_ms, self.file.size, length), packed))
+        path, blocks = self.file.relative_path.encode(), None
+        if self.blocks is not None:
+            columns = (self.blocks.rows.tobytes(), self.blocks.min_us.tobytes(), self.blocks.max_us.tobytes())
+            blocks = (*columns, self.blocks.places, self.blocks.earliest_us)
+        return b"".join((key, path, b"\0", pickle.dumps((self.file.modified_ms, self.file.size, blocks))))
 
     @staticmethod
     def unpack(data: bytes, order: FileOrder) -> WaitingFile:
         begin = 0 if order == "name" else _KEY.size
         end = data.index(b"\0", begin)
-        path = data[begin:end].decode()
-        modified_ms, size, length = _REST.unpack_from(data, end + 1)
-        packed = end + 1 + _REST.size
-        blocks = None if length < 0 else _unpack_blocks(data[packed : packed + length])
-        return WaitingFile(ListedFile.of(path, modified_ms, size), blocks)
-
-    @staticmethod
-    def unpack_modified_ms(data: bytes) -> int:
-        """When the file was modified that is packed by event time."""
-        return int(_REST.unpack_from(data, data.index(b"\0", _KEY.size) + 1)[0])
-
-
-def _pack_blocks(blocks: FileBlocks) -> bytes:
-    columns = [blocks.rows, blocks.min_us, blocks.max_us]
-    if blocks.places is not None:
-        columns.append(np.array(blocks.places, np.int64))
-    head = _HEAD.pack(blocks.earliest_us, len(columns))
-    return head + np.stack(columns).astype("<i8").tobytes()
-
-
-def _unpack_blocks(data: bytes) -> FileBlocks:
-    earliest_us, n_columns = _HEAD.unpack_from(data)
-    columns = np.frombuffer(data, "<i8", offset=_HEAD.size).reshape(n_columns, -1).astype(np.int64)
-    places = tuple(columns[3].tolist()) if n_columns > 3 else None
-    return FileBlocks(columns[0], columns[1], columns[2], places, earliest_us)
+        modified_ms, size, blocks = pickle.loads(memoryview(data)[end + 1 :])
+        if blocks is not None:
+            *columns, places, earliest_us = blocks
+            rows, low, high = (np.frombuffer(column, np.int64) for column in columns)
+            blocks = FileBlocks(rows, low, high, places, earliest_us)
+        return WaitingFile(ListedFile.of(data[begin:end].decode(), modified_ms, size), blocks)
 
 
 class Backlog:
@@ -111,8 +86,9 @@ class Backlog:
     def add(self, packed: Iterable[bytes]) -> None:
         """Let files wait, as `WaitingFile.pack` makes them with the order of this."""
         new = list(packed)
-        for entry in new:
-            self._count(entry, 1)
+        if self._order == "eventTime":
+            for entry in new:
+                self._count(WaitingFile.unpack(entry, self._order), 1)
         self._files.update(new)
 
     def pop(self) -> WaitingFile:
@@ -146,18 +122,19 @@ class Backlog:
         return order_key(WaitingFile.unpack(self._files[0], self._order).file, self._order)
 
     def _taken(self, entry: bytes) -> WaitingFile:
-        self._count(entry, -1)
-        return WaitingFile.unpack(entry, self._order)
-
-    def _count(self, entry: bytes, change: int) -> None:
+        waiting = WaitingFile.unpack(entry, self._order)
         if self._order == "eventTime":
-            span = WaitingFile.unpack_modified_ms(entry) // self._width_ms
-            count = self._modified[span] = self._modified.get(span, 0) + change
-            if not count:
-                del self._modified[span]
+            self._count(waiting, -1)
+        return waiting
+
+    def _count(self, waiting: WaitingFile, change: int) -> None:
+        span = waiting.file.modified_ms // self._width_ms
+        count = self._modified[span] = self._modified.get(span, 0) + change
+        if not count:
+            del self._modified[span]
 
 
-class FilesInWork:
+class FilesInWork(UserDict[str, ListedFile]):
     """Files by their splits, as long as they are in work.
 
     There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset. Room is
@@ -165,32 +142,19 @@ class FilesInWork:
     """
 
     def __init__(self, max_files: int, max_bytes: int) -> None:
+        super().__init__()
         self._max_files = max_files
         self._max_bytes = max_bytes
-        self._files: dict[str, ListedFile] = {}
         self._bytes = 0
         self._warned = False
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, split_id: str) -> ListedFile:
-        return self._files[split_id]
-
-    @property
-    def files(self) -> Collection[ListedFile]:
-        return self._files.values()
-
-    def has_path(self, path: str) -> bool:
-        return any(file.relative_path == path for file in self._files.values())
 
     def has_room(self, taken: int) -> bool:
         """Whether there is room for one more when so many others were taken in."""
         n_bytes = self._bytes + taken * _BYTES_BESIDE_PATH
-        return len(self._files) + taken < self._max_files and n_bytes < self._max_bytes
+        return len(self) + taken < self._max_files and n_bytes < self._max_bytes
 
-    def add(self, split_id: str, file: ListedFile) -> None:
-        self._files[split_id] = file
+    def __setitem__(self, split_id: str, file: ListedFile) -> None:
+        super().__setitem__(split_id, file)
         self._bytes += _bytes_of(split_id)
         if self._bytes > _LARGE_BYTES and not self._warned:
             self._warned = True
@@ -198,119 +162,14 @@ class FilesInWork:
                 "%d files are in work at once, some %d KiB of the offset: their event times overlap, so that none can "
                 "be read to its end before the others begin. Larger files, or fewer that span the same time, make it "
                 "small again",
-                len(self._files),
+                len(self),
                 self._bytes >> 10,
             )
 
-    def pop(self, split_id: str) -> ListedFile:
-        """Let go of the file of a split that is read to its end. O(1)."""
+    def __delitem__(self, split_id: str) -> None:
+        super().__delitem__(split_id)
         self._bytes -= _bytes_of(split_id)
-        return self._files.pop(split_id)
 
 
 def _bytes_of(split_id: str) -> int:
     return len(split_id.encode()) + _BYTES_BESIDE_PATH
-
-
-@dataclass(slots=True)
-class FoundFiles:
-    """What was found at once.
-
-    New files wait, packed (see `backlog.WaitingFile`); others were known, and are rewritten now; the source goes on
-    without those `left_out`. The first time, `finished` are paths of finished files that are still there. `newest_ms`
-    is of all files there, 0 for none. Files up to the key `forgotten` were left out.
-    """
-
-    waiting: list[bytes] = field(default_factory=list)
-    rewritten: list[WaitingFile] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    finished: list[str] = field(default_factory=list)
-    newest_ms: int = 0
-    forgotten: OrderKey | None = None
-
-
-@dataclass(slots=True)
-class FileDiscovery:
-    """Each file is a split.
-
-    Files are begun in an `order`; by event time each is described as soon as it is found, None in place of one that the
-    source goes on without. `finished` are those that were before the start, beside those `just_finished`; others are
-    `in_work`.
-    """
-
-    order: FileOrder
-    describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
-    finished: FinishedFiles
-    just_finished: list[ListedFile]
-    in_work: list[ListedFile]
-    _known: MarkSet | None = None
-
-    def find_new(self, lister: Lister) -> FoundFiles:
-        """The files not found before, described where their order needs that. Called by one thread at a time."""
-        is_first = self._known is None
-        known, finished = self._known, MarkSet()
-        if known is None:
-            known, ended = MarkSet(), self.finished.load()
-            finished.add(ended)
-            finished.add(self.finished.marks_of(self.just_finished))
-            known.add(ended)
-            known.add(self.finished.marks_of([*self.just_finished, *self.in_work]))
-        found, marks = FoundFiles(forgotten=self.finished.forgotten), []
-        ignored: list[str] = []
-        for files in self._portions(lister.list_changed(), found):
-            of_files = self.finished.marks_of(files)
-            known_as = known.match(of_files)
-            # A name alone does not say that this very file was read: it is not cleaned.
-            if is_first and len(finished) and not self.finished.by_name:
-                there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
-                found.finished += [files[i].relative_path for i in there.tolist()]
-            interesting = np.flatnonzero(known_as != Known.SAME)
-            marks.append(of_files[interesting])
-            new = [(files[i], known_as[i] == Known.REWRITTEN) for i in interesting.tolist()]
-            ignored += [file.relative_path for file, _ in new if self.finished.is_forgotten(file)]
-            self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
-        # Only now, when all was described: what failed is new again the next time.
-        known.add(np.concatenate([np.empty(0, MARK), *marks]))
-        self._known = known
-        if ignored and is_first:
-            # As a rule they are; a file that came in the meantime cannot be distinguished from them.
-            _log.info("%d files are taken for read and forgotten", len(ignored))
-        elif ignored:
-            warn_ignored(ignored, self.order)
-        return found
-
-    def _portions(self, directories: Iterable[ListedDirectory], found: FoundFiles) -> Iterator[list[ListedFile]]:
-        portion: list[ListedFile] = []
-        names: set[str] = set()
-        for directory in directories:
-            for file in directory.files:
-                if self.finished.by_name and (file.name in names or names.add(file.name)):  # type: ignore[func-returns-value]
-                    continue
-                found.newest_ms = max(found.newest_ms, file.modified_ms)
-                portion.append(file)
-                if len(portion) == _AT_ONCE:
-                    yield portion
-                    portion = []
-        if portion:
-            yield portion
-
-    def _take(self, new: list[tuple[ListedFile, bool]], found: FoundFiles) -> None:
-        described: list[FileBlocks | None] = [None] * len(new)
-        if self.order == "eventTime":
-            described = self.describe([file for file, _ in new])
-        for (file, is_rewritten), blocks in zip(new, described, strict=True):
-            if self.order == "eventTime" and blocks is None:
-                found.left_out.append(file.relative_path)
-            elif is_rewritten:
-                found.rewritten.append(WaitingFile(file, blocks))
-            else:
-                found.waiting.append(WaitingFile(file, blocks).pack(self.order))
-
-
-def warn_ignored(paths: list[str], order: FileOrder) -> None:
-    """Log that files came too late."""
-    _log.warning(
-        "ignored: %s, %s, so not to be told from what was read and forgotten",
-        name_ten(paths),
-        _TOO_LATE[order],
-    )

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
-from pyarrow import fs
 
 from alignment.arrow_times import UTC
 from alignment.durations import parse_duration_us
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import (
+    any_text,
     arguments,
     boolean,
     choice,
@@ -29,24 +29,19 @@ from streaming_source.api.options import (
 )
 from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
 from streaming_source.connectors.files.formats.columns import PlaceColumns
-from streaming_source.connectors.files.options import (
-    FOREIGN_OPTIONS,
-    any_text,
-    distinct_names,
-    not_latest_first,
-    time_text,
-)
-from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
 from streaming_source.connectors.files.split import FileOrder
 from streaming_source.connectors.files.storage import (
     NO_STORAGE_OPTIONS,
     Root,
+    Selection,
     StorageOptions,
+    modified_ms,
     repr_without_secrets,
+    split_paths,
 )
 from streaming_source.exceptions import FileGoneError, MalformedDataError, OptionError
 
-__all__ = ["FILES_OPTIONS", "CleanSource", "FileOrder", "FilesConfig", "files_arguments"]
+__all__ = ["FILES_OPTIONS", "FilesConfig", "files_arguments"]
 
 SplitBy: TypeAlias = Literal["auto", "directory", "file"]
 SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
@@ -57,9 +52,6 @@ _log = logging.getLogger(__name__)
 
 _SHORTEST_US: Final = 1000
 
-_FILES_AHEAD: Final = 16
-"""In a store that is not on this machine."""
-
 _ONLY_FOR_FILES: Final = {
     "file_order": ("eventTime", "a directory is read in the order of its files' names"),
     "max_files_per_trigger": (None, "what a directory brings is limited by maxRowsPerTrigger"),
@@ -68,6 +60,29 @@ _ONLY_FOR_FILES: Final = {
     "allow_overwrites": (False, "in a directory that is a log, files stay as they are"),
     "file_name_only": (False, "in a directory no two files have one name"),
 }
+
+
+def _not_latest_first(name: str, value: str) -> bool:
+    if boolean(name, value):
+        raise OptionError(
+            "option latestFirst = true: what is read next is chosen by event time, so that no split runs ahead of the "
+            "others; the newest files first would carry the watermark past all older ones. Leave it out; to skip old "
+            "files, give a narrower path or pathGlobFilter"
+        )
+    return False
+
+
+def _time_text(name: str, value: str) -> str:
+    """ISO-8601 text, whose zone is not known yet."""
+    modified_ms(name, value, UTC)
+    return value
+
+
+def _distinct_names(name: str, value: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in value.split(","))
+    if not all(found) or len({*found}) < len(found):
+        raise OptionError(f"option {name} = {value!r}: must be different names separated by commas, as in a,b")
+    return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,7 +141,7 @@ class FilesConfig:
     columns: tuple[str, ...] | None = option_field(
         None,
         "columns",
-        distinct_names,
+        _distinct_names,
         "Columns to read from disk, separated by commas; the others are not there for the query.",
         "all",
     )
@@ -170,10 +185,10 @@ class FilesConfig:
         "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
     )
     modified_after: str | None = option_field(
-        None, "modifiedAfter", time_text, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
+        None, "modifiedAfter", _time_text, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
     )
     modified_before: str | None = option_field(
-        None, "modifiedBefore", time_text, "Only files modified earlier than this are there."
+        None, "modifiedBefore", _time_text, "Only files modified earlier than this are there."
     )
     file_name_only: bool = option_field(
         False,
@@ -235,13 +250,7 @@ class FilesConfig:
                 "indexing = 'off': which records a micro-batch has is decided by their event times, ahead of reading; "
                 "use auto, which takes them from statistics where there are any and else reads the time column alone"
             )
-        for name, known in (
-            ("split_by", get_args(SplitBy)),
-            ("indexing", get_args(Indexing)),
-            ("file_order", get_args(FileOrder)),
-            ("clean_source", get_args(CleanSource)),
-            ("schema_evolution", get_args(SchemaEvolution)),
-        ):
+        for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
         if self.indexing == "statistics" and not self.format.has_statistics:
@@ -249,21 +258,14 @@ class FilesConfig:
                 f"indexing = 'statistics': files of format {self.format.name} have no statistics of event times that "
                 "can be read, only those of parquet have; use auto or scan, which read the time column ahead"
             )
-        if self.data_schema is not None and self.schema_evolution == "addAtRestart":
-            raise OptionError(
-                "schemaEvolution = addAtRestart: the columns are given by dataSchema; add new ones there, or leave it"
-            )
         if self.data_schema is not None:
+            if self.schema_evolution == "addAtRestart":
+                raise OptionError(
+                    "schemaEvolution = addAtRestart: the columns are given by dataSchema; add new ones there, or leave "
+                    "it"
+                )
             object.__setattr__(self, "format", self.format.told(self.data_schema))
         durations_as_timedelta(self)
-        self._check_layout()
-
-    @property
-    def needs_files(self) -> list[str]:
-        """What has a meaning only where each file is a split, and is set."""
-        return [name for name, (default, _) in _ONLY_FOR_FILES.items() if getattr(self, name) != default]
-
-    def _check_layout(self) -> None:
         options = option_names(type(self))
         if self.split_by == "directory" and self.needs_files:
             name = self.needs_files[0]
@@ -281,6 +283,11 @@ class FilesConfig:
             if value is not None and value < 1:
                 raise OptionError(f"{options[name]} = {value!r}: must be at least 1, or left out")
 
+    @property
+    def needs_files(self) -> list[str]:
+        """What has a meaning only where each file is a split, and is set."""
+        return [name for name, (default, _) in _ONLY_FOR_FILES.items() if getattr(self, name) != default]
+
     def __repr__(self) -> str:
         return repr_without_secrets(self)
 
@@ -291,10 +298,6 @@ class FilesConfig:
     @property
     def max_file_age_us(self) -> int:
         return parse_duration_us(self.max_file_age, name="max_file_age")
-
-    def files_ahead_in(self, filesystem: fs.FileSystem) -> int:
-        """How many files a reader opens ahead of their turns."""
-        return self.files_ahead or (0 if filesystem.type_name == "local" else _FILES_AHEAD)
 
     @property
     def root(self) -> Selection:
@@ -311,11 +314,10 @@ class FilesConfig:
     def reading(self) -> FileFormat:
         return self.format.in_zone(self.time_zone or UTC)
 
-    @property
-    def place_columns(self) -> PlaceColumns:
-        """The columns that the places of files give."""
-        root = None if self.recursive_file_lookup else self.root.open()[1]
-        return PlaceColumns(root, self.root.paths[0].partition("://")[0] if self.file_metadata else None)
+    def place_columns(self, root: str) -> PlaceColumns:
+        """The columns that the places of files below the root give."""
+        in_names = None if self.recursive_file_lookup else root
+        return PlaceColumns(in_names, self.root.paths[0].partition("://")[0] if self.file_metadata else None)
 
     @contextmanager
     def tolerated(self) -> Iterator[None]:
@@ -328,13 +330,63 @@ class FilesConfig:
             _log.warning("ignored: %s", error)
 
 
+_CHOICES: Final = {name: get_args(of) for name, of in get_type_hints(FilesConfig).items() if get_origin(of) is Literal}
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+_OLD_FILES: Final = "to skip files, give modifiedAfter, a narrower path or pathGlobFilter"
+_DELTA: Final = "it is one of Delta tables, which are not read here; use spark.readStream.format('delta')"
+
+_PLAIN_JSON: Final = (
+    "JSON is read as in RFC 8259; leave it out, or read other files with fileFormat = text and parse them in the query "
+    "with from_json, which takes this option"
+)
+_PLAIN_CSV: Final = (
+    "fields of CSV are read as they stand; leave it out, or read the column as string and convert it in the query"
+)
+
+_WITHOUT_MEANING: Final = (
+    *("datetimeRebaseMode", "discardCachedInputRatio", "dropFieldIfAllNull", "enableDateTimeParsingFallback"),
+    *("enforceSchema", "int96RebaseMode", "locale", "maxCachedFiles", "maxCharsPerColumn", "maxColumns", "preferDate"),
+    *("prefersDecimal", "primitivesAsString", "samplingRatio", "unescapedQuoteHandling", "wholetext"),
+)
+_OF_JSON: Final = (
+    *("allowBackslashEscapingAnyCharacter", "allowComments", "allowNonNumericNumbers", "allowNumericLeadingZeros"),
+    *("allowSingleQuotes", "allowUnquotedControlChars", "allowUnquotedFieldNames"),
+)
+_OF_CSV: Final = (
+    *("charToEscapeQuoteEscaping", "emptyValue", "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "nanValue"),
+    *("negativeInf", "positiveInf"),
+)
+
+_FOREIGN: Final = {
+    **dict.fromkeys(_WITHOUT_MEANING, "it is one of Spark's own file sources, and means nothing here; leave it out"),
+    **dict.fromkeys(_OF_JSON, _PLAIN_JSON),
+    **dict.fromkeys(_OF_CSV, _PLAIN_CSV),
+    "lineSep": "lines end with \\n or \\r\\n, whichever is there; leave it out, or write the files with such ends",
+    "basePath": "columns in names of directories are found without it; leave it out",
+    "mergeSchema": "columns are those of the first file; name others with option dataSchema, or see schemaEvolution",
+    "timestampNTZFormat": "it is called timestampFormat here",
+    "cloudFiles.allowOverwrites": "it is called allowOverwrites here",
+    "cloudFiles.cleanSource": "it is called cleanSource here",
+    "cloudFiles.format": "it is called fileFormat here",
+    "cloudFiles.includeExistingFiles": _OLD_FILES,
+    "cloudFiles.inferColumnTypes": "it is called inferSchema here",
+    "cloudFiles.maxBytesPerTrigger": "it is called maxBytesPerTrigger here",
+    "cloudFiles.maxFilesPerTrigger": "it is called maxFilesPerTrigger here",
+    "cloudFiles.schemaHints": "it is called dataSchema here, and names all columns",
+    "cloudFiles.*": "it is one of Databricks' Auto Loader; leave it out, and see docs/files.md",
+    **dict.fromkeys(("ignoreChanges", "ignoreDeletes", "skipChangeCommits", "startingVersion"), _DELTA),
+}
+"""Name -> what to do instead; the first that matches counts."""
+
 FILES_OPTIONS: Final = (
     OptionSet.of(FilesConfig)
     | OptionSet(
         [
             Option(
                 "latestFirst",
-                not_latest_first,
+                _not_latest_first,
                 "Refused: what is read next is chosen by event time, and the newest first would make all others late.",
                 False,
                 "false",
@@ -347,7 +399,7 @@ FILES_OPTIONS: Final = (
                 {},
             ),
         ],
-        FOREIGN_OPTIONS,
+        _FOREIGN,
     )
     | FORMAT_OPTIONS
 )

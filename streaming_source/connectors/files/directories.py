@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from typing import TypeAlias
 
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.enumerator import FileLog, FileSplitEnumerator, LoggedFile
+from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
 from streaming_source.connectors.files.listing import ListedFile, Lister, names_in
-from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
+from streaming_source.connectors.files.split import FileLog, FilesCheckpoint, FileSplit, LoggedFile
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["DirectoryDiscovery", "DirectoryEnumerator", "Found"]
+__all__ = ["DirectoryDiscovery", "DirectoryEnumerator"]
 
 _IN_ORDER_OF_NAMES = (
     "With splitBy = directory a directory is a log whose files come in the order of their names. Let later files have "
@@ -23,12 +23,8 @@ _IN_ORDER_OF_NAMES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """New files in order of their names within each split, with their blocks; and splits that have no file yet."""
-
-    files: list[tuple[ListedFile, FileBlocks | None]]
-    empty_splits: tuple[str, ...]
+_Found: TypeAlias = tuple[list[tuple[ListedFile, FileBlocks | None]], list[str]]
+"""New files in order of their names within each split, with their blocks; and splits that have no file yet."""
 
 
 @dataclass(slots=True)
@@ -46,15 +42,16 @@ class DirectoryDiscovery:
     _seen: dict[str, set[str]] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
 
-    def find_new(self, lister: Lister) -> Found:
+    def find_new(self, lister: Lister) -> _Found:
         """The files not found before, described. Called by one thread at a time."""
         self._skipped.clear()
         new: list[ListedFile] = []
         empty = []
         for directory in lister.list_changed():
-            if directory.is_empty and directory.path:
-                empty.append(directory.path)
-            files, seen = directory.files, self._seen.get(directory.path or ".", ())
+            split_id, files = directory.path or ".", directory.files
+            if directory.is_empty and directory.path and not (split_id in self._seen or split_id in self.finished):
+                empty.append(split_id)
+            seen = self._seen.get(split_id, ())
             if directory.may_have_come and any(file.name not in seen for file in files):
                 # It may have missed a file and have the next: what came before its last one is there the second time.
                 last = max(files)
@@ -67,7 +64,8 @@ class DirectoryDiscovery:
             self._seen.setdefault(split_id, set()).add(file.name)
             self._last[split_id] = max(file.name, self._last.get(split_id, ""))
         self._check_skipped()
-        return Found(found, self._new_empty_splits(empty))
+        self._seen.update((split_id, set()) for split_id in empty)
+        return found, sorted(empty)
 
     def _is_new(self, file: ListedFile) -> bool:
         split_id = _split_of(file)
@@ -94,11 +92,6 @@ class DirectoryDiscovery:
                     f"came later under earlier names. {_IN_ORDER_OF_NAMES}"
                 )
 
-    def _new_empty_splits(self, directories: list[str]) -> tuple[str, ...]:
-        new = tuple(sorted(d for d in directories if d not in self._seen and d not in self.finished))
-        self._seen.update((directory, set()) for directory in new)
-        return new
-
 
 def _split_of(file: ListedFile) -> str:
     return file.directory or "."
@@ -112,7 +105,6 @@ class DirectoryEnumerator(FileSplitEnumerator):
     ) -> None:
         super().__init__(config, context, checkpoint)
         self._finished = set(checkpoint.finished)
-        self._newest_ms = 0
         self._listed = False
         # Of each split the position that the next state has, and the files that are not read to their ends by then.
         self._positions: dict[str, int] = {}
@@ -124,17 +116,18 @@ class DirectoryEnumerator(FileSplitEnumerator):
         discovery = DirectoryDiscovery(self._describe_all, dict(self._restored), frozenset(self._finished))
         self._discover(discovery.find_new, self._on_found)
 
-    def _on_found(self, found: Found) -> None:
-        for split_id in found.empty_splits:
+    def _on_found(self, found: _Found) -> None:
+        files, empty_splits = found
+        for split_id in empty_splits:
             self._begin(split_id)
-        for file, blocks in found.files:
+        for file, blocks in files:
             self._add_file(file, blocks or NO_BLOCKS)
         if not self._listed:
             self._listed = True
             self._check_restored()
         if self._config.bounded:
             if self._until_ms is None:
-                self._until_ms = self._newest_ms
+                self._until_ms = max((file.modified_ms for file, _ in files), default=0)
             for split_id in {*self._logs, *self._restored}:
                 self._context.complete_split(split_id)
             self._no_more_splits()
@@ -149,14 +142,13 @@ class DirectoryEnumerator(FileSplitEnumerator):
 
     def _add_file(self, file: ListedFile, blocks: FileBlocks) -> None:
         split_id = _split_of(file)
-        self._newest_ms = max(self._newest_ms, file.modified_ms)
         log = self._begin(split_id)
         restored = self._restored.get(split_id, FileSplit(split_id))
         # The file that a restart begins in: what was read of it is not indexed again.
         read = (restored.row or 0) if file.name == restored.file else 0
         position = log.files[-1].end if log.files else restored.position - read
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
-        logged = LoggedFile(file.name, self._path(file.relative_path), position, blocks, number)
+        logged = LoggedFile(self._path(file.relative_path), position, blocks, number)
         self._add_log(split_id, logged, read)
         if self._cleaner.is_on:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
@@ -186,10 +178,6 @@ class DirectoryEnumerator(FileSplitEnumerator):
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         self._left.clear()
-        for split_id, latest in self._latest_in.items():
-            for begin, following in pairwise(list(latest)):
-                if following <= self._positions.get(split_id, 0):
-                    del latest[begin]
         for split_id, files in self._unread.items():
             while files and files[0][1] <= self._positions.get(split_id, 0):
                 self._cleaner.add(checkpoint_id, files.popleft()[0])
@@ -203,7 +191,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
             if name < start.file or (name == start.file and start.row is None) or name > end.file:
                 continue
             path = self._path(end.split_id, name)
-            log.files.append(LoggedFile(name, path, position, self._describe(path) or NO_BLOCKS))
+            log.files.append(LoggedFile(path, position, self._describe(path) or NO_BLOCKS))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None
         as_planned = (

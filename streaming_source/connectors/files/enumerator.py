@@ -1,4 +1,4 @@
-"""The splits of a path, found in the background, and the files of a split as one sequence of records."""
+"""The files of a path, found in the background, their event times, and what becomes of those that were read."""
 
 from __future__ import annotations
 
@@ -6,101 +6,27 @@ import logging
 import posixpath
 import zlib
 from abc import abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pyarrow import fs
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
-from streaming_source.connectors.files.cleaning import Cleaner
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
-from streaming_source.connectors.files.listing import ListedFile, Lister
-from streaming_source.connectors.files.retries import StoreRetries
-from streaming_source.connectors.files.split import FileRange, FilesCheckpoint, FileSplit
-from streaming_source.exceptions import DataLossError, FileGoneError, SchemaError
+from streaming_source.connectors.files.formats import FileBlocks, FileRows, StoredFile
+from streaming_source.connectors.files.listing import ListedFile, Lister, SinkLog
+from streaming_source.connectors.files.split import FileLog, FilesCheckpoint, FileSplit, LoggedFile, cut_ranges
+from streaming_source.connectors.files.storage import StoreRetries, is_hidden
+from streaming_source.exceptions import DataLossError, FileGoneError, OptionError, SchemaError
 
-__all__ = ["FileLog", "FileSplitEnumerator", "LoggedFile", "cut_ranges"]
+__all__ = ["FileSplitEnumerator"]
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedFile:
-    """One file of a split: its name there, how to open it, the position of its first row, its number from 1."""
-
-    name: str
-    path: str
-    position: int
-    blocks: FileBlocks
-    number: int = 0
-
-    @property
-    def end(self) -> int:
-        return self.position + int(self.blocks.rows.sum())
-
-    def place_of(self, row: int) -> Place | None:
-        """Where to begin to read a row; None where it can be read from its beginning only. O(blocks)."""
-        if self.blocks.places is None:
-            return None
-        ends = np.cumsum(self.blocks.rows)
-        block = int(np.searchsorted(ends, row, side="right"))
-        return Place(int(ends[block - 1]) if block else 0, self.blocks.places[block])
-
-
-@dataclass(slots=True)
-class FileLog:
-    """Consecutive files of a split, from the one that holds the next record on."""
-
-    files: list[LoggedFile] = field(default_factory=list)
-
-    def locate(self, position: int) -> LoggedFile | None:
-        """The file that holds `position`, or after which it will come. O(log n)."""
-        place = bisect_right(self.files, position, key=attrgetter("position")) - 1
-        return self.files[place] if place >= 0 else None
-
-    def covers(self, start: int, stop: int) -> bool:
-        """Whether all records of `[start, stop)` are in these files."""
-        return bool(self.files) and self.files[0].position <= start and stop <= self.files[-1].end
-
-    def forget_before(self, position: int) -> None:
-        """Drop the files that end at or before `position`, but for the last one."""
-        while len(self.files) > 1 and self.files[0].end <= position:
-            del self.files[0]
-
-
-def cut_ranges(
-    files: Iterable[LoggedFile], start: int, stop: int, rows_per_range: int
-) -> Sequence[tuple[tuple[FileRange, ...], int]]:
-    """The records `[start, stop)` as groups of file ranges of about `rows_per_range` rows, with their row counts.
-
-    Cut between blocks, so that none is decoded twice.
-    """
-    groups: list[tuple[tuple[FileRange, ...], int]] = []
-    current: list[FileRange] = []
-    rows = 0
-    for file in files:
-        begun = max(start - file.position, 0)
-        last = min(stop, file.end) - file.position
-        for end_of_block in np.cumsum(file.blocks.rows).tolist():
-            upto = min(end_of_block, last)
-            if upto <= begun or not (upto == last or rows + upto - begun >= rows_per_range):
-                continue
-            if upto < last and file.blocks.places is None:
-                continue
-            current.append(FileRange(file.path, begun, upto, file.position + begun, file.place_of(begun)))
-            rows += upto - begun
-            begun = upto
-            if rows >= rows_per_range:
-                groups.append((tuple(current), rows))
-                current, rows = [], 0
-    return [*groups, (tuple(current), rows)] if current else groups
 
 
 class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[FileSplit, FilesCheckpoint]):
@@ -114,14 +40,12 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._filesystem, self._root = config.root.open()
         self._reading = config.reading
         self._retries = StoreRetries()
-        self._place_columns = config.place_columns
+        self._place_columns = config.place_columns(self._root)
         self._cleaner = Cleaner(config, context.map_on_workers)
         self._logs: dict[str, FileLog] = {}
         # Of the splits that the last state finished: its ranges are planned next.
         self._left: dict[str, FileLog] = {}
         self._restored: dict[str, FileSplit] = {}
-        # Latest event time of each block, by its position: where the source goes on without what cannot be read.
-        self._latest_in: dict[str, dict[int, int]] = {}
         self._until_ms = checkpoint.until_ms
         self._beside: set[str] = set()
 
@@ -140,7 +64,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             schema, assigner = self._context.schema, self._context.timestamp_assigner
             return self._retries.run(lambda: self._reading.event_times(rows, schema, assigner))
         # Of a file that breaks here, or has gone, nothing will be read; the bounds of its block must stay true.
-        return np.full(stop - start, self._latest_in[split_id][start])
+        return np.full(stop - start, file.blocks.max_us[file.block_of(first)[0]])
 
     def ranges(self, start: FileSplit, end: FileSplit, rows_per_range: int) -> Sequence[SplitRange[FileSplit]]:
         log = self._logs.get(end.split_id) or self._left.get(end.split_id)
@@ -156,11 +80,9 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         if log is not None:
             self._left[split_id] = log
         self._restored.pop(split_id, None)
-        self._latest_in.pop(split_id, None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        if self._cleaner.is_on:
-            self._cleaner.commit(checkpoint_id)
+        self._cleaner.commit(checkpoint_id)
 
     def close(self) -> None:
         self._retries.end()
@@ -244,9 +166,6 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             unread = np.cumsum(rows) - read
             rest = unread > 0
             rows, low, high = np.minimum(rows, unread)[rest], low[rest], high[rest]
-        if self._config.ignore_missing_files or self._config.ignore_corrupt_files:
-            first = file.position + read + np.cumsum(rows) - rows
-            self._latest_in.setdefault(split_id, {}).update(zip(first.tolist(), high.tolist(), strict=True))
         self._context.add_blocks(split_id, rows, low, high)
 
     def _no_more_splits(self) -> None:
@@ -266,3 +185,76 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
             f"read (the records of split {split.split_id!r} before {split.position} were); restore it, or start "
             "with a new checkpointLocation"
         )
+
+
+class Cleaner:
+    """Archives or deletes files, each as soon as what was read of it is committed; nothing with `cleanSource` = off.
+
+    Doing it twice is as good as once: a file that is gone is done. One that cannot be moved or deleted is
+    logged, and left to the next start. An archive on another file system, or where its files would be read again, is
+    an `OptionError`, and so is to clean the output of Spark's file sink.
+    """
+
+    def __init__(
+        self, config: FilesConfig, map_on_workers: Callable[[Callable[[str], None], Iterable[str]], Any]
+    ) -> None:
+        self.is_on = config.clean_source != "off"
+        self._config = config
+        self._map_on_workers = map_on_workers
+        self._filesystem, self._root = config.root.open()
+        if self.is_on and SinkLog.of(config.root) is not None:
+            raise OptionError(
+                f"cleanSource = {config.clean_source}: {self._root} is the output of Spark's file sink, whose log says "
+                "which files there are; leave cleanSource out, and let the sink's retention remove old files"
+            )
+        self._archive = self._archive_path(config.source_archive_dir) if config.source_archive_dir else ""
+        # Files that are read in the micro-batch that leads to a state.
+        self._read: list[tuple[int, str]] = []
+
+    def add(self, state: int, path: str) -> None:
+        """A file, by its path below the root, is read when the micro-batch that leads to a state is."""
+        if self.is_on:
+            self._read.append((state, path))
+
+    def commit(self, state: int) -> None:
+        """That micro-batch is committed, and all before it."""
+        done = [path for read_in, path in self._read if read_in <= state]
+        if done:
+            self._read = [entry for entry in self._read if entry[0] > state]
+            self.clean(done)
+
+    def clean(self, paths: Iterable[str]) -> None:
+        """Archive or delete files, by their paths below the root."""
+        if self.is_on:
+            self._map_on_workers(self._clean, paths)
+
+    def _clean(self, relative: str) -> None:
+        path = posixpath.join(self._root, relative)
+        try:
+            if self._config.clean_source == "delete":
+                self._filesystem.delete_file(path)
+                return
+            target = posixpath.join(self._archive, relative)
+            self._filesystem.create_dir(posixpath.dirname(target), recursive=True)
+            self._filesystem.move(path, target)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if self._filesystem.get_file_info(path).type is not fs.FileType.NotFound:
+                _log.warning("cleanSource = %s: %s is left where it is: %s", self._config.clean_source, path, error)
+
+    def _archive_path(self, uri: str) -> str:
+        filesystem, target = self._config.place(uri).open()
+        root = self._root
+        if not filesystem.equals(self._filesystem):
+            raise OptionError(
+                f"sourceArchiveDir {target!r} is on another file system than path {root!r}: files are moved, not "
+                "copied; give a directory there"
+            )
+        is_below = f"{target}/".startswith(f"{root.rstrip('/')}/")
+        if is_below and not any(map(is_hidden, filter(None, target[len(root) :].split("/")))):
+            raise OptionError(
+                f"sourceArchiveDir {target!r} is below path {root!r}: its files would be read again. Give a directory "
+                "elsewhere, or one whose name begins with _ or ."
+            )
+        return target

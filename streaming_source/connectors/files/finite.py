@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from typing import Final
 
+import numpy as np
 from pyarrow import fs
 
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
-from streaming_source.connectors.files.backlog import (
-    Backlog,
-    FileDiscovery,
-    FilesInWork,
-    FoundFiles,
-    WaitingFile,
-    warn_ignored,
-)
+from streaming_source.connectors.files.backlog import Backlog, FilesInWork, WaitingFile
 from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.enumerator import FileLog, FileSplitEnumerator, LoggedFile
-from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
+from streaming_source.connectors.files.enumerator import FileSplitEnumerator
+from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, LoggedFiles, MarkSet, RecentFiles
 from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
-from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
-from streaming_source.connectors.files.state_log import LoggedFiles
+from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, name_ten
+from streaming_source.connectors.files.split import FileLog, FileOrder, FilesCheckpoint, FileSplit, LoggedFile, OrderKey
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 
 __all__ = ["FiniteFileEnumerator"]
@@ -41,6 +35,116 @@ BYTES_IN_WORK: Final = 40 * 1024
 """What the splits in work may add to an offset: where paths are long there are fewer of them."""
 
 _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
+
+_AT_ONCE: Final = 4096
+_TOO_LATE: Final[dict[FileOrder, str]] = {
+    "eventTime": "modified longer ago than maxFileAge allows",
+    "name": "by name far before files that were begun",
+    "modificationTime": "modified long before files that were begun",
+}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found at once.
+
+    New files wait, packed (see `WaitingFile`); others were known, and are rewritten now; the source goes on
+    without those `left_out`. The first time, `finished` are paths of finished files that are still there. `newest_ms`
+    is of all files there, 0 for none. Files up to the key `forgotten` were left out.
+    """
+
+    waiting: list[bytes] = field(default_factory=list)
+    rewritten: list[WaitingFile] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    newest_ms: int = 0
+    forgotten: OrderKey | None = None
+
+
+@dataclass(slots=True)
+class _FileDiscovery:
+    """Each file is a split.
+
+    Files are begun in an `order`; by event time each is described as soon as it is found, None in place of one that the
+    source goes on without. `finished` are those that were before the start, beside those `just_finished`; others are
+    `in_work`.
+    """
+
+    order: FileOrder
+    describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
+    finished: FinishedFiles
+    just_finished: list[ListedFile]
+    in_work: list[ListedFile]
+    _known: MarkSet | None = None
+
+    def find_new(self, lister: Lister) -> _Found:
+        """The files not found before, described where their order needs that. Called by one thread at a time."""
+        is_first = self._known is None
+        known, finished = self._known, MarkSet()
+        if known is None:
+            known, ended = MarkSet(), self.finished.load()
+            finished.add(ended)
+            finished.add(self.finished.marks_of(self.just_finished))
+            known.add(ended)
+            known.add(self.finished.marks_of([*self.just_finished, *self.in_work]))
+        found, marks = _Found(forgotten=self.finished.forgotten), []
+        ignored: list[str] = []
+        listed = self._files(lister.list_changed(), found)
+        while files := list(islice(listed, _AT_ONCE)):
+            of_files = self.finished.marks_of(files)
+            known_as = known.match(of_files)
+            # A name alone does not say that this very file was read: it is not cleaned.
+            if is_first and len(finished) and not self.finished.by_name:
+                there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
+                found.finished += [files[i].relative_path for i in there.tolist()]
+            interesting = np.flatnonzero(known_as != Known.SAME)
+            marks.append(of_files[interesting])
+            new = [(files[i], known_as[i] == Known.REWRITTEN) for i in interesting.tolist()]
+            ignored += [file.relative_path for file, _ in new if self.finished.is_forgotten(file)]
+            self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
+        # Only now, when all was described: what failed is new again the next time.
+        known.add(np.concatenate([np.empty(0, MARK), *marks]))
+        self._known = known
+        if ignored and is_first:
+            # As a rule they are; a file that came in the meantime cannot be distinguished from them.
+            _log.info("%d files are taken for read and forgotten", len(ignored))
+        elif ignored:
+            _warn_ignored(ignored, self.order)
+        return found
+
+    def _files(self, directories: Iterable[ListedDirectory], found: _Found) -> Iterator[ListedFile]:
+        names: set[str] = set()
+        for directory in directories:
+            for file in directory.files:
+                if self.finished.by_name and file.name in names:
+                    continue
+                if self.finished.by_name:
+                    names.add(file.name)
+                found.newest_ms = max(found.newest_ms, file.modified_ms)
+                yield file
+
+    def _take(self, new: list[tuple[ListedFile, bool]], found: _Found) -> None:
+        described: list[FileBlocks | None] = [None] * len(new)
+        if self.order == "eventTime":
+            described = self.describe([file for file, _ in new])
+        for (file, is_rewritten), blocks in zip(new, described, strict=True):
+            if self.order == "eventTime" and blocks is None:
+                found.left_out.append(file.relative_path)
+            elif is_rewritten:
+                found.rewritten.append(WaitingFile(file, blocks))
+            else:
+                found.waiting.append(WaitingFile(file, blocks).pack(self.order))
+
+
+def _warn_ignored(paths: list[str], order: FileOrder) -> None:
+    """Log that files came too late."""
+    _log.warning(
+        "ignored: %s, %s, so not to be told from what was read and forgotten",
+        name_ten(paths),
+        _TOO_LATE[order],
+    )
 
 
 class FiniteFileEnumerator(FileSplitEnumerator):
@@ -87,15 +191,15 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         super().restore_splits(splits)
         for split in splits:
             size = -1 if split.size is None else split.size
-            self._files.add(split.split_id, ListedFile.of(split.path, split.modified_ms or 0, size))
+            self._files[split.split_id] = ListedFile.of(split.path, split.modified_ms or 0, size)
 
     def start(self) -> None:
         begun = list(self._restored.values())
         if begun:
             describe = partial(self._context.map_on_workers, self._describe_begun, begun)
             self._in_background(lambda: self._retries.run(describe), self._on_begun)
-        discovery = FileDiscovery(
-            self._order, self._describe_all, self._finished, self._just_finished, [*self._files.files]
+        discovery = _FileDiscovery(
+            self._order, self._describe_all, self._finished, self._just_finished, [*self._files.values()]
         )
         self._just_finished = []
         self._discover(discovery.find_new, self._on_found)
@@ -104,7 +208,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         for split, blocks in zip(list(self._restored.values()), found, strict=True):
             self._index(split.split_id, blocks, read=split.position)
 
-    def _on_found(self, found: FoundFiles) -> None:
+    def _on_found(self, found: _Found) -> None:
         self._newest_ms = max(self._newest_ms, found.newest_ms)
         self._left_out.update(found.left_out)
         for file in found.rewritten:
@@ -126,14 +230,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         files = [WaitingFile.unpack(entry, self._order).file for entry in packed]
         forgotten = [self._finished.is_forgotten(file) for file in files]
         if any(forgotten):
-            warn_ignored([file.relative_path for file in compress(files, forgotten)], self._order)
+            _warn_ignored([file.relative_path for file in compress(files, forgotten)], self._order)
         return [entry for entry, is_forgotten in zip(packed, forgotten, strict=True) if not is_forgotten]
 
     def _take_rewritten(self, waiting: WaitingFile) -> None:
         path = waiting.file.relative_path
         # One that waits or is left out was not read: it is what it is now.
         if self._backlog.take(path) is None and path not in self._left_out:
-            if self._files.has_path(path):
+            if any(file.relative_path == path for file in self._files.values()):
                 raise self._rewritten_while_read(path)
             if not self._config.allow_overwrites:
                 raise MalformedDataError(
@@ -187,13 +291,13 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _begin(self, file: ListedFile, blocks: FileBlocks) -> None:
         split = FileSplit.of_file(file, is_rewritten=file.relative_path in self._rewritten)
-        self._files.add(split.split_id, file)
+        self._files[split.split_id] = file
         self._context.assign_split(split, self._reader_of(split.split_id))
         self._index(split.split_id, blocks, read=0)
 
     def _index(self, split_id: str, blocks: FileBlocks, *, read: int) -> None:
         file = self._files[split_id]
-        self._add_log(split_id, LoggedFile(file.name, self._path(file.relative_path), 0, blocks), read)
+        self._add_log(split_id, LoggedFile(self._path(file.relative_path), 0, blocks), read)
         self._context.complete_split(split_id)
         # Times beyond the limit may not be valid.
         limit_us = self._context.event_time_limit_us
@@ -274,7 +378,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         blocks = self._describe(path)
         if blocks is None:
             return log
-        log.files.append(LoggedFile("", path, 0, blocks))
+        log.files.append(LoggedFile(path, 0, blocks))
         if not log.covers(start.position, end.position):
             raise self._changed(start, end)
         return log

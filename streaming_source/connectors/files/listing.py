@@ -1,21 +1,25 @@
-"""What lies below a path."""
+"""What lies below a path; where Spark's file sink has written, what of it is in that sink's log."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
 import posixpath
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.selection import Selection, SinkLog
+from streaming_source.connectors.files.storage import Selection, is_hidden, without_secrets
+from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["ListedDirectory", "ListedFile", "Lister", "is_hidden", "list_files", "name_ten", "names_in"]
+__all__ = ["ListedDirectory", "ListedFile", "Lister", "SinkLog", "list_files", "name_ten", "names_in"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +30,11 @@ _SETTLED_NS: Final = 3_000_000_000
 """A directory that changed this long before it was listed cannot have changed again within one step of its clock."""
 _CLOCKS_DIFFER_MS: Final = 60_000
 """The clock of a store and ours differ by less."""
+
+_SINK_LOG: Final = "_spark_metadata"
+_SINK_LOG_ENTRY: Final = re.compile(r"(\d+)(\.compact)?")
+_SINK_LOG_VERSION: Final = "v1"
+_TRIALS: Final = 10
 
 
 class ListedFile(NamedTuple):
@@ -38,12 +47,10 @@ class ListedFile(NamedTuple):
 
     @staticmethod
     def of(relative_path: str, modified_ms: int, size: int) -> ListedFile:
-        """A file by its path below the root."""
         return ListedFile(*posixpath.split(relative_path), modified_ms, size)
 
     @staticmethod
     def of_info(directory: str, info: fs.FileInfo) -> ListedFile:
-        """A file of a directory, as the file system lists it."""
         return ListedFile(directory, info.base_name, (info.mtime_ns or 0) // 1_000_000, info.size or 0)
 
     @property
@@ -72,18 +79,12 @@ class Lister:
     any case: a file that is written anew in place does not change its directory. On other file systems every directory
     is. Names that begin with `_` or `.` are hidden, and all below them. A link to a directory above it is not followed.
     Of what Spark's file sink has written there are those files alone that are in its log. A file of 0 bytes is not
-    there until it has some, and is named once.
-
-    Parameters
-    ----------
-    selection
-        What to list.
-    until_ms
-        Files modified after this are left out, and named once; None for no such limit.
+    there until it has some, and is named once, as are files modified after `until_ms`, which are left out.
     """
 
     def __init__(self, selection: Selection, until_ms: int | None = None) -> None:
         self._selection = selection
+        self._filesystem, self._root = selection.open()
         self._until_ms = until_ms
         self._has_named_later = False
         self._sink_log: SinkLog | None = None
@@ -98,12 +99,8 @@ class Lister:
     def list_changed(self) -> Iterator[ListedDirectory]:
         """The directories that may have changed since they were listed last, in no order.
 
-        Raises
-        ------
-        PathNotFoundError
-            If a path is missing or not a directory.
-        MalformedDataError
-            If Spark's file sink has written here, and its log cannot be read.
+        A `PathNotFoundError` if a path is missing or not a directory, a `MalformedDataError` if Spark's file sink has
+        written here, and its log cannot be read.
         """
         directories, files = self._selection.select()
         if self._sink_log is None:
@@ -117,8 +114,7 @@ class Lister:
 
     def list_again(self, directory: str) -> list[ListedFile]:
         """The files directly in a directory, by its path below the root, once more and now."""
-        filesystem, root = self._selection.open()
-        listed, _ = self._list_one(filesystem, _path(root, directory), directory)
+        listed, _ = self._list_one(_path(self._root, directory), directory)
         return [file for found in self._restricted(iter([listed]), is_complete=False) for file in found.files]
 
     def name_empty(self) -> None:
@@ -131,15 +127,11 @@ class Lister:
         self._settled.clear()
 
     def _list(self, directories: dict[str, fs.FileInfo], files: list[fs.FileInfo]) -> Iterator[ListedDirectory]:
-        filesystem, root = self._selection.open()
         seen: set[str] = set()
         for directory, info in directories.items():
             # Object stores have no such times, and list all below a directory in one go.
-            found = self._walk(filesystem, root, directory, seen)
-            if info.mtime_ns is None:
-                found = self._list_all(filesystem, root, directory, seen)
-            yield from found
-        yield from self._single(files, root, seen)
+            yield from (self._list_all if info.mtime_ns is None else self._walk)(directory, seen)
+        yield from self._single(files, seen)
 
     def _restricted(self, listed: Iterator[ListedDirectory], *, is_complete: bool) -> Iterator[ListedDirectory]:
         if self._sink_log is not None:
@@ -178,14 +170,14 @@ class Lister:
                 name_ten(later),
             )
 
-    def _walk(self, filesystem: fs.FileSystem, root: str, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
-        settles = filesystem.type_name == "local"
+    def _walk(self, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
+        settles = self._filesystem.type_name == "local"
         left = [start]
         while left:
             directories = [directory for directory in left if directory not in seen]
             seen.update(directories)
             left = []
-            infos = filesystem.get_file_info([_path(root, directory) for directory in directories])
+            infos = self._filesystem.get_file_info([_path(self._root, directory) for directory in directories])
             for directory, info in zip(directories, infos, strict=True):
                 if info.type is not fs.FileType.Directory or (settles and _leads_up(info.path, directory)):
                     continue
@@ -195,14 +187,14 @@ class Lister:
                     left += settled[1]
                     continue
                 listed_ns = time.time_ns()
-                found, below = self._list_one(filesystem, info.path, directory)
+                found, below = self._list_one(info.path, directory)
                 left += below
                 has_settled = changed_ns < listed_ns - _SETTLED_NS
                 if settles and has_settled and info.path not in self._holding_empty:
                     self._settled[directory] = (changed_ns, tuple(below))
                 else:
                     self._settled.pop(directory, None)
-                is_same = has_settled and filesystem.get_file_info(info.path).mtime_ns == changed_ns
+                is_same = has_settled and self._filesystem.get_file_info(info.path).mtime_ns == changed_ns
                 yield replace(found, may_have_come=not is_same)
 
     def _takes(self, info: fs.FileInfo) -> bool:
@@ -211,9 +203,9 @@ class Lister:
             self._holding_empty.add(posixpath.dirname(info.path))
         return self._selection.takes(info)
 
-    def _list_one(self, filesystem: fs.FileSystem, path: str, directory: str) -> tuple[ListedDirectory, list[str]]:
+    def _list_one(self, path: str, directory: str) -> tuple[ListedDirectory, list[str]]:
         files, below = [], []
-        for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+        for info in self._filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
             if is_hidden(info.base_name):
                 continue
             if info.type is fs.FileType.Directory:
@@ -222,11 +214,11 @@ class Lister:
                 files.append(ListedFile.of_info(directory, info))
         return ListedDirectory(directory, files, not files and not below), below
 
-    def _list_all(self, filesystem: fs.FileSystem, root: str, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
+    def _list_all(self, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
         files: dict[str, list[ListedFile]] = {start: []}
         parents, listed_ms = set(), time.time_ns() // 1_000_000
-        base = _path(root, start)
-        for info in filesystem.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True)):
+        base = _path(self._root, start)
+        for info in self._filesystem.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True)):
             below = info.path[len(base) :].strip("/")
             if any(map(is_hidden, below.split("/"))):
                 continue
@@ -245,10 +237,10 @@ class Lister:
                 is_empty = not found and path not in parents
                 yield ListedDirectory(path, found, is_empty, may_have_come=newest_ms > listed_ms - _CLOCKS_DIFFER_MS)
 
-    def _single(self, infos: Iterable[fs.FileInfo], root: str, seen: set[str]) -> Iterator[ListedDirectory]:
+    def _single(self, infos: Iterable[fs.FileInfo], seen: set[str]) -> Iterator[ListedDirectory]:
         by_directory: dict[str, list[ListedFile]] = {}
         for info in infos:
-            directory = posixpath.dirname(info.path[len(root) :].strip("/"))
+            directory = posixpath.dirname(info.path[len(self._root) :].strip("/"))
             if directory not in seen:
                 by_directory.setdefault(directory, []).append(ListedFile.of_info(directory, info))
         for directory, files in by_directory.items():
@@ -281,11 +273,6 @@ def names_in(selection: Selection, directory: str) -> list[str]:
     return sorted(found)
 
 
-def is_hidden(name: str) -> bool:
-    """Whether a file or directory of this name is passed over."""
-    return name.startswith(("_", "."))
-
-
 def _path(root: str, directory: str) -> str:
     return posixpath.normpath(posixpath.join(root, directory)) if directory not in ("", ".") else root
 
@@ -300,3 +287,97 @@ def _leads_up(path: str, directory: str) -> bool:
     if leads_up:
         _log.warning("%s is a link to a directory above it, %s: not followed", directory, target)
     return leads_up
+
+
+class SinkLog:
+    """The log that Spark's file sink keeps in `_spark_metadata`: which files of one directory a query has written.
+
+    `paths` are those of the files that there are, below the root, as of the last `refresh`. A file that is not in it
+    does not exist: it is of a micro-batch that failed, was written twice, or is not done. As in Spark
+    (`MetadataLogFileIndex`) the log counts where the path that is read has one, not where a directory below has. It
+    has a file `N` for each micro-batch: a line `v1`, and a JSON object for each file written. `N.compact` stands for
+    all micro-batches up to `N`.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
+        self._filesystem = filesystem
+        self._root = root
+        self._place = posixpath.join(root, _SINK_LOG)
+        self.paths: set[str] = set()
+        # Number of the last micro-batch that was read.
+        self._read = -1
+
+    @classmethod
+    def of(cls, selection: Selection) -> SinkLog | None:
+        """That of what is selected, if it is one directory and has one."""
+        root = selection.single_directory()
+        if root is None:
+            return None
+        filesystem, path = root
+        place = posixpath.join(path, _SINK_LOG)
+        return cls(filesystem, path) if filesystem.get_file_info(place).type is fs.FileType.Directory else None
+
+    def refresh(self) -> bool:
+        """Read what is new; whether there was something."""
+        before = self._read
+        for trial in range(_TRIALS):
+            try:
+                self._refresh()
+            except FileNotFoundError:
+                # Spark deletes what a compacted file stands for.
+                if trial + 1 == _TRIALS:
+                    raise
+            else:
+                break
+        return self._read != before
+
+    def _refresh(self) -> None:
+        listed = self._filesystem.get_file_info(fs.FileSelector(self._place))
+        matches = [found for info in listed if (found := _SINK_LOG_ENTRY.fullmatch(info.base_name))]
+        compacted = max((int(found[1]) for found in matches if found[2]), default=-1)
+        paths, read = self.paths, self._read
+        if compacted > read:
+            paths, read = set(self._files_of(f"{compacted}.compact")), compacted
+        following = sorted(number for found in matches if not found[2] and (number := int(found[1])) > read)
+        new: list[str] = []
+        for expected, number in enumerate(following, read + 1):
+            if number != expected:
+                raise self._malformed(str(number), f"that of micro-batch {expected}, which comes before it, is missing")
+            new += self._files_of(str(number))
+        self.paths, self._read = paths.union(new), following[-1] if following else read
+
+    def _files_of(self, name: str) -> Iterator[str]:
+        with self._filesystem.open_input_stream(posixpath.join(self._place, name), compression=None) as file:
+            lines = file.read().decode(errors="replace").splitlines()
+        if not lines or lines[0] != _SINK_LOG_VERSION:
+            raise self._malformed(name, f"its first line is {lines[0] if lines else ''!r}, not {_SINK_LOG_VERSION!r}")
+        for line in lines[1:]:
+            try:
+                uri = json.loads(line)["path"]
+                yield self._below_root(name, uri)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if isinstance(error, MalformedDataError):
+                    raise
+                raise self._malformed(name, f"this line is not the JSON of a file: {line[:200]!r}") from None
+
+    def _below_root(self, name: str, uri: str) -> str:
+        parts = urlsplit(uri)
+        path = unquote(parts.path)
+        # In an object store the host is the bucket, and the first part of the path.
+        places = [path, f"{parts.netloc.rpartition('@')[2]}{path}", f"{parts.netloc.partition('@')[0]}{path}"]
+        roots = [self._root]
+        if self._filesystem.type_name == "local":
+            places.append(os.path.realpath(path))
+            roots.append(os.path.realpath(self._root))
+        for root in roots:
+            for place in places:
+                if place.startswith(f"{root.rstrip('/')}/"):
+                    return posixpath.relpath(place, root)
+        raise self._malformed(name, f"it has {without_secrets(uri)!r}, which is not below: was the directory moved?")
+
+    def _malformed(self, name: str, why: str) -> MalformedDataError:
+        return MalformedDataError(
+            f"{self._place}/{name}: this log of Spark's file sink says which files there are, and cannot be read: "
+            f"{why}. Repair it, or read what is there regardless of the log by a pattern in place of the directory, "
+            f"as in {self._root}/*"
+        )

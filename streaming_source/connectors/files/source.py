@@ -8,18 +8,11 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from streaming_source.api import (
-    Boundedness,
-    OptionSet,
-    Source,
-    SourceReaderContext,
-    SplitEnumeratorContext,
-)
+from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.directories import DirectoryEnumerator
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
@@ -27,7 +20,6 @@ from streaming_source.connectors.files.finite import FiniteFileEnumerator
 from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
 from streaming_source.connectors.files.formats.columns import METADATA, merged, partition_schema
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
-from streaming_source.connectors.files.retries import StoreRetries
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -36,6 +28,7 @@ from streaming_source.connectors.files.split import (
     Remembered,
 )
 from streaming_source.connectors.files.split_reader import FileSplitReader
+from streaming_source.connectors.files.storage import StoreRetries
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
 
 __all__ = ["FileSource"]
@@ -111,10 +104,32 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         A `PathNotFoundError` if there is no such directory, a `NoDataError` if it holds no file yet, a `NoSchemaError`
         if files of this format have no names and types of columns, a `SchemaError` if `columns` has another.
         """
-        return _with_added(self, _chosen_columns(self))
+        try:
+            schema = _all_columns(self)
+        except NoSchemaError as error:
+            if self.columns is None:
+                raise
+            raise OptionError(f"columns = {','.join(self.columns)} cannot be looked up: {error}") from None
+        if self.columns is not None:
+            if missing := [name for name in self.columns if schema.get_field_index(name) < 0]:
+                raise SchemaError(
+                    f"columns: {', '.join(map(repr, missing))} are not in the data; choose among "
+                    f"{', '.join(schema.names)}"
+                )
+            schema = pa.schema([schema.field(name) for name in self.columns])
+        for field in (*self.format.added_columns, *([METADATA] if self.file_metadata else [])):
+            if field.name in schema.names:
+                raise SchemaError(
+                    f"the data has a column {field.name!r} of its own, which fileMetadata or rescuedDataColumn would "
+                    "add; read it without"
+                )
+            schema = schema.append(field)
+        return schema
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
-        return self._enumerator(context, FilesCheckpoint(split_by=self._layout()))
+        layout = self._layout()
+        new = FilesCheckpoint(split_by=layout, order=self.file_order, by_name=self.file_name_only)
+        return self.restore_enumerator(context, new)
 
     def restore_enumerator(
         self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
@@ -132,7 +147,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
             )
         if checkpoint.split_by == "file":
             self._check_remembered(checkpoint)
-        return self._enumerator(context, checkpoint)
+        kind = FiniteFileEnumerator if checkpoint.split_by == "file" else DirectoryEnumerator
+        return kind(self, context, checkpoint)
 
     def _check_remembered(self, checkpoint: FilesCheckpoint) -> None:
         """Finished files are known again only as they were written down."""
@@ -148,12 +164,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
                     f"{option} = {now!r}: it was {was!r} when the checkpoint was written, and files that are finished "
                     "would be read once more; give it as it was, or use a new checkpointLocation"
                 )
-
-    def _enumerator(
-        self, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
-    ) -> FileSplitEnumerator:
-        kind = FiniteFileEnumerator if checkpoint.split_by == "file" else DirectoryEnumerator
-        return kind(self, context, checkpoint)
 
     def _layout(self) -> Literal["directory", "file"]:
         if self.split_by != "auto":
@@ -172,34 +182,6 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return FileSplitReader(self, context.schema)
 
 
-def _with_added(config: FilesConfig, schema: pa.Schema) -> pa.Schema:
-    """With the columns that are in no file."""
-    for field in (*config.format.added_columns, *([METADATA] if config.file_metadata else [])):
-        if field.name in schema.names:
-            raise SchemaError(
-                f"the data has a column {field.name!r} of its own, which fileMetadata or rescuedDataColumn would add; "
-                "read it without"
-            )
-        schema = schema.append(field)
-    return schema
-
-
-def _chosen_columns(config: FilesConfig) -> pa.Schema:
-    """All columns, or those that the source names; see `FileSource.schema`."""
-    if config.columns is None:
-        return _all_columns(config)
-    try:
-        schema = _all_columns(config)
-    except NoSchemaError as error:
-        raise OptionError(f"columns = {','.join(config.columns)} cannot be looked up: {error}") from None
-    missing = [name for name in config.columns if schema.get_field_index(name) < 0]
-    if missing:
-        raise SchemaError(
-            f"columns: {', '.join(map(repr, missing))} are not in the data; choose among {', '.join(schema.names)}"
-        )
-    return pa.schema([schema.field(name) for name in config.columns])
-
-
 def _all_columns(config: FilesConfig) -> pa.Schema:
     """Those that are given, or those of the first file; and those in the names of directories."""
     given = config.format.fixed_schema if config.data_schema is None else config.data_schema
@@ -210,7 +192,7 @@ def _all_columns(config: FilesConfig) -> pa.Schema:
     for file in list_files(config.root):
         first = file if first is None else min(first, file)
         directories.add(file.directory)
-    own = _columns_of_first(config, first) if given is None else given
+    own = _columns_of_files(config, first) if given is None else given
     if config.recursive_file_lookup:
         return own
     named = partition_schema(sorted(directories), {field.name: field.type for field in given or ()})
@@ -218,8 +200,8 @@ def _all_columns(config: FilesConfig) -> pa.Schema:
     return pa.schema(list({field.name: field for field in [*own, *named]}.values()))
 
 
-def _columns_of_first(config: FilesConfig, first: ListedFile | None) -> pa.Schema:
-    """Of the first file, or the first that can be read where the source goes on without others."""
+def _columns_of_files(config: FilesConfig, first: ListedFile | None) -> pa.Schema:
+    """Of the first file, or the first that can be read where the source goes on without others; or of all."""
     filesystem, root = config.root.open()
 
     def columns_of(file: ListedFile) -> pa.Schema | None:
@@ -227,18 +209,18 @@ def _columns_of_first(config: FilesConfig, first: ListedFile | None) -> pa.Schem
             return config.format.schema_of(StoredFile(filesystem, posixpath.join(root, file.relative_path)))
         return None
 
-    if first is not None and config.schema_evolution == "addAtRestart":
+    found: pa.Schema | None = None
+    if config.schema_evolution == "addAtRestart":
         files = sorted(list_files(config.root))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = [(file, schema) for file, schema in zip(files, pool.map(columns_of, files), strict=True) if schema]
-        if found:
-            return reduce(lambda known, one: merged(one[0].relative_path, known, one[1]), found, found[0][1])
-    elif first is not None:
-        if (schema := columns_of(first)) is not None:
-            return schema
-        for file in sorted(list_files(config.root)):
-            if (schema := columns_of(file)) is not None:
-                return schema
-    raise NoDataError(
-        f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
-    )
+            for file, schema in zip(files, pool.map(columns_of, files), strict=True):
+                if schema:
+                    found = schema if found is None else merged(file.relative_path, found, schema)
+    elif first is not None and (found := columns_of(first)) is None:
+        others = map(columns_of, sorted(list_files(config.root)))
+        found = next((schema for schema in others if schema is not None), None)
+    if found is None:
+        raise NoDataError(
+            f"path {root!r} holds no file yet whose columns could be read; add one, or give readStream a schema"
+        )
+    return found

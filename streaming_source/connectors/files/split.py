@@ -1,30 +1,38 @@
-"""Splits of files, and how offsets write them."""
+"""Splits of files: what is in one, how it is cut into ranges for readers, and how offsets write it."""
 
 from __future__ import annotations
 
 import json
+import posixpath
 from base64 import b64decode, b64encode
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from pyarrow import fs
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
 from streaming_source.api.serializer import check_version
-from streaming_source.connectors.files.formats import Place
+from streaming_source.connectors.files.formats import FileBlocks, Place
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.exceptions import OffsetError
 
 __all__ = [
+    "FileLog",
     "FileOrder",
     "FileRange",
     "FileSplit",
     "FileSplitSerializer",
     "FilesCheckpoint",
     "FilesCheckpointSerializer",
+    "LoggedFile",
     "OrderKey",
     "Remembered",
     "Segment",
+    "cut_ranges",
 ]
 
 FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
@@ -94,6 +102,86 @@ class FileSplit(SourceSplit):
 
     def origin(self) -> FileSplit:
         return FileSplit(self.split_id, modified_ms=self.modified_ms, size=self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedFile:
+    """One file of a split: how to open it, the position of its first row, its number from 1."""
+
+    path: str
+    position: int
+    blocks: FileBlocks
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.path)
+
+    @property
+    def end(self) -> int:
+        return self.position + int(self.blocks.rows.sum())
+
+    def block_of(self, row: int) -> tuple[int, int]:
+        """The number of the block that has a row, and the first row of it. O(blocks)."""
+        ends = np.cumsum(self.blocks.rows)
+        block = int(np.searchsorted(ends, row, side="right"))
+        return block, int(ends[block - 1]) if block else 0
+
+    def place_of(self, row: int) -> Place | None:
+        """Where to begin to read a row; None where it can be read from its beginning only."""
+        if self.blocks.places is None:
+            return None
+        block, first = self.block_of(row)
+        return Place(first, self.blocks.places[block])
+
+
+@dataclass(slots=True)
+class FileLog:
+    """Consecutive files of a split, from the one that holds the next record on."""
+
+    files: list[LoggedFile] = field(default_factory=list)
+
+    def locate(self, position: int) -> LoggedFile | None:
+        """The file that holds `position`, or after which it will come. O(log n)."""
+        place = bisect_right(self.files, position, key=attrgetter("position")) - 1
+        return self.files[place] if place >= 0 else None
+
+    def covers(self, start: int, stop: int) -> bool:
+        """Whether all records of `[start, stop)` are in these files."""
+        return bool(self.files) and self.files[0].position <= start and stop <= self.files[-1].end
+
+    def forget_before(self, position: int) -> None:
+        """Drop the files that end at or before `position`, but for the last one."""
+        while len(self.files) > 1 and self.files[0].end <= position:
+            del self.files[0]
+
+
+def cut_ranges(
+    files: Iterable[LoggedFile], start: int, stop: int, rows_per_range: int
+) -> Sequence[tuple[tuple[FileRange, ...], int]]:
+    """The records `[start, stop)` as groups of file ranges of about `rows_per_range` rows, with their row counts.
+
+    Cut between blocks, so that none is decoded twice.
+    """
+    groups: list[tuple[tuple[FileRange, ...], int]] = []
+    current: list[FileRange] = []
+    rows = 0
+    for file in files:
+        begun = max(start - file.position, 0)
+        last = min(stop, file.end) - file.position
+        for end_of_block in np.cumsum(file.blocks.rows).tolist():
+            upto = min(end_of_block, last)
+            if upto <= begun or not (upto == last or rows + upto - begun >= rows_per_range):
+                continue
+            if upto < last and file.blocks.places is None:
+                continue
+            current.append(FileRange(file.path, begun, upto, file.position + begun, file.place_of(begun)))
+            rows += upto - begun
+            begun = upto
+            if rows >= rows_per_range:
+                groups.append((tuple(current), rows))
+                current, rows = [], 0
+    return [*groups, (tuple(current), rows)] if current else groups
 
 
 class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):

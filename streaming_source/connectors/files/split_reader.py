@@ -13,10 +13,13 @@ import pyarrow as pa
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.formats import FileRows, StoredFile
-from streaming_source.connectors.files.retries import StoreRetries
 from streaming_source.connectors.files.split import FileRange, FileSplit
+from streaming_source.connectors.files.storage import StoreRetries
 
 __all__ = ["FileSplitReader"]
+
+_FILES_AHEAD: Final = 16
+"""In a store that is not on this machine."""
 
 _SMALL_BYTES: Final = 4 << 20
 """A file of so many bytes is there as soon as its footer and its columns one after the other would be."""
@@ -30,25 +33,25 @@ class FileSplitReader(SplitReader[FileSplit]):
 
     def __init__(self, config: FilesConfig, schema: pa.Schema) -> None:
         self._config = config
-        self._filesystem, _ = config.root.open()
+        self._filesystem, root = config.root.open()
         self._format = config.reading
-        self._place_columns = config.place_columns
+        self._place_columns = config.place_columns(root)
         self._schema = schema
         self._retries = StoreRetries()
         # In order of their addition; without threads a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
-        self._ahead = config.files_ahead_in(self._filesystem)
+        self._ahead = config.files_ahead or (0 if self._filesystem.type_name == "local" else _FILES_AHEAD)
         self._threads = ThreadPoolExecutor(self._ahead, "files-ahead") if self._ahead else None
-        # By split and path: files whose turn comes, and the next of them.
-        self._waiting: deque[tuple[str, str]] = deque()
-        self._opening: dict[tuple[str, str], Future[pa.NativeFile]] = {}
+        # By split: ranges whose turn comes, and the next of them.
+        self._waiting: deque[tuple[str, FileRange]] = deque()
+        self._opening: dict[tuple[str, FileRange], Future[pa.NativeFile]] = {}
 
     def handle_splits_changes(self, change: SplitsChange[FileSplit]) -> None:
         for split in change.splits:
             if isinstance(change, SplitsAddition):
                 unread = list(_unread(split))
                 self._unread[split.split_id] = self._blocks(split.split_id, unread)
-                self._waiting.extend((split.split_id, part.path) for part in unread)
+                self._waiting.extend((split.split_id, part) for part in unread)
             else:
                 self._end(split.split_id)
         self._open_ahead()
@@ -80,9 +83,9 @@ class FileSplitReader(SplitReader[FileSplit]):
 
     def _open_ahead(self) -> None:
         while self._threads is not None and self._waiting and len(self._opening) < self._ahead:
-            split_id, path = self._waiting.popleft()
+            split_id, part = self._waiting.popleft()
             if split_id in self._unread:
-                self._opening[split_id, path] = self._threads.submit(self._open, path)
+                self._opening[split_id, part] = self._threads.submit(self._open, part.path)
 
     def _open(self, path: str) -> pa.NativeFile:
         """On a thread. Of a small file all bytes in one request."""
@@ -94,7 +97,7 @@ class FileSplitReader(SplitReader[FileSplit]):
 
     def _blocks(self, split_id: str, unread: list[FileRange]) -> Generator[RecordBlock]:
         for part in unread:
-            opening = self._opening.pop((split_id, part.path), None)
+            opening = self._opening.pop((split_id, part), None)
             self._open_ahead()
             file = StoredFile(self._filesystem, part.path, self._place_columns, opening)
             with self._config.tolerated():

@@ -19,10 +19,9 @@ from streaming_source.connectors.files.formats.base import (
     StoredFile,
 )
 from streaming_source.connectors.files.formats.columnar import ArrowFormat, OrcFormat, ParquetFormat
-from streaming_source.connectors.files.formats.csv import CsvFormat
+from streaming_source.connectors.files.formats.csv import CsvFormat, character
 from streaming_source.connectors.files.formats.json import JsonFormat
 from streaming_source.connectors.files.formats.lines import TextFormat
-from streaming_source.connectors.files.options import character
 from streaming_source.exceptions import OptionError
 
 __all__ = [

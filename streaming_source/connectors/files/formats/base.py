@@ -21,7 +21,7 @@ from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_colu
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files.formats.columns import PlaceColumns, with_given
-from streaming_source.connectors.files.retries import may_pass
+from streaming_source.connectors.files.storage import may_pass
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, StoreUnavailableError
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "StoredFile",
     "malformed_as",
     "opened",
-    "unavailable",
+    "times_in",
 ]
 
 _log = logging.getLogger(__name__)
@@ -88,18 +88,11 @@ class FileRows:
 class FileBlocks:
     """The parts of a file that have rows, in their order: row groups, stripes, batches, or runs of lines.
 
-    Attributes
-    ----------
-    rows, min_us, max_us
-        `int64[k]`, as `alignment.EventTimeIndex.append` takes them.
-    places
-        What the format needs to begin at each block: a byte offset, say; None where a file can be read from its
-        beginning only, by one reader.
-    earliest_us
-        No valid event time in the file is before this; `MAX_WATERMARK` if there is none, `NO_TIMESTAMP` if that is not
-        known. `min_us` does not bound it where a record has no valid event time.
-    columns
-        Names of the file's columns, where it says them before its records.
+    `rows`, `min_us` and `max_us` are `int64[k]`, as `alignment.EventTimeIndex.append` takes them; `places` is what the
+    format needs to begin at each block, a byte offset, say: None where a file can be read from its beginning only, by
+    one reader. No valid event time in the file is before `earliest_us`: `MAX_WATERMARK` if there is none,
+    `NO_TIMESTAMP` if that is not known; `min_us` does not bound it where a record has no valid one. `columns` are the
+    names of the file's columns, where it says them before its records.
     """
 
     rows: Int64Array
@@ -111,7 +104,6 @@ class FileBlocks:
 
     @staticmethod
     def of(blocks: Sequence[Block], file: OpenFile) -> FileBlocks:
-        """What was found in a file."""
         rows, low, high, earliest, places = np.array(blocks, np.int64).reshape(-1, 5).T
         begins = tuple(places.tolist()) if file.seeks else None
         return FileBlocks(rows, low, high, begins, int(earliest.min(initial=MAX_WATERMARK)), file.columns)
@@ -119,7 +111,6 @@ class FileBlocks:
 
 _NOTHING: Final = np.empty(0, np.int64)
 NO_BLOCKS: Final = FileBlocks(_NOTHING, _NOTHING, _NOTHING, earliest_us=MAX_WATERMARK)
-"""Of a file without rows."""
 
 
 class Block(NamedTuple):
@@ -149,13 +140,7 @@ class Chunk(NamedTuple):
 
 
 class OpenFile(ABC):
-    """An open file. Where it `seeks`, a chunk can be read without those before it.
-
-    Attributes
-    ----------
-    columns
-        Their names, where the file says them before its records.
-    """
+    """An open file. Where it `seeks`, a chunk can be read without those before it; for `columns` see `FileBlocks`."""
 
     seeks: bool = True
     columns: tuple[str, ...] = ()
@@ -208,42 +193,21 @@ class FileFormat(ABC):
 
     @abstractmethod
     def schema_of(self, file: StoredFile) -> pa.Schema:
-        """Columns of a file, without metadata.
-
-        Raises
-        ------
-        NoSchemaError
-            If files of this format have no types, and none are to be inferred.
-        MalformedDataError, SchemaError
-            If the file is not of this format, or two of its columns have one name.
-        """
+        """Columns of a file, without metadata; a `NoSchemaError` if it has no types, and none are to be inferred."""
 
     @abstractmethod
     def _opened(self, file: StoredFile, schema: pa.Schema) -> AbstractContextManager[OpenFile]:
         """Open a file of which these columns will be read.
 
-        Raises
-        ------
-        MalformedDataError, SchemaError
-            If the file is not of this format, has none of the columns or one in a type that does not widen.
+        A `MalformedDataError` or a `SchemaError` if it is not of this format, has none of them or one in a type that
+        does not widen.
         """
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
-        """The blocks of a file: from statistics where it has them, else by reading its time column.
+        """The blocks of a file of which `schema` is read: from statistics, or by reading its time column.
 
-        Called on the planner's worker threads. Holds no more of the file than a block at a time.
-
-        Parameters
-        ----------
-        schema
-            The columns that the query reads.
-        indexing
-            `auto`, `statistics` (there must be some), or `scan` (do not trust them).
-
-        Raises
-        ------
-        MalformedDataError, SchemaError
-            As `_opened`; and if there are no statistics where there must be some.
+        Called on the planner's worker threads. Holds no more of the file than a block at a time. `indexing` is `auto`,
+        `statistics` (a `MalformedDataError` if there are none), or `scan` (do not trust them).
         """
         with self._opened(file, file.own(schema)) as source:
             # By a map, which lets go of the times of one block before those of the next are there.
@@ -256,17 +220,12 @@ class FileFormat(ABC):
         Only the columns that the assigner needs are read, from the block of the first row on.
         """
         with self._opened(rows.file, rows.file.own(schema)) as source:
-            return self._times_in(source, rows, schema, assigner)
+            return times_in(source, rows, schema, assigner)
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
         """Rows with the columns of `schema`, in blocks whose positions are numbers of rows.
 
-        Raises
-        ------
-        DataLossError
-            If the file is gone, or has fewer rows.
-        MalformedDataError
-            If it cannot be read.
+        A `DataLossError` if the file is gone, or has fewer rows, a `MalformedDataError` if it cannot be read.
         """
         with self._opened(rows.file, rows.file.own(schema)) as source:
             for chunk, batch, dropped in _decoded(source, rows, schema):
@@ -276,16 +235,20 @@ class FileFormat(ABC):
                 for begin in range(0, chunk.rows, BATCH_ROWS):
                     yield RecordBlock(batch.slice(begin, BATCH_ROWS), chunk.first + begin)
 
-    def _times_in(self, source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
-        """`event_times` of an open file."""
-        return np.concatenate([_NOTHING, *(times for times, _ in _times(source, rows, schema, assigner))])
+
+def times_in(source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
+    """`FileFormat.event_times` of an open file."""
+    return np.concatenate([_NOTHING, *(times for times, _ in _times(source, rows, schema, assigner))])
 
 
 def _times(
     source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner
 ) -> Iterator[tuple[Int64Array, int]]:
     """`(event times, place)` of the chunks that have some of the rows."""
-    for chunk, batch, _ in _decoded(source, rows, _times_alone(schema, assigner)):
+    if assigner.columns is not None:
+        needed = {top_level_column(column, schema.names) for column in assigner.columns}
+        schema = pa.schema([field for field in schema if field.name in needed])
+    for chunk, batch, _ in _decoded(source, rows, schema):
         try:
             yield assigner.extract(batch, None).values, chunk.at
         except pa.ArrowException as error:
@@ -319,14 +282,10 @@ def _decoded(
 
 
 def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk, path: str) -> Iterator[RecordBlock]:
-    """What is left of a chunk."""
     _log.warning(
         "%s: dropped %d malformed of the records %d to %d, the first of them is record %d",
         path,
-        dropped.sum(),
-        chunk.first,
-        chunk.first + chunk.rows - 1,
-        chunk.first + int(np.argmax(dropped)),
+        *(dropped.sum(), chunk.first, chunk.first + chunk.rows - 1, chunk.first + int(np.argmax(dropped))),
     )
     kept = np.flatnonzero(~dropped)
     if kept.size:
@@ -347,7 +306,7 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
             "Restore it, or set ignoreMissingFiles = true"
         ) from None
     except OSError as error:
-        raise unavailable(file.path, error) if may_pass(error) else error from None
+        raise _unavailable(file.path, error) if may_pass(error) else error from None
     with stream:
         yield stream
 
@@ -364,18 +323,9 @@ def malformed_as(what: str, fix: str = "") -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if may_pass(error):
-            raise unavailable(what, error) from None
+            raise _unavailable(what, error) from None
         raise MalformedDataError(f"{what}: {str(error).rstrip('.')}{fix}") from None
 
 
-def unavailable(what: str, error: BaseException) -> StoreUnavailableError:
-    """The error of a store that failed in a way that may pass."""
+def _unavailable(what: str, error: BaseException) -> StoreUnavailableError:
     return StoreUnavailableError(f"{what}: the store failed: {str(error).rstrip('.')}; start again when it answers")
-
-
-def _times_alone(schema: pa.Schema, assigner: TimestampAssigner) -> pa.Schema:
-    """The columns that an assigner reads, in their order; all where it does not declare them."""
-    if assigner.columns is None:
-        return schema
-    wanted = {top_level_column(column, schema.names) for column in assigner.columns}
-    return pa.schema([field for field in schema if field.name in wanted])

@@ -30,13 +30,9 @@ from streaming_source.connectors.files.formats.base import (
     StoredFile,
     malformed_as,
     opened,
+    times_in,
 )
-from streaming_source.connectors.files.formats.columns import (
-    check_columns,
-    check_distinct,
-    conformed,
-    own_columns,
-)
+from streaming_source.connectors.files.formats.columns import check_columns, check_distinct, conformed, own_columns
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["ArrowFormat", "OrcFormat", "ParquetFormat"]
@@ -233,13 +229,11 @@ class ParquetFormat(_ColumnarFormat):
                     )
                 else:
                     rows = FileRows(file, first, first + count, Place(first, group))
-                    blocks.append(Block.of(self._times_in(parquet, rows, schema, assigner), group))
+                    blocks.append(Block.of(times_in(parquet, rows, schema, assigner), group))
             return FileBlocks.of(blocks, parquet)
 
 
 class _RowGroup(NamedTuple):
-    """Its number, the number of its first row, and how many rows it has."""
-
     number: int
     first: int
     rows: int
@@ -323,10 +317,8 @@ class _ParquetFile(_ColumnarFile):
 
     def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns):
-            if all(self.schema.field(field.name).type == field.type for field in batch.schema):
-                yield batch
-            else:
-                yield batch.cast(pa.schema([self.schema.field(name) for name in batch.schema.names]))
+            schema = pa.schema([self.schema.field(name) for name in batch.schema.names])
+            yield batch if batch.schema.equals(schema) else batch.cast(schema)
 
     def _check(self, group: int, column: int) -> None:
         """Check a chunk before its statistics are read: pyarrow crashes over those of a type not its column's."""

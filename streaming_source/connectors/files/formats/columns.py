@@ -54,20 +54,20 @@ def values_in(directory: str) -> dict[str, str | None]:
 
 def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
     """The columns that directories have in their names, in the user's type, or the narrowest that holds all values."""
-    names: tuple[str, ...] | None = None
-    values: dict[str, set[str]] = {}
+    values: dict[str, set[str]] | None = None
     for directory in directories:
         found = values_in(directory)
-        if names is not None and tuple(found) != names:
+        if values is None:
+            values = {name: set() for name in found}
+        elif [*found] != [*values]:
             raise SchemaError(
-                f"directories have columns {', '.join(names) or '(none)'} and, in {directory!r}, "
+                f"directories have columns {', '.join(values) or '(none)'} and, in {directory!r}, "
                 f"{', '.join(found) or '(none)'} in their names: let all files lie in directories of the same columns, "
                 "or set recursiveFileLookup = true to read no columns from names"
             )
-        names = tuple(found)
         for name, value in found.items():
-            values.setdefault(name, set()).update(() if value is None else (value,))
-    return pa.schema([(name, types.get(name) or _narrowest(list(values[name]))) for name in names or ()])
+            values[name].update(() if value is None else (value,))
+    return pa.schema([(name, types.get(name) or _narrowest([*texts])) for name, texts in (values or {}).items()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,19 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from streaming_source.api.options import boolean, option_field
+from streaming_source.api.options import any_text, boolean, option_field
 from streaming_source.connectors.files.formats.base import StoredFile, malformed_as
 from streaming_source.connectors.files.formats.columns import check_distinct, own_columns
 from streaming_source.connectors.files.formats.lines import LineFile, line_ends
 from streaming_source.connectors.files.formats.records import RecordFormat
-from streaming_source.connectors.files.options import any_text, character
 from streaming_source.exceptions import OptionError, SchemaError
 
-__all__ = ["CsvFormat"]
+__all__ = ["CsvFormat", "character"]
+
+
+def character(name: str, value: str) -> str:
+    r"""A character, or `\t`; what else is wrong with it the format says."""
+    return "\t" if value == r"\t" else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.arrow_times import UTC
-from streaming_source.api.options import boolean, choice, option_field, text
+from streaming_source.api.options import any_text, boolean, choice, option_field, text
 from streaming_source.connectors.files.formats.base import BoolArray, Chunk
 from streaming_source.connectors.files.formats.lines import LineFile, LineFormat
 from streaming_source.connectors.files.formats.text_times import (
@@ -24,7 +24,6 @@ from streaming_source.connectors.files.formats.text_times import (
     time_pattern,
     typed,
 )
-from streaming_source.connectors.files.options import any_text
 from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
 
 __all__ = ["RecordFormat"]
