@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from alignment.arrow_times import UTC, time_zone
 from alignment.plan import PlanningRules
@@ -27,7 +38,7 @@ from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
-from streaming_source.spark.fixed_options import may_say_no_zone
+from streaming_source.spark.offsets import may_say_no_zone
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
     STRATEGY_OPTIONS,
@@ -38,13 +49,6 @@ from streaming_source.spark.options import (
 )
 from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader, plainly
 from streaming_source.spark.rows import RowShaper
-from streaming_source.spark.schema import (
-    METADATA_COLUMNS,
-    arrow_schema,
-    checked_event_time_column,
-    event_time_column,
-    frame_schema,
-)
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
@@ -58,6 +62,14 @@ FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
     "aligned_kafka": "KafkaSource",
 }
 """Format name -> class of its source, or its name in `streaming_source.connectors`. `register` adds the user's own."""
+
+
+_METADATA: Final = {
+    "_split": StringType(),
+    "_position": LongType(),
+    "_source_timestamp": TimestampType(),
+    "_late": BooleanType(),
+}
 
 
 def source_class(format_name: str) -> type[Source[Any, Any]]:
@@ -136,7 +148,21 @@ class AlignedDataSource:
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in data], schema=data)
         strategy.timestamp_assigner.extract(no_rows, None)
         self._check_zone(strategy, no_rows)
-        return frame_schema(data, self._source_column(strategy), self._options)
+        frame = StructType([StructField(field.name, _spark_type(field)) for field in data])
+        name = self._checked_event_time(frame, data, strategy)
+        if name not in data.names:
+            frame.add(StructField(name, TimestampType()))
+        # Without a zone it is UTC: Spark takes watermarks from timestamps with one alone.
+        frame[name].dataType = TimestampType()
+        if self._options.include_metadata:
+            clash = [column for column in frame.names if column.lower() in _METADATA]
+            if clash:
+                raise SchemaError(
+                    f"there are columns {clash} already, which includeMetadata would add; leave includeMetadata out"
+                )
+            for column, kind in _METADATA.items():
+                frame.add(StructField(column, kind))
+        return frame
 
     def _check_zone(self, strategy: WatermarkStrategy, no_rows: pa.RecordBatch) -> None:
         """Refuse to guess the zone of the session: Spark tells it nobody but the user's own program."""
@@ -154,11 +180,10 @@ class AlignedDataSource:
 
     def event_time_in(self, frame: StructType) -> str:
         """Name of the event-time column of a frame, also where it has none because the user's schema left it out."""
-        source = self._source_column(self._strategy)
-        name = event_time_column(frame, source, self._options.event_time_as)
+        name, source = self._event_time(frame, self._strategy), self._source_column(self._strategy)
         if name not in frame.names and source is not None:
-            begin = top_level_column(source.lower(), [column.lower() for column in frame.names])
-            if begin not in [column.lower() for column in frame.names]:
+            columns = [column.lower() for column in frame.names]
+            if top_level_column(source.lower(), columns) not in columns:
                 raise SchemaError(
                     f"the schema has no column {source!r}, which is the event time: add it, or leave the schema out "
                     "and select columns afterwards"
@@ -213,7 +238,7 @@ class AlignedDataSource:
     def times_reader(self) -> AlignedBatchReader:
         """For split, position and event time of all that there is now, in one task; null where a time is invalid."""
         columns = self.schema()
-        frame = StructType([StructField(name, METADATA_COLUMNS[name]) for name in ("_split", "_position")])
+        frame = StructType([StructField(name, _METADATA[name]) for name in ("_split", "_position")])
         frame.add(StructField(self.event_time_in(columns), TimestampType()))
         options = replace(self._options, invalid_timestamp="null", readers=1, min_readers=None)
         return AlignedDataSource(self._source, self._strategy, options).batch_reader(frame)
@@ -226,11 +251,11 @@ class AlignedDataSource:
         """What depends on the columns of a frame: the strategy in the data's own names, what to read, and how."""
         data = self._data_for(schema)
         strategy = self._strategy_over(data)
-        name = checked_event_time_column(schema, data, self._source_column(strategy), options.event_time_as)
+        name = self._checked_event_time(schema, data, strategy)
         for_times = strategy.timestamp_assigner.columns
         for_times = None if for_times is None else (*for_times, *strategy.generator_columns)
         needed = _needed(schema, data, name, for_times)
-        return strategy, needed, RowShaper(arrow_schema(schema), name, strategy.timestamp_assigner, options)
+        return strategy, needed, RowShaper(_arrow_schema(schema), name, strategy.timestamp_assigner, options)
 
     def _data_schema(self) -> pa.Schema:
         if self._data is None:
@@ -242,12 +267,32 @@ class AlignedDataSource:
         try:
             return self._data_schema()
         except NoSchemaError:
-            source = self._source_column(self._strategy)
-            event_time = event_time_column(frame, source, self._options.event_time_as)
-            added = {*METADATA_COLUMNS}
-            if source is None or event_time.lower() != source.lower():
-                added.add(event_time)
-            return pa.schema([field for field in arrow_schema(frame) if field.name not in added])
+            source, event_time = self._source_column(self._strategy), self._event_time(frame, self._strategy)
+            added = {*_METADATA} if _same(event_time, source) else {*_METADATA, event_time}
+            return pa.schema([field for field in _arrow_schema(frame) if field.name not in added])
+
+    def _event_time(self, frame: StructType, strategy: WatermarkStrategy) -> str:
+        """Name of the column that holds the event time in a frame, or would, where the frame has no such column.
+
+        It is the timestamp column from which event times come, if the frame has it, and option `eventTimeAs` is not
+        another.
+        """
+        source, named = self._source_column(strategy), self._options.event_time_as
+        times = [field.name for field in frame if isinstance(field.dataType, TimestampType | TimestampNTZType)]
+        own = next((name for name in times if _same(name, source)), None)
+        if own is not None and (named is None or _same(named, own)):
+            return own
+        return next((name for name in frame.names if _same(name, named or "event_time")), named or "event_time")
+
+    def _checked_event_time(self, frame: StructType, data: pa.Schema, strategy: WatermarkStrategy) -> str:
+        """The same where the columns of the records are known, among which no other has that name."""
+        name = self._event_time(frame, strategy)
+        if name in data.names and name != self._source_column(strategy):
+            raise SchemaError(
+                f"the data has a column {name!r}, which is also the name of the column with the event time; "
+                f"make it the eventTimeColumn, or name the event time otherwise with option eventTimeAs"
+            )
+        return name
 
     def _source_column(self, strategy: WatermarkStrategy) -> str | None:
         """The column from which event times come; None if they come from none or several."""
@@ -306,7 +351,7 @@ def in_zone(
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:
     """The data's columns that a frame, its event times and watermarks need; `for_times` is None for all."""
-    added = {*METADATA_COLUMNS, event_time} - {*data.names}
+    added = {*_METADATA, event_time} - {*data.names}
     wanted = {name for name in frame.names if name not in added}
     wanted |= {top_level_column(column, data.names) for column in for_times or ()}
     missing = sorted(wanted - {*data.names})
@@ -314,3 +359,24 @@ def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequ
         there = ", ".join(data.names)
         raise SchemaError(f"columns {missing} are asked for, but the data has {there}; leave them out of the schema")
     return data if for_times is None else pa.schema([field for field in data if field.name in wanted])
+
+
+def _arrow_schema(frame: StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects of batches for a frame; it checks only the first batch, we check each."""
+    return to_arrow_schema(frame, timezone="UTC")
+
+
+def _spark_type(field: pa.Field) -> DataType:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    try:
+        return from_arrow_type(kind, prefer_timestamp_ntz=True)
+    except PySparkTypeError as error:
+        raise SchemaError(
+            f"column {field.name!r} has type {field.type}, which Spark has not: {error} Give readStream a schema "
+            "without it, or write it in another type"
+        ) from None
+
+
+def _same(name: str, other: str | None) -> bool:
+    """As Spark compares names."""
+    return other is not None and name.lower() == other.lower()

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.exceptions import DataLossError, OffsetError
-from streaming_source.monitoring.checkpoint import OffsetLog
+from streaming_source.monitoring.micro_batch import OffsetLog
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.planning import AlignedInputPartition
 from streaming_source.spark.readers import read_splits
@@ -156,7 +156,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = self._coordinator.ranges(begun, ended, 1, 1)
         splits = tuple(part.split for part in ranges if part.split.split_id in grown)
         rows = ended.routed - begun.routed
-        limit_us = ended.time_limit_us
+        limit_us = self.rules.time_limit_us if ended.time_limit_us is None else ended.time_limit_us
         return LateInputPartition(splits, begun.table.combined, "only", batch=batch, time_limit_us=limit_us, rows=rows)
 
     def _state_if_there(self, log: OffsetLog, batch: int) -> SourceState[Any, Any] | None:
@@ -186,9 +186,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LateInputPartition)
-        shaper = self.shaper.at(partition)
         rows = 0
-        for batch in read_splits(self.source, self.schema, shaper, partition):
+        for batch in read_splits(self.source, self.schema, self.shaper, partition):
             rows += batch.num_rows
             yield batch
         if rows != partition.rows:

@@ -240,11 +240,6 @@ class FrameOptions:
     )
 
     @property
-    def time_limit_us(self) -> int | None:
-        """Event times from here on are invalid: watermark rows live there."""
-        return FAR_US if self.watermark_rows else None
-
-    @property
     def min_rows_per_reader(self) -> int:
         """Records for which one more task is worth its while, unless the user wants so many tasks."""
         return _WORTH_A_TASK if self.min_readers is None else 1
@@ -348,7 +343,8 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
     return ReadRules(
         strategy,
         planning,
-        options.time_limit_us,
+        # Watermark rows live there.
+        FAR_US if options.watermark_rows else None,
         options.max_future_skew_us,
         announces=options.watermark_rows,
         group=group,

@@ -171,16 +171,18 @@ def test_names_that_spark_cannot_tell_apart_clash(tmp_path: Path) -> None:
 
 
 def test_the_users_own_column_passes_without_a_copy_and_invalid_times_become_null_in_it() -> None:
+    far = 64_060_588_800_000_000  # the year 4000
+
     def shaped(times: list[int], **options: Any) -> tuple[pa.Array, pa.Array]:
         column = pa.array(times, pa.timestamp("us"))
         frame = pa.schema([("t", pa.timestamp("us", "UTC"))])
-        shaper = RowShaper(frame, "t", FieldTimestampAssigner("t"), FrameOptions(**options))
+        limit_us = far if "watermark_rows" in options else None
+        shaper = RowShaper(frame, "t", FieldTimestampAssigner("t"), FrameOptions(**options), time_limit_us=limit_us)
         return column, shaper.shape("a", pa.record_batch({"t": column}), None, 0).column(0)
 
     column, out = shaped([T0, -5])
     assert out.cast(pa.int64()).to_pylist() == [T0, -5]
     assert out.buffers()[1].address == column.buffers()[1].address
-    far = 64_060_588_800_000_000  # the year 4000
     _, out = shaped([T0, -5, 0, far, far - 1], watermark_rows=True, invalid_timestamp="null")
     assert out.cast(pa.int64()).to_pylist() == [T0, None, 0, None, far - 1]
     with pytest.raises(InvalidTimestampError, match=r"position 1: no valid event time in t = .*from 1970 on"):
