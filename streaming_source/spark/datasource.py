@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -78,21 +77,21 @@ def source_class(format_name: str) -> type[Source[Any, Any]]:
     return getattr(connectors, kind) if isinstance(kind, str) else kind
 
 
+@dataclass(eq=False)
 class AlignedDataSource:
     """One source, as one query reads it; `zone_is_known` says whether it knows the zone of times that say none.
 
     Not a `pyspark.sql.datasource.DataSource` itself: that is made by `format_class`, and does nothing but find this.
     """
 
-    def __init__(
-        self,
-        source: Source[Any, Any],
-        strategy: WatermarkStrategy,
-        options: FrameOptions,
-        *,
-        zone_is_known: bool = True,
-    ) -> None:
-        if isinstance(strategy.timestamp_assigner, RecordTimestampAssigner) and not source.has_source_timestamps:
+    source: Source[Any, Any]
+    strategy: WatermarkStrategy
+    options: FrameOptions
+    zone_is_known: bool = True
+
+    def __post_init__(self) -> None:
+        source, options = self.source, self.options
+        if isinstance(self.strategy.timestamp_assigner, RecordTimestampAssigner) and not source.has_source_timestamps:
             raise OptionError(
                 f"{source.name} has no source record timestamps: name the column of the event time with option "
                 "eventTimeColumn, or give the strategy a timestamp assigner"
@@ -107,11 +106,6 @@ class AlignedDataSource:
                 f"late_records: the frame has option late = {options.late!r}, so that its query leaves no late records "
                 "to others; give it late = route"
             )
-        self._source = source
-        self._strategy = strategy
-        self._options = options
-        self._zone_is_known = zone_is_known
-        self._data: pa.Schema | None = None
 
     @classmethod
     def of_format(cls, name: str, options: Mapping[str, str], zone: str | None = UTC) -> AlignedDataSource:
@@ -142,7 +136,7 @@ class AlignedDataSource:
 
     @plainly
     def schema(self) -> StructType:
-        data = self._data_schema()
+        data = self._data
         strategy = self._strategy_over(data)
         # On no rows: what the assigner says of columns and types, it says now and not in the first micro-batch.
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in data], schema=data)
@@ -154,7 +148,7 @@ class AlignedDataSource:
             frame.add(StructField(name, TimestampType()))
         # Without a zone it is UTC: Spark takes watermarks from timestamps with one alone.
         frame[name].dataType = TimestampType()
-        if self._options.include_metadata:
+        if self.options.include_metadata:
             clash = [column for column in frame.names if column.lower() in _METADATA]
             if clash:
                 raise SchemaError(
@@ -166,9 +160,9 @@ class AlignedDataSource:
 
     def _check_zone(self, strategy: WatermarkStrategy, no_rows: pa.RecordBatch) -> None:
         """Refuse to guess the zone of the session: Spark tells it nobody but the user's own program."""
-        if self._zone_is_known:
+        if self.zone_is_known:
             return
-        read = [field.type for field in no_rows.schema if self._source.in_zone(UTC) is not self._source]
+        read = [field.type for field in no_rows.schema if self.source.in_zone(UTC) is not self.source]
         assigner = strategy.timestamp_assigner
         made = [raw_field(no_rows, assigner.column).type] if isinstance(assigner, FieldTimestampAssigner) else []
         if any(map(pa.types.is_timestamp, read)) or any(map(may_say_no_zone, made)):
@@ -180,7 +174,7 @@ class AlignedDataSource:
 
     def event_time_in(self, frame: StructType) -> str:
         """Name of the event-time column of a frame, also where it has none because the user's schema left it out."""
-        name, source = self._event_time(frame, self._strategy), self._source_column(self._strategy)
+        name, source = self._event_time(frame, self.strategy), self._source_column(self.strategy)
         if name not in frame.names and source is not None:
             columns = [column.lower() for column in frame.names]
             if top_level_column(source.lower(), columns) not in columns:
@@ -190,62 +184,43 @@ class AlignedDataSource:
                 )
         return name
 
-    @property
-    def what(self) -> tuple[str, str]:
-        """What tells this source from all others."""
-        return self._source.name, self._source.identity
-
-    @property
-    def bound_us(self) -> int | None:
-        """On out-of-orderness, in microseconds; None where it is not known."""
-        return self._strategy.out_of_orderness_us
-
-    @property
-    def takes_invalid_times(self) -> bool:
-        """Whether records without an event time are in the frame."""
-        return self._options.invalid_timestamp == "null"
-
     @plainly
     def stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
         """For `spark.readStream`: the records, or those of them that another query has routed as late."""
-        if self._options.is_half_exact:
+        if self.options.is_half_exact:
             # Its watermark rows would be data.
             raise OptionError(
                 "option watermarkRows = true without with_exact_watermark: the frame has no exact watermark. Load it "
                 "with read_stream(spark) in place of spark.readStream (a Source of your own with from_source), or call "
                 "with_exact_watermark right after load(), or leave watermarkRows out"
             )
-        bounded = self._source.boundedness is Boundedness.BOUNDED
-        strategy, needed, shaper = self._for_frame(schema, self._options)
-        rules = read_rules(strategy, self._options, bounded=bounded)
-        if self._options.late_of is not None:
+        bounded = self.source.boundedness is Boundedness.BOUNDED
+        strategy, needed, shaper = self._for_frame(schema, self.options)
+        rules = read_rules(strategy, self.options, bounded=bounded)
+        if self.options.late_of is not None:
             # Here and not above: few queries read late records.
             from streaming_source.spark.late_reader import LateStreamReader
 
-            late_of, late_from = self._options.late_of, self._options.late_from
-            return LateStreamReader(self._source, rules, needed, shaper, late_of, late_from)
-        return AlignedStreamReader(self._source, rules, needed, shaper, self._readers)
+            late_of, late_from = self.options.late_of, self.options.late_from
+            return LateStreamReader(self.source, rules, needed, shaper, late_of, late_from)
+        return AlignedStreamReader(self.source, rules, needed, shaper)
 
     @plainly
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:
         """For `spark.read`: generators are off, and with them all that builds on watermarks."""
-        strategy, needed, shaper = self._for_frame(schema, self._options.without_watermarks())
-        skew_us = self._options.max_future_skew_us
+        strategy, needed, shaper = self._for_frame(schema, self.options.without_watermarks())
+        skew_us = self.options.max_future_skew_us
         strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
         rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=None), max_future_skew_us=skew_us)
-        return AlignedBatchReader(self._source.for_batch(), rules, needed, shaper, self._readers)
+        return AlignedBatchReader(self.source.for_batch(), rules, needed, shaper)
 
     def times_reader(self) -> AlignedBatchReader:
         """For split, position and event time of all that there is now, in one task; null where a time is invalid."""
         columns = self.schema()
         frame = StructType([StructField(name, _METADATA[name]) for name in ("_split", "_position")])
         frame.add(StructField(self.event_time_in(columns), TimestampType()))
-        options = replace(self._options, invalid_timestamp="null", readers=1, min_readers=None)
-        return AlignedDataSource(self._source, self._strategy, options).batch_reader(frame)
-
-    @property
-    def _readers(self) -> int:
-        return max(self._options.readers or os.cpu_count() or 1, self._options.min_readers or 1)
+        options = replace(self.options, invalid_timestamp="null", readers=1, min_readers=None)
+        return replace(self, options=options).batch_reader(frame)
 
     def _for_frame(self, schema: StructType, options: FrameOptions) -> tuple[WatermarkStrategy, pa.Schema, RowShaper]:
         """What depends on the columns of a frame: the strategy in the data's own names, what to read, and how."""
@@ -257,17 +232,16 @@ class AlignedDataSource:
         needed = _needed(schema, data, name, for_times)
         return strategy, needed, RowShaper(_arrow_schema(schema), name, strategy.timestamp_assigner, options)
 
-    def _data_schema(self) -> pa.Schema:
-        if self._data is None:
-            self._data = self._source.schema()
-        return self._data
+    @cached_property
+    def _data(self) -> pa.Schema:
+        return self.source.schema()
 
     def _data_for(self, frame: StructType) -> pa.Schema:
         """The data's columns; where they are not told, the user says what will come by the columns of the frame."""
         try:
-            return self._data_schema()
+            return self._data
         except NoSchemaError:
-            source, event_time = self._source_column(self._strategy), self._event_time(frame, self._strategy)
+            source, event_time = self._source_column(self.strategy), self._event_time(frame, self.strategy)
             added = {*_METADATA} if _same(event_time, source) else {*_METADATA, event_time}
             return pa.schema([field for field in _arrow_schema(frame) if field.name not in added])
 
@@ -277,7 +251,7 @@ class AlignedDataSource:
         It is the timestamp column from which event times come, if the frame has it, and option `eventTimeAs` is not
         another.
         """
-        source, named = self._source_column(strategy), self._options.event_time_as
+        source, named = self._source_column(strategy), self.options.event_time_as
         times = [field.name for field in frame if isinstance(field.dataType, TimestampType | TimestampNTZType)]
         own = next((name for name in times if _same(name, source)), None)
         if own is not None and (named is None or _same(named, own)):
@@ -298,18 +272,18 @@ class AlignedDataSource:
         """The column from which event times come; None if they come from none or several."""
         assigner = strategy.timestamp_assigner
         if isinstance(assigner, RecordTimestampAssigner):
-            return self._source.source_timestamp_column
+            return self.source.source_timestamp_column
         return assigner.column if isinstance(assigner, FieldTimestampAssigner) else None
 
     def _strategy_over(self, data: pa.Schema) -> WatermarkStrategy:
         """The strategy with the event-time column as the data writes it."""
-        assigner = self._strategy.timestamp_assigner
+        assigner = self.strategy.timestamp_assigner
         if not isinstance(assigner, FieldTimestampAssigner):
-            return self._strategy
+            return self.strategy
         column = exact_path(data, assigner.column)
         # A source may know more of its own timestamps ahead of reading than of any other column.
-        is_of_records = column == self._source.source_timestamp_column
-        return self._strategy.with_timestamp_assigner(
+        is_of_records = column == self.source.source_timestamp_column
+        return self.strategy.with_timestamp_assigner(
             RecordTimestampAssigner() if is_of_records else replace(assigner, column=column)
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -238,6 +239,11 @@ class FrameOptions:
         "for `streaming-source simulate`, and for a bug report (`alignment.recording.replay` makes the same plans "
         "of it).",
     )
+
+    @property
+    def tasks(self) -> int:
+        """Those that read one micro-batch, at most."""
+        return max(self.readers or os.cpu_count() or 1, self.min_readers or 1)
 
     @property
     def min_rows_per_reader(self) -> int:

@@ -101,12 +101,10 @@ class StreamPlanning:
     the gateway, so that readers get answers to their events while they read.
     """
 
-    def __init__(
-        self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, options: FrameOptions, readers: int
-    ) -> None:
+    def __init__(self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, options: FrameOptions) -> None:
         gc.set_threshold(max(_NEW_OBJECTS, gc.get_threshold()[0]), *gc.get_threshold()[1:])
         self._options = options
-        self._readers = readers
+        self._tasks = options.tasks
         self._min_rows_per_reader = options.min_rows_per_reader
         self._time_limit_us = rules.time_limit_us
         self._codec = OffsetCodec(source, fixed_options(rules, schema))
@@ -117,7 +115,7 @@ class StreamPlanning:
             rules,
             schema,
             processing_time_us,
-            readers=readers,
+            readers=self._tasks,
             meeting=_meeting(rules, source.name),
             recorder=_recorder(options.event_log, source),
             clock_us=wall_clock_us,
@@ -165,11 +163,11 @@ class StreamPlanning:
                 coordinator.restore(ended)
             row_us = watermark_row_time(ended.table.combined) if self._options.watermark_rows else None
             limit_us = self._time_limit_us if ended.time_limit_us is None else ended.time_limit_us
-            ranges = coordinator.ranges(begun, ended, self._readers, self._min_rows_per_reader)
+            ranges = coordinator.ranges(begun, ended, self._tasks, self._min_rows_per_reader)
             if is_read_again and self._has_events:
                 # Its readers may wait for answers, and no offset is asked for before they are done.
                 coordinator.start()
-            shares = assign_ranges(ranges, self._readers, self._options.max_rows_per_reader)
+            shares = assign_ranges(ranges, self._tasks, self._options.max_rows_per_reader)
             gateway = self._gateway.start() if shares and self._gateway is not None else None
             if not shares and row_us is not None:
                 shares = [[]]

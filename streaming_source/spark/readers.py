@@ -75,14 +75,13 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in Spark's planner process, reads on its executors.
 
     Spark builds it in several processes and pickles it between them: what plans is made on first use, and stays where
-    it is. `schema` has the columns to read, in the source's types; `readers` is the number of tasks.
+    it is. `schema` has the columns to read, in the source's types.
     """
 
     source: Source[Any, Any]
     rules: ReadRules
     schema: pa.Schema
     shaper: RowShaper
-    readers: int
     _made: StreamPlanning | None = field(default=None, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,8 +124,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planning(self) -> StreamPlanning:
         if self._made is None:
-            options = self.shaper.options
-            self._made = StreamPlanning(self.source, self.rules, self.schema, options, self.readers)
+            self._made = StreamPlanning(self.source, self.rules, self.schema, self.shaper.options)
         return self._made
 
     # ---- on an executor ------------------------------------------------------------------------------------------
@@ -166,19 +164,19 @@ class AlignedBatchReader(DataSourceReader):
     rules: ReadRules
     schema: pa.Schema
     shaper: RowShaper
-    readers: int
 
     @plainly
     def partitions(self) -> Sequence[AlignedInputPartition]:
-        coordinator = SourceCoordinator(self.source, self.rules, self.schema, monotonic_us, readers=self.readers)
+        options, tasks = self.shaper.options, self.shaper.options.tasks
+        coordinator = SourceCoordinator(self.source, self.rules, self.schema, monotonic_us, readers=tasks)
         before = coordinator.state
         try:
             coordinator.restore(before)
-            ranges = coordinator.everything(self.shaper.options.min_rows_per_reader)
+            ranges = coordinator.everything(options.min_rows_per_reader)
         finally:
             coordinator.close()
         limit_us = self.rules.time_limit_at(wall_clock_us())
-        shares = assign_ranges(ranges, self.readers, self.shaper.options.max_rows_per_reader)
+        shares = assign_ranges(ranges, tasks, options.max_rows_per_reader)
         # At least one: Spark takes an empty list for one partition of its own.
         return [
             AlignedInputPartition(tuple(splits), before.table.combined, time_limit_us=limit_us)
