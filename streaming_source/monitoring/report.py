@@ -29,7 +29,7 @@ from alignment.explain import Bounds, Explanation, GroupMember, SplitExplanation
 from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["WatermarkReport", "facts_of", "micros_of", "parsed", "positions_of_offset", "report_of_offset"]
+__all__ = ["WatermarkReport", "facts_of", "micros_of", "parsed", "report_of_offset"]
 
 Offset: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, int]
@@ -238,11 +238,6 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
     return {name: value for name, value in facts.items() if value}
 
 
-def positions_of_offset(offset: Offset) -> dict[str, int]:
-    """Of each split of an offset, finished ones too, the position of its next record. O(n)."""
-    return dict(offset.get("why", {}).get("places") or _places(offset))
-
-
 def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -> WatermarkReport:
     """What an offset says of its source at a time, and with the time at which the watermark moved last. O(n).
 
@@ -250,7 +245,7 @@ def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -
     """
     try:
         facts = offset.get("why", {})
-        places = positions_of_offset(offset).items()
+        places = facts.get("places") or list(_places(offset))
         behind = facts.get("behind") or [0] * len(places)
         limit = WaitsFor(facts.get("waitsFor", WaitsFor.NOTHING))
         waits_for = [limit if rows else WaitsFor.RECORDS for rows in behind]

@@ -21,7 +21,6 @@ from pyspark.sql.streaming.listener import (
 from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.html_page import html_report
-from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
 
 if TYPE_CHECKING:
@@ -62,8 +61,7 @@ class AlignmentListener(StreamingQueryListener):
         self._lock = threading.Lock()
         # By id of the query, which its restarts keep; those last that run or ended last.
         self._histories: dict[str, History] = {}
-        self._names: dict[str, str] = {}
-        self._running: set[str] = set()
+        self._running: dict[str, str] = {}
 
     def history(self, query: StreamingQuery | ConnectQuery | str) -> History:
         """The history of a query, or of the one with this id; it grows while the query runs.
@@ -88,7 +86,7 @@ class AlignmentListener(StreamingQueryListener):
         from streaming_source.monitoring.metrics import metrics_of
 
         with self._lock:
-            return metrics_of({self._names[query]: self._histories[query] for query in sorted(self._running)})
+            return metrics_of({name: self._histories[query] for query, name in sorted(self._running.items())})
 
     # ---- what Spark calls ------------------------------------------------------------------------------------------
 
@@ -111,7 +109,7 @@ class AlignmentListener(StreamingQueryListener):
         """Keep the history of a query that has ended, and those of the last ones before it."""
         query = str(event.id)
         with self._lock:
-            self._running.discard(query)
+            self._running.pop(query, None)
             if (history := self._histories.pop(query, None)) is None:
                 return
             history.pause()
@@ -119,28 +117,21 @@ class AlignmentListener(StreamingQueryListener):
             ended = [known for known in self._histories if known not in self._running]
             for known in ended[:-_ENDED]:
                 del self._histories[known]
-                self._names.pop(known, None)
 
     def _history(self, query: str) -> History:
         return self._histories.setdefault(query, History(self._capacity))
 
     def _add(self, progress: StreamingQueryProgress) -> None:
         query = str(progress.id)
+        name = progress.name or query
         with self._lock:
-            history = self._history(query)
-            self._names[query] = progress.name or query
-            self._running.add(query)
+            history, self._running[query] = self._history(query), name
             before = history.latest
             history.add_progress(progress)
-        if history.latest is not None:
-            _log_changes(self._names[query], before, history.latest)
-
-
-def _log_changes(name: str, before: MicroBatch | None, after: MicroBatch) -> None:
-    for place, report in enumerate(after.sources):
-        last = None if before is None else before.sources[place]
-        if report is not None and (last is None or _reason(last) != _reason(report)):
-            _log.info("query %s, %s: %s", name, report.source, report.sentence)
+        for place, report in enumerate(history.latest.sources if history.latest else ()):
+            last = before.sources[place] if before else None
+            if report is not None and (last is None or _reason(last) != _reason(report)):
+                _log.info("query %s, %s: %s", name, report.source, report.sentence)
 
 
 def _reason(report: WatermarkReport) -> tuple[Any, ...]:
