@@ -69,9 +69,9 @@ def positions_by_batch(spark: SparkSession, frame: DataFrame, checkpoint: Path) 
 @pytest.mark.parametrize(
     ("skew", "options"),
     [
-        ("one-ahead", {"bounded": "true", "maxRowsPerTrigger": 190}),
+        pytest.param("one-ahead", {"bounded": "true", "maxRowsPerTrigger": 190}, marks=pytest.mark.soak),
         ("one-fast", {"maxRowsPerTrigger": 230}),
-        ("one-tiny", {"maxRowsPerTrigger": 150}),
+        pytest.param("one-tiny", {"maxRowsPerTrigger": 150}, marks=pytest.mark.soak),
         ("one-tiny", {"bounded": "true", "splitBy": "file", "maxRowsPerTrigger": 180}),
     ],
 )
