@@ -216,10 +216,9 @@ def from_source(
     format_name = f"{SOURCE_FORMAT}{name}"
     spark.dataSource.register(format_class(format_name, content, sys.executable))
     SOURCES[format_name] = described
-    if batch:
-        with as_our_own():
-            return spark.read.format(format_name).load()
     with as_our_own():
+        if batch:
+            return spark.read.format(format_name).load()
         frame = spark.readStream.format(format_name).option("watermarkRows", EMITTED).load()
     return exact_frame(frame, described, name)
 

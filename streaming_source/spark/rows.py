@@ -181,13 +181,13 @@ class RowShaper:
         return f"{shown}{limit}; {_KEEP_OR_LEAVE_OUT}"
 
 
+@dataclass(frozen=True, slots=True)
 class FrameOutput(ReaderOutput):
     """Collects shaped rows, until Spark takes them. What the source says of watermarks goes into the reports."""
 
-    def __init__(self, shaper: RowShaper, split_id: str = "", rows: list[pa.RecordBatch] | None = None) -> None:
-        self._shaper = shaper
-        self._split_id = split_id
-        self._rows: list[pa.RecordBatch] = [] if rows is None else rows
+    shaper: RowShaper
+    split_id: str = ""
+    rows: list[pa.RecordBatch] = field(default_factory=list)
 
     def collect(
         self,
@@ -197,10 +197,10 @@ class FrameOutput(ReaderOutput):
         positions: int | Int64Array,
     ) -> None:
         if batch.num_rows:
-            self._rows.append(self._shaper.shape(self._split_id, batch, source_timestamps, positions))
+            self.rows.append(self.shaper.shape(self.split_id, batch, source_timestamps, positions))
 
     def create_output_for_split(self, split_id: str) -> SourceOutput:
-        return FrameOutput(self._shaper, split_id, self._rows)
+        return FrameOutput(self.shaper, split_id, self.rows)
 
     def emit_watermark(self, watermark: int) -> None:
         self._said("a watermark").emit_watermark(watermark)
@@ -213,9 +213,9 @@ class FrameOutput(ReaderOutput):
 
     def _said(self, what: str) -> WatermarkOutput:
         """Where it counts what the source says; nowhere, where the planner knows it or does not want to."""
-        observed = self._shaper.observed
+        observed = self.shaper.observed
         if observed is not None and observed.hears:
-            return observed.said(self._split_id)
+            return observed.said(self.split_id)
         ignore(what)
         return LatestWatermark()
 
@@ -224,8 +224,8 @@ class FrameOutput(ReaderOutput):
 
     def take(self) -> list[pa.RecordBatch]:
         """The rows since the last call."""
-        taken = list(self._rows)
-        self._rows.clear()
+        taken = self.rows.copy()
+        self.rows.clear()
         return taken
 
 
@@ -280,9 +280,9 @@ class ObservedTimes:
         for split in ranges:
             seen = self._seen(split.split_id)
             del self._by_split[split.split_id]
-            state = GeneratorState(version=0, text="")
+            state, said = GeneratorState(version=0, text=""), seen.said
             if seen.generator is not None:
-                seen.generator.emit(seen.said)
+                seen.generator.emit(said)
                 state = seen.generator.state()
             reports.append(
                 RangeReport(
@@ -292,8 +292,8 @@ class ObservedTimes:
                     seen.min_us,
                     seen.max_us,
                     seen.late,
-                    seen.said.watermark,
-                    seen.said.is_idle,
+                    said.watermark,
+                    said.is_idle,
                     state.version,
                     state.text,
                 )
