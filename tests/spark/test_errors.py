@@ -33,14 +33,6 @@ def test_a_missing_path_is_told_when_the_frame_is_loaded(stream: Loader, batch: 
         stream(tmp_path)
 
 
-def test_a_file_with_other_columns_fails_the_query_with_its_name(stream: Loader, tmp_path: Path) -> None:
-    write_file(tmp_path / "in" / "a" / "f.parquet", TIMES, more=list(range(20)))
-    frame = stream(tmp_path / "in")
-    write_file(tmp_path / "in" / "b" / "other.parquet", TIMES, more=["x"] * 20)
-    with fails_with("column 'more' as string; the query reads it as int64"):
-        run(frame, tmp_path / "cp")
-
-
 def test_a_file_that_is_deleted_between_planning_and_reading_fails_the_query_with_its_name(
     spark: SparkSession, stream: Loader, tmp_path: Path
 ) -> None:
@@ -65,13 +57,6 @@ def test_a_checkpoint_of_sparks_own_source_is_refused(spark: SparkSession, strea
         run(stream(tmp_path / "in"), tmp_path / "cp")
 
 
-def test_a_checkpoint_of_another_layout_of_the_same_path_is_refused(stream: Loader, tmp_path: Path) -> None:
-    write_file(tmp_path / "in" / "a" / "f.parquet", TIMES)
-    run(stream(tmp_path / "in"), tmp_path / "cp")
-    with fails_with("splitBy = 'file': the checkpoint is of splitBy = 'directory'"):
-        run(stream(tmp_path / "in", splitBy="file"), tmp_path / "cp")
-
-
 _OTHER_PYTHON = """
 import sys
 from pyspark.sql import SparkSession
@@ -83,6 +68,7 @@ spark.readStream.format("aligned_files").option("eventTimeColumn", "ts").load(sy
 """
 
 
+@pytest.mark.soak
 def test_workers_that_run_another_python_are_named_with_the_fix(tmp_path: Path) -> None:
     # As bare as it comes: a worker finds PySpark, which Spark brings along, and not this library.
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)

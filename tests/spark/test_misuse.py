@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -172,8 +173,10 @@ def seen(slip: Callable[[], Any]) -> tuple[list[str], list[str]]:
 def unclear(slips: Mapping[str, tuple[Callable[[], Any], str]]) -> str:
     """Those whose message is not as it should be, with the message; for a user to read it as well."""
     found = []
-    for what, (slip, fix) in slips.items():
-        lines, said = seen(slip)
+    # Most of the time is Spark's waiting for itself.
+    with ThreadPoolExecutor(4) as several:
+        told = several.map(seen, [slip for slip, _ in slips.values()])
+    for (what, (_, fix)), (lines, said) in zip(slips.items(), told, strict=True):
         longest = max(map(len, said))
         if fix not in said[-1] or longest > LONGEST or len(lines) > SCREEN:
             why = f"{fix!r} must be in the last line; at most {longest} characters a line, {len(lines)} lines"
