@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from operator import eq
 from typing import Any, Final, Self, TypeAlias
 
@@ -78,7 +79,7 @@ class WatermarkReport:
             "standsSince": _text(explanation.stands_since_us),
             "limit": _text(_unless(explanation.bound_us, MAX_WATERMARK)),
             "horizon": _text(_unless(explanation.horizon_us, MAX_WATERMARK)),
-            "bounds": _bounds_to_json(explanation.bounds),
+            "bounds": {**_bounds_to_json(explanation.bounds)},
             "availableNow": explanation.is_draining or None,
             "group": None if explanation.group is None else _member_to_json(explanation.group),
             "rowsLate": explanation.late,
@@ -170,8 +171,9 @@ def _member_from_json(found: Mapping[str, Any]) -> GroupMember:
     return GroupMember(found["name"], found["source"], found["pid"], watermark, reported_us, until_us)
 
 
+@lru_cache(maxsize=1)
 def _bounds_to_json(bounds: Bounds) -> dict[str, Any]:
-    """By the names of the options; what is not bounded is left out."""
+    """By the names of the options; what is not bounded is left out. They stay as they are as long as a query runs."""
     given = _known({name: getattr(bounds, field) for name, field in _BOUNDS.items()})
     written = {name: format_duration(value) for name, value in given.items()}
     return {**written, **_known({"maxRowsPerTrigger": bounds.max_rows})}

@@ -143,7 +143,7 @@ class AlignedDataSource:
         strategy.timestamp_assigner.extract(no_rows, None)
         self._check_zone(strategy, no_rows)
         frame = StructType([StructField(field.name, _spark_type(field)) for field in data])
-        name = self._checked_event_time(frame, data, strategy)
+        name = self._event_time(frame, strategy, data)
         if name not in data.names:
             frame.add(StructField(name, TimestampType()))
         # Without a zone it is UTC: Spark takes watermarks from timestamps with one alone.
@@ -226,7 +226,7 @@ class AlignedDataSource:
         """What depends on the columns of a frame: the strategy in the data's own names, what to read, and how."""
         data = self._data_for(schema)
         strategy = self._strategy_over(data)
-        name = self._checked_event_time(schema, data, strategy)
+        name = self._event_time(schema, strategy, data)
         for_times = strategy.timestamp_assigner.columns
         for_times = None if for_times is None else (*for_times, *strategy.generator_columns)
         needed = _needed(schema, data, name, for_times)
@@ -245,23 +245,19 @@ class AlignedDataSource:
             added = {*_METADATA} if _same(event_time, source) else {*_METADATA, event_time}
             return pa.schema([field for field in _arrow_schema(frame) if field.name not in added])
 
-    def _event_time(self, frame: StructType, strategy: WatermarkStrategy) -> str:
+    def _event_time(self, frame: StructType, strategy: WatermarkStrategy, data: pa.Schema | None = None) -> str:
         """Name of the column that holds the event time in a frame, or would, where the frame has no such column.
 
         It is the timestamp column from which event times come, if the frame has it, and option `eventTimeAs` is not
-        another.
+        another. No other column of the data, where that is known, may have the name.
         """
         source, named = self._source_column(strategy), self.options.event_time_as
         times = [field.name for field in frame if isinstance(field.dataType, TimestampType | TimestampNTZType)]
-        own = next((name for name in times if _same(name, source)), None)
-        if own is not None and (named is None or _same(named, own)):
-            return own
-        return next((name for name in frame.names if _same(name, named or "event_time")), named or "event_time")
-
-    def _checked_event_time(self, frame: StructType, data: pa.Schema, strategy: WatermarkStrategy) -> str:
-        """The same where the columns of the records are known, among which no other has that name."""
-        name = self._event_time(frame, strategy)
-        if name in data.names and name != self._source_column(strategy):
+        name = next((name for name in times if _same(name, source)), None)
+        if name is None or (named is not None and not _same(name, named)):
+            added = named or "event_time"
+            name = next((name for name in frame.names if _same(name, added)), added)
+        if data is not None and name in data.names and name != source:
             raise SchemaError(
                 f"the data has a column {name!r}, which is also the name of the column with the event time; "
                 f"make it the eventTimeColumn, or name the event time otherwise with option eventTimeAs"

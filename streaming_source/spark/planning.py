@@ -236,15 +236,11 @@ class StreamPlanning:
         # Here and not above: few queries have one.
         from streaming_source.gateway import GatewayServer
 
-        options = self._options
-        return GatewayServer(
-            self,
-            source.source_event_serializer,
-            host=options.gateway_host or "127.0.0.1",
-            port=options.gateway_port,
-            certificate=_path(options.gateway_certificate),
-            key=_path(options.gateway_key),
-        )
+        options, serializer = self._options, source.source_event_serializer
+        host, port = options.gateway_host or "127.0.0.1", options.gateway_port
+        pem = (options.gateway_certificate, options.gateway_key)
+        certificate, key = (None if name is None else Path(name) for name in pem)
+        return GatewayServer(self, serializer, host=host, port=port, certificate=certificate, key=key)
 
     def _becomes_of_late(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> str:
         """What becomes of late records between two offsets; these alone say whether they are routed.
@@ -274,22 +270,17 @@ def _meeting(rules: ReadRules, name: str) -> GroupExchange | None:
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
         return None
-    from streaming_source.coordinator.group_exchange import GroupExchange
-
-    return GroupExchange(
-        _meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, monotonic_us, name=name
-    )
-
-
-def _meeting_place() -> Path:
-    """A file that all planners of one application find, and no other's: Spark removes its folder with it."""
+    # Where all planners of one application find it, and no other's: Spark removes the folder with it.
     folders = os.environ.get("SPARK_LOCAL_DIRS")
     if not folders:
         raise OptionError(
             "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
             "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
         )
-    return Path(folders.split(",")[0]) / "watermark-alignment.sqlite"
+    from streaming_source.coordinator.group_exchange import GroupExchange
+
+    place, drift_us = Path(folders.split(",")[0]) / "watermark-alignment.sqlite", alignment.max_drift_us
+    return GroupExchange(place, rules.group, drift_us, alignment.update_interval_us, monotonic_us, name=name)
 
 
 def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
@@ -300,10 +291,6 @@ def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
 
     # Each planner process writes a log of its own.
     return Recorder(Path(folder) / f"{source.name}-{os.getpid()}.jsonl")
-
-
-def _path(name: str | None) -> Path | None:
-    return None if name is None else Path(name)
 
 
 class StandstillWarning:
