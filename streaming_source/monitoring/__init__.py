@@ -2,7 +2,7 @@
 
 `report` is the value, its JSON, and what an offset says of it; `micro_batch` has those of all sources, and Spark's
 statistics, from a progress or from a checkpoint. `explained` has the last of them in words, with advice,
-`history` all as Arrow tables, `metrics` the last as OpenMetrics, and `html_page` draws them.
+`history` all as Arrow tables, and `html_page` draws them.
 """
 
 __all__: list[str] = []
