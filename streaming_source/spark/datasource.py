@@ -51,9 +51,11 @@ from streaming_source.spark.rows import RowShaper
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from streaming_source.spark.late_reader import LateStreamReader
 
-__all__ = ["FORMATS", "AlignedDataSource", "in_zone", "make_data_source", "pickled", "source_class"]
+__all__ = ["FORMATS", "AlignedDataSource", "driver_host", "in_zone", "make_data_source", "pickled", "source_class"]
 
 FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
     "aligned_datagen": "DataGeneratorSource",
@@ -307,6 +309,12 @@ def make_data_source(format_name: str, content: bytes | None, options: Mapping[s
             name=error.name,
         ) from None
     return make(options)
+
+
+def driver_host(spark: SparkSession) -> str:
+    """Under which address executors find the driver."""
+    master, host = spark.conf.get("spark.master", None), spark.conf.get("spark.driver.host", None)
+    return "127.0.0.1" if master is None or master.startswith("local") or host is None else host
 
 
 def in_zone(

@@ -18,8 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from streaming_source.exceptions import OptionError, SchemaError
-from streaming_source.spark.datasource import FORMATS, AlignedDataSource
-from streaming_source.spark.registration import driver_host
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
 
 if TYPE_CHECKING:
