@@ -76,12 +76,14 @@ def html_report(history: History, explained: ExplainedQuery, title: str) -> str:
         (page / name).read_text(encoding="utf-8")
         for name in ("page.js", "page.css", "uPlot.iife.min.js", "uPlot.min.css", "page.html")
     )
+    # JSON that cannot end the element that it stands in.
+    data = json.dumps({"sources": [columns for columns, _, _ in found]}, separators=(",", ":"))
     return Template(template).substitute(
         title=escape(title),
         heading=escape(heading),
         style=uplot_style + style,
         sections="\n".join(sections) or "<p>No source of this library has planned a micro-batch of this query.</p>",
-        data=_script_json({"sources": [columns for columns, _, _ in found]}),
+        data=data.replace("<", "\\u003c"),
         uplot=uplot,
         script=script,
     )
@@ -198,8 +200,3 @@ def _row(split: str, values: dict[str, Any], *, holds: bool) -> str:
 
 def _kind(column: str) -> str:
     return ' class="number"' if column in _NUMBERS else ""
-
-
-def _script_json(value: Any) -> str:
-    """JSON that cannot end the element that it stands in."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")

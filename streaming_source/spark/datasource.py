@@ -120,7 +120,7 @@ class AlignedDataSource:
     ) -> AlignedDataSource:
         """The same of a source's class; `driver_host` is under which address executors find the driver."""
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
-        frame = frame_options(values).with_gateway_host(driver_host)
+        frame = frame_options(values, driver_host)
         source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"] or zone
         if zone is not None:
             source, strategy = in_zone(source, strategy, zone)
@@ -210,7 +210,8 @@ class AlignedDataSource:
     @plainly
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:
         """For `spark.read`: generators are off, and with them all that builds on watermarks."""
-        strategy, needed, shaper = self._for_frame(schema, self.options.without_watermarks())
+        # Nothing is late, and no watermark row is added.
+        strategy, needed, shaper = self._for_frame(schema, replace(self.options, watermark_rows=False))
         skew_us = self.options.max_future_skew_us
         strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
         rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=None), max_future_skew_us=skew_us)

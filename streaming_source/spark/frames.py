@@ -264,8 +264,8 @@ def from_source(
         if not isinstance(given, kind):
             raise TypeError(f"{argument} must be a {kind.__name__}, and is a {type(given).__name__}: as in {call}")
     _checked_name(name)
-    parsed = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse({**_as_options(options), "watermarkRows": EMITTED}))
-    parsed = parsed.with_gateway_host(driver_host(spark))
+    values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**_as_options(options), "watermarkRows": EMITTED})
+    parsed = frame_options(values, driver_host(spark))
     source, watermark_strategy = in_zone(source, watermark_strategy, _session_zone(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
     described = AlignedDataSource(source, watermark_strategy, parsed)

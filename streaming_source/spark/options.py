@@ -256,15 +256,6 @@ class FrameOptions:
             return self.warn_after_us
         return 600 * _SECOND_US if idle_timeout_us is None else 10 * idle_timeout_us
 
-    def with_gateway_host(self, host: str) -> FrameOptions:
-        """The same with a host for the gateway, unless the user named one."""
-        return self if self.gateway_host is not None else replace(self, gateway_host=host)
-
-    def without_watermarks(self) -> FrameOptions:
-        """The same for a batch read, where nothing is late and no watermark row is added."""
-        without = replace(self, watermark_rows=False, is_half_exact=False, reports=False)
-        return replace(without, late="keep", max_rows=None, min_rows=None)
-
 
 FRAME_OPTIONS: Final = OptionSet.of(FrameOptions)
 """What both doors take: `readStream.format(...)` and `from_source`."""
@@ -284,8 +275,8 @@ SOURCE_OPTIONS: Final = OptionSet(
 """What `from_source` takes beside; the formats have options of the same names, with values of their own."""
 
 
-def frame_options(values: Mapping[str, Any]) -> FrameOptions:
-    """Of parsed values of `FRAME_OPTIONS`."""
+def frame_options(values: Mapping[str, Any], driver_host: str = "127.0.0.1") -> FrameOptions:
+    """Of parsed values of `FRAME_OPTIONS`; `driver_host` is under which address executors find the driver."""
     most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}; lower it")
@@ -297,6 +288,7 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         "min_readers": values.get("minPartitions"),
         "max_rows_per_reader": values.get("maxRecordsPerPartition"),
         "reports": values.get("indexing") == "off",
+        "gateway_host": values["gatewayHost"] or driver_host,
     }
     return FrameOptions(**arguments(FrameOptions, values) | own)
 
