@@ -122,7 +122,7 @@ class OffsetCodec:
             return SourceState(
                 int(offset["n"]), splits, table, late, silent_since_us, checkpoint, routed, generators, limit_us
             )
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):
                 raise
             is_said = isinstance(error, OffsetError)
