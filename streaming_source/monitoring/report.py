@@ -130,16 +130,16 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
     found = {
         "status": split.status.name.lower(),
         "watermark": _text(split.watermark),
-        "holds": _text(_unless(split.holds_us, split.watermark)),
+        "holds": None if split.holds_us == split.watermark else _text(split.holds_us),
         "position": split.position,
         "rowsBehind": split.behind,
         "waitsFor": split.waits_for.value,
-        "silentSince": _text(split.silent_since_us),
+        "silentSince": None if split.silent_since_us is None else _text(split.silent_since_us),
         "rowsLate": split.late or None,
-        "nextRecord": _text(split.next_us),
+        "nextRecord": None if split.next_us is None else _text(split.next_us),
         "place": split.place,
     }
-    return _known(found)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanation:

@@ -219,18 +219,18 @@ def read_splits(
         channel = _channel(source, partition, partition.gateway, strategy)
         context = replace(context, send_source_event_to_coordinator=channel.send_event)
         shaper = replace(shaper, observed=channel.observed)
-    remaining, events = partition.splits, partition.events
+    remaining, events = list(partition.splits), partition.events
     try:
         while remaining:
             # A reader knows a split by its id; further ranges of the same split are read by a further reader.
             now: dict[str, SourceSplit] = {}
             for split in remaining:
                 now.setdefault(split.split_id, split)
-            splits = tuple(now.values())
+            splits = list(now.values())
             yield from _read(source, context, shaper, splits, events, channel)
             if channel is not None:
                 channel.report(splits)
-            remaining, events = tuple(split for split in remaining if now[split.split_id] is not split), ()
+            remaining, events = [split for split in remaining if now[split.split_id] is not split], ()
     except AlignmentError as error:
         raise _bare(error) from None
 
