@@ -63,17 +63,13 @@ class Statistics:
             else:
                 mean_us = None
             latest_us = max((m["latest"] for m in ours if m["latest"] is not None), default=None)
-        return cls(
-            rows,
-            earliest_us,
-            latest_us,
-            mean_us,
-            sum(metrics["invalid"] for metrics in ours) if ours else None,
-            progress["batchDuration"] * 1000,
-            sum(operator["numRowsTotal"] for operator in operators) if operators else None,
-            sum(operator["memoryUsedBytes"] for operator in operators) if operators else None,
-            sum(operator["numRowsDroppedByWatermark"] for operator in operators) if operators else None,
+        state_rows, state_bytes, dropped = (
+            sum(operator[counted] for operator in operators) if operators else None
+            for counted in ("numRowsTotal", "memoryUsedBytes", "numRowsDroppedByWatermark")
         )
+        invalid = sum(metrics["invalid"] for metrics in ours) if ours else None
+        duration_us = progress["batchDuration"] * 1000
+        return cls(rows, earliest_us, latest_us, mean_us, invalid, duration_us, state_rows, state_bytes, dropped)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from alignment.arrow_times import time_zone
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
-from alignment.timestamps import FieldTimestampAssigner
+from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import (
@@ -300,27 +300,23 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
     would cost records: then it is `maxOutOfOrderness`. Where the user states no bound at all nothing is held back, as
     Spark's own sources hold nothing back.
     """
-    strategy = WatermarkStrategy(
-        out_of_orderness_us=values["maxOutOfOrderness"] or 0, idle_timeout_us=values["idleTimeout"]
-    )
-    if values["eventTimeColumn"] is not None:
-        assigner = FieldTimestampAssigner(values["eventTimeColumn"], values["timestampUnit"])
-        strategy = strategy.with_timestamp_assigner(assigner)
-    elif values["timestampUnit"] is not None:
+    column, unit, bound_us = values["eventTimeColumn"], values["timestampUnit"], values["maxOutOfOrderness"]
+    group, drift_us = values["alignmentGroup"], values["maxDrift"]
+    if column is None and unit is not None:
         raise OptionError("option timestampUnit needs eventTimeColumn: it is the unit of that column; name it")
-    if values["alignmentGroup"] is not None and values["maxDrift"] is None:
+    if group is not None and drift_us is None:
         raise OptionError(
-            f"option alignmentGroup = {values['alignmentGroup']!r} needs maxDrift: how far its sources may drift "
-            "apart; give it as well"
+            f"option alignmentGroup = {group!r} needs maxDrift: how far its sources may drift apart; give it as well"
         )
-    drift_us = values["maxDrift"]
     if drift_us is None and not values["watermarkRows"]:
-        drift_us = values["maxOutOfOrderness"]
-    if drift_us is not None:
-        group = values["alignmentGroup"] or _OWN_SPLITS
-        alignment = AlignmentParameters(group, drift_us, values["updateInterval"])
-        strategy = replace(strategy, alignment=alignment)
-    return strategy
+        drift_us = bound_us
+    interval_us = values["updateInterval"]
+    return WatermarkStrategy(
+        out_of_orderness_us=bound_us or 0,
+        timestamp_assigner=RecordTimestampAssigner() if column is None else FieldTimestampAssigner(column, unit),
+        idle_timeout_us=values["idleTimeout"],
+        alignment=None if drift_us is None else AlignmentParameters(group or _OWN_SPLITS, drift_us, interval_us),
+    )
 
 
 def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: bool) -> ReadRules:
