@@ -24,7 +24,6 @@ from streaming_source.spark.exact_watermark import (
     as_our_own,
     exact_frame,
     loaded_from,
-    with_exact_watermark,
 )
 from streaming_source.spark.format_class import format_class
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
@@ -178,15 +177,17 @@ class ExactStreamReader:
                 f"schema: the columns of {self._format} are known, so it has no option dataSchema; leave the schema "
                 "out, and select columns afterwards"
             )
+        # What the data source cannot know; the zone is that of the session now.
+        of_session = {"timeZone": _session_zone(self._spark), "gatewayHost": driver_host(self._spark)}
+        given = {name.lower() for name in self._options}
+        options = {name: value for name, value in of_session.items() if name.lower() not in given}
+        options |= {**self._options, "watermarkRows": EMITTED}
         # Here already: what is wrong with an option is raised by the user's own call.
-        # The zone is that of the session now, which the data source cannot know.
-        zone = {} if "timezone" in map(str.lower, self._options) else {"timeZone": _session_zone(self._spark)}
-        options = {**zone, **self._options}
-        AlignedDataSource.of_format(self._format, options if path is None else {**options, "path": path})
+        source = AlignedDataSource.of_format(self._format, options if path is None else {**options, "path": path})
         _make_known(self._spark, self._format)
         with as_our_own():
             frame = self._spark.readStream.format(self._format).options(**options).load(path)
-        return with_exact_watermark(frame, name=self._name)
+        return exact_frame(frame, source, self._name)
 
 
 class FrameKeywords(TypedDict, total=False):
