@@ -69,9 +69,9 @@ def positions_by_batch(spark: SparkSession, frame: DataFrame, checkpoint: Path) 
 @pytest.mark.parametrize(
     ("skew", "options"),
     [
-        pytest.param("one-ahead", {"bounded": "true", "maxRowsPerTrigger": 190}, marks=pytest.mark.soak),
+        ("one-ahead", {"bounded": "true", "maxRowsPerTrigger": 190}),
         ("one-fast", {"maxRowsPerTrigger": 230}),
-        pytest.param("one-tiny", {"maxRowsPerTrigger": 150}, marks=pytest.mark.soak),
+        ("one-tiny", {"maxRowsPerTrigger": 150}),
         ("one-tiny", {"bounded": "true", "splitBy": "file", "maxRowsPerTrigger": 180}),
     ],
 )
