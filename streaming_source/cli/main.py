@@ -22,16 +22,22 @@ from alignment.simulation.run import SourceTrace, simulate
 from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
 from streaming_source import __version__
 from streaming_source.exceptions import OptionError
-from streaming_source.monitoring.checkpoint import Checkpoint
 from streaming_source.monitoring.explained import aligned, explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
-from streaming_source.monitoring.report import WatermarkReport
 
 __all__ = ["app"]
 
 _WATCH_S: Final = 1.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
-_COLUMNS: Final = ("batch", "planned at (UTC)", "watermark (UTC)", "cause", "behind", "late", "held by")
+_COLUMNS: Final[tuple[str, ...]] = (
+    "batch",
+    "planned at (UTC)",
+    "watermark (UTC)",
+    "cause",
+    "behind",
+    "late",
+    "held by",
+)
 _DRIFTS: Final = ("30 seconds", "none")
 _MAX_ROWS: Final = 1000
 
@@ -80,24 +86,20 @@ def explain_query(
     The query may run or not: its checkpoint is enough, and Spark is not started. The exit code is 2 if there is no
     checkpoint.
     """
-    with _errors_in_one_line(), suppress(KeyboardInterrupt):
-        _explain(checkpoint, as_json=as_json, watch=watch, history=history)
-
-
-def _explain(checkpoint: str, *, as_json: bool, watch: bool, history: bool) -> None:
     shown = None
-    while True:
-        found = Checkpoint(checkpoint).history() if history else explain_checkpoint(checkpoint)
-        written = json.dumps(_batches_to_json(found) if isinstance(found, list) else found.to_json())
-        if written != shown:
-            shown = written
-            if watch and sys.stdout.isatty():
-                print(_CLEAR, end="")
-            text = "\n".join(_table(found)) if isinstance(found, list) else str(found)
-            print(written if as_json else text, flush=True)
-        if not watch:
-            return
-        time.sleep(_WATCH_S)
+    with _errors_in_one_line(), suppress(KeyboardInterrupt):
+        while True:
+            found = MicroBatch.of_checkpoint(checkpoint) if history else explain_checkpoint(checkpoint)
+            written = json.dumps(_batches_to_json(found) if isinstance(found, list) else found.to_json())
+            if written != shown:
+                shown = written
+                if watch and sys.stdout.isatty():
+                    print(_CLEAR, end="")
+                text = _table(found) if isinstance(found, list) else str(found)
+                print(written if as_json else text, flush=True)
+            if not watch:
+                return
+            time.sleep(_WATCH_S)
 
 
 def _batches_to_json(batches: Sequence[MicroBatch]) -> dict[str, Any]:
@@ -113,24 +115,18 @@ def _batches_to_json(batches: Sequence[MicroBatch]) -> dict[str, Any]:
     }
 
 
-def _table(batches: Sequence[MicroBatch]) -> list[str]:
-    return aligned([_COLUMNS, *(row for batch in batches for row in _rows(batch))])
-
-
-def _rows(batch: MicroBatch) -> Iterator[tuple[str, ...]]:
-    number = f"{batch.number}" + ("" if batch.is_committed else " (not committed)")
-    for report in batch.sources:
-        if report is not None:
-            yield number, watermark_text(batch.planned_at_us), *_row(report)
+def _table(batches: Sequence[MicroBatch]) -> str:
+    rows = [_COLUMNS]
+    for batch in batches:
+        number = f"{batch.number}" + ("" if batch.is_committed else " (not committed)")
+        for report in filter(None, batch.sources):
+            found = report.explanation
+            times = (watermark_text(us) for us in (batch.planned_at_us, found.watermark))
+            behind = sum(split.behind for split in found.splits)
+            counts = (f"{count:,}" for count in (behind, found.late))
+            rows.append((number, *times, found.cause.value, *counts, ", ".join(found.held_by[:3])))
             number = ""
-
-
-def _row(report: WatermarkReport) -> tuple[str, ...]:
-    explanation = report.explanation
-    counts = (sum(split.behind for split in explanation.splits), explanation.late)
-    held_by = ", ".join(explanation.held_by[:3])
-    watermark = watermark_text(explanation.watermark)
-    return watermark, explanation.cause.value, *(f"{count:,}" for count in counts), held_by
+    return "\n".join(aligned(rows))
 
 
 @app.command("report")
@@ -145,7 +141,6 @@ def report_on_query(
     The exit code is 2 if there is no checkpoint, or the page cannot be written.
     """
     # Here and not above: no other command draws.
-    from streaming_source.monitoring.explained import explain_checkpoint
     from streaming_source.monitoring.history import History
     from streaming_source.monitoring.html_page import html_report
 
@@ -258,43 +253,38 @@ def simulate_source(
     }
     with _errors_in_one_line():
         if log is not None:
-            _refuse_description(context)
-            _print(RecordedWorkload.of_log(log).compare(**varied))
-            return
-        described = SourceScenario(
-            planning=planning,
-            splits=splits,
-            records=records,
-            spacing_us=parse_duration_us(spacing, name="--spacing"),
-            unevenness=unevenness,
-            skew_us=parse_duration_us(skew, name="--skew"),
-            disorder_us=parse_duration_us(disorder, name="--disorder"),
-            first_rows=first_rows,
-        )
-        _compare_described(described, Faults(lost=lost), seed, varied)
+            for name in context.params.keys() - {"log", *varied}:
+                given = context.get_parameter_source(name)
+                if given is not None and given.name != "DEFAULT":
+                    option = "--" + name.replace("_", "-")
+                    raise InvalidArgumentError(
+                        f"{option} describes a workload, and LOG has one: leave out one of the two"
+                    )
+            comparison = RecordedWorkload.of_log(log).compare(**varied)
+        else:
+            described = SourceScenario(
+                planning=planning,
+                splits=splits,
+                records=records,
+                spacing_us=parse_duration_us(spacing, name="--spacing"),
+                unevenness=unevenness,
+                skew_us=parse_duration_us(skew, name="--skew"),
+                disorder_us=parse_duration_us(disorder, name="--disorder"),
+                first_rows=first_rows,
+            )
+            comparison = _compared(described, Faults(lost=lost), seed, varied)
+    print(comparison)
+    print(json.dumps([outcome.to_json() for outcome in comparison.outcomes]), flush=True)
 
 
-def _refuse_description(context: typer.Context) -> None:
-    for name in context.params.keys() - {"log", "max_drift", "max_out_of_orderness", "idle_timeout", "max_rows"}:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
-            option = "--" + name.replace("_", "-")
-            raise InvalidArgumentError(f"{option} describes a workload, and LOG has one: leave out one of the two")
-
-
-def _compare_described(source: SourceScenario, faults: Faults, seed: int, varied: Mapping[str, Sequence[str]]) -> None:
+def _compared(source: SourceScenario, faults: Faults, seed: int, varied: Mapping[str, Sequence[str]]) -> Comparison:
     def play(settings: Settings) -> SourceTrace:
         return simulate(Scenario(sources=(replace(source, **asdict(settings)),), faults=faults), seed).sources[0]
 
     base = Settings(max_drift_us=None, out_of_orderness_us=source.disorder_us, idle_timeout_us=None, max_rows=_MAX_ROWS)
     workload = f"{source.splits * source.records:,} records of {source.splits:,} splits, drawn from seed {seed}"
     settings = combinations(base, **{**varied, "max_drift": varied["max_drift"] or _DRIFTS})
-    _print(Comparison.of(play, settings, workload))
-
-
-def _print(comparison: Comparison) -> None:
-    print(comparison)
-    print(json.dumps([outcome.to_json() for outcome in comparison.outcomes]), flush=True)
+    return Comparison.of(play, settings, workload)
 
 
 @app.command("take-over")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -20,7 +19,7 @@ from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit,
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError, OptionError
-from streaming_source.monitoring.checkpoint import OffsetLog
+from streaming_source.monitoring.micro_batch import OffsetLog
 from streaming_source.spark.offsets import OffsetCodec
 
 __all__ = ["TakenOver", "take_over"]
@@ -92,7 +91,13 @@ def take_over(
             )
         if lines[source] != _NO_OFFSET:
             offsets = _offsets(lines[source], checkpoint)
-            _check_chosen(offsets, wanted)
+            chosen = wanted.subscription
+            for part in offsets:
+                if not chosen.matches(part.topic) or part not in chosen.select(part.topic, [part.number]):
+                    raise OptionError(
+                        f"{chosen.kind} does not choose partition {part}, of which the checkpoint has an offset; say "
+                        "it as the old query does"
+                    )
             watermark_ms = json.loads(metadata).get("batchWatermarkMs", 0)
             if number in commits:
                 done = json.loads(_read(old, f"commits/{number}").partition("\n")[2])
@@ -100,7 +105,12 @@ def take_over(
             state = _state(sequence, offsets, initial, watermark_ms)
             lines[source] = json.dumps(OffsetCodec(wanted).encode(state), separators=(",", ":"))
         written[number] = "\n".join([version, metadata, *lines])
-    _copy(old, new, written)
+    # All but offsets, of which only some are written: Spark reads the last two, and a mixture helps nobody.
+    fs.copy_files(old.root, new.root, old.files, new.files)
+    new.files.delete_dir_contents(f"{new.root}/offsets")
+    for number, text in written.items():
+        with new.files.open_output_stream(f"{new.root}/offsets/{number}") as stream:
+            stream.write(text.encode())
     return TakenOver(last + (last in commits), last not in commits, len(offsets))
 
 
@@ -114,16 +124,6 @@ def _offsets(text: str, checkpoint: str) -> Offsets:
             f"checkpoint {checkpoint!r} has {text[:80]!r} where offsets of Spark's own Kafka source should be; give "
             "the number of that source, as it is in the query's progress"
         ) from None
-
-
-def _check_chosen(offsets: Offsets, wanted: KafkaSource) -> None:
-    chosen = wanted.subscription
-    for part in offsets:
-        if not chosen.matches(part.topic) or part not in chosen.select(part.topic, [part.number]):
-            raise OptionError(
-                f"{chosen.kind} does not choose partition {part}, of which the checkpoint has an offset; say it as the "
-                "old query does"
-            )
 
 
 def _state(sequence: int, offsets: Offsets, initial: Offsets, watermark_ms: int) -> SourceState[Any, Any]:
@@ -150,12 +150,3 @@ def _read(old: OffsetLog, name: str) -> str:
     if text is None:
         raise OffsetError(f"checkpoint {old.root!r} has no {name}: no source of that number is Spark's")
     return text
-
-
-def _copy(old: OffsetLog, new: OffsetLog, offsets: Mapping[int, str]) -> None:
-    """All but offsets, of which only some are written: Spark reads the last two, and a mixture helps nobody."""
-    fs.copy_files(old.root, new.root, old.files, new.files)
-    new.files.delete_dir_contents(f"{new.root}/offsets")
-    for number, text in offsets.items():
-        with new.files.open_output_stream(f"{new.root}/offsets/{number}") as stream:
-            stream.write(text.encode())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import median
 from textwrap import fill
 from typing import Any, Final, Protocol
@@ -16,7 +16,6 @@ from alignment.durations import format_duration
 from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
 from alignment.sentence import duration_text, moment, named, watermark_text
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.monitoring.checkpoint import Checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
 
@@ -61,8 +60,9 @@ class ExplainedSource:
         return {**self.report.to_json(), "advice": [asdict(advice) for advice in self.advice]}
 
     def __str__(self) -> str:
-        advice = [f"Advice ({advice.option}): {advice.text}" for advice in self.advice]
-        return "\n".join([*map(_wrapped, [self.report.sentence, *advice]), *_table(self.report)])
+        texts = [self.report.sentence, *(f"Advice ({advice.option}): {advice.text}" for advice in self.advice)]
+        wrapped = [fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False) for text in texts]
+        return "\n".join([*wrapped, *_table(self.report)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,11 @@ class ExplainedQuery:
     def __str__(self) -> str:
         if not self.sources:
             return "Nothing is known yet: no source of this library has planned a micro-batch of this query."
-        lines = [] if self.batch is None else [_heading(self.batch, self.age_us)]
+        lines = []
+        if self.batch is not None:
+            number, at = self.batch.number, moment(self.batch.planned_at_us)
+            state = "committed" if self.batch.is_committed else "not committed"
+            lines = [f"Micro-batch {number}, planned at {at} ({duration_text(max(self.age_us, 0))} ago), {state}:"]
         for source in self.sources:
             lines += [f"{source.report.source}:", str(source)] if self.sources[1:] else [str(source)]
         return "\n".join(lines)
@@ -106,53 +110,39 @@ def explain(query: _Query) -> ExplainedQuery:
     >>> print(explain(query))  # doctest: +SKIP
     The watermark stands at 2026-01-01 10:02:13 UTC because split 'carrier=HA' has delivered nothing since 10:02:18; ...
     """
-    history: dict[int, list[WatermarkReport]] = {}
-    for progress in query.recentProgress:
-        for place, report in enumerate(WatermarkReport.of_progress(progress)):
-            if report is not None:
-                history.setdefault(place, []).append(report)
-    return ExplainedQuery(tuple(_explained(history[place]) for place in sorted(history)))
+    return ExplainedQuery(_explained(map(WatermarkReport.of_progress, query.recentProgress)))
 
 
 def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
     """The same from the checkpoint alone, of a query that runs or does not: what its last micro-batch says now.
 
-    `path` is its `checkpointLocation`, see `Checkpoint`; `now_us` processing time in microseconds since the epoch, None
+    `path` is its `checkpointLocation`; `now_us` processing time in microseconds since the epoch, None
     for that of the clock. A `CheckpointError` if it is no checkpoint.
     """
-    batches = Checkpoint(path).history()
+    batches = MicroBatch.of_checkpoint(path)
     if not batches:
         return ExplainedQuery(())
     last = batches[-1]
     now_us = time.time_ns() // 1000 if now_us is None else now_us
-    explained = []
-    for place, report in enumerate(last.sources):
-        if report is not None:
-            before = [known for batch in batches[:-1] if (known := batch.sources[place]) is not None]
-            now = replace(report, explanation=replace(report.explanation, at_us=now_us))
-            explained.append(_explained([*before, now]))
-    return ExplainedQuery(tuple(explained), last, now_us - last.planned_at_us)
+    now = [one and replace(one, explanation=replace(one.explanation, at_us=now_us)) for one in last.sources]
+    explained = _explained([*(batch.sources for batch in batches[:-1]), now])
+    return ExplainedQuery(explained, last, now_us - last.planned_at_us)
 
 
-def _explained(history: Sequence[WatermarkReport]) -> ExplainedSource:
-    return ExplainedSource(history[-1], tuple(_advice_on(history)))
-
-
-def _wrapped(text: str) -> str:
-    return fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-
-
-def _heading(batch: MicroBatch, age_us: int) -> str:
-    state = "committed" if batch.is_committed else "not committed"
-    ago = duration_text(max(age_us, 0))
-    return f"Micro-batch {batch.number}, planned at {moment(batch.planned_at_us)} ({ago} ago), {state}:"
+def _explained(history: Iterable[Sequence[WatermarkReport | None]]) -> tuple[ExplainedSource, ...]:
+    """From the reports of all sources, oldest first, None of one that is not ours."""
+    of_source: dict[int, list[WatermarkReport]] = {}
+    for reports in history:
+        for place, report in enumerate(reports):
+            if report is not None:
+                of_source.setdefault(place, []).append(report)
+    return tuple(ExplainedSource(known[-1], tuple(_advice_on(known))) for _, known in sorted(of_source.items()))
 
 
 def _table(report: WatermarkReport) -> list[str]:
     """The splits, aligned in columns: who holds the watermark, then from the slowest on."""
-    explanation = report.explanation
-    holders = set(explanation.held_by)
-    ordered = sorted(explanation.splits, key=lambda s: (s.split_id not in holders, s.watermark, s.split_id))
+    holders = set(report.explanation.held_by)
+    ordered = sorted(report.explanation.splits, key=lambda s: (s.split_id not in holders, s.watermark, s.split_id))
     lines = aligned([_COLUMNS, *map(_row, ordered[:_LINES])]) if ordered else []
     more = len(ordered) - _LINES
     return lines + ([f"... and {more} more"] if more > 0 else [])
@@ -182,7 +172,8 @@ def _advice_on(history: Sequence[WatermarkReport]) -> list[Advice]:
     """
     # Of a micro-batch the last word counts: a query reports while it waits, too.
     reports = list({report.sequence: report.explanation for report in history}.values())
-    return [advice for rule in _RULES for advice in rule(reports)]
+    rules = (_late, _silence, _drift, _future, _read_limit, _reports)
+    return [advice for rule in rules for advice in rule(reports)]
 
 
 def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
@@ -264,7 +255,8 @@ def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
     elif last.is_in_the_future:
         split = max(last.splits, key=lambda split: split.watermark)
         between = f"before position {split.position}"
-        for before, after in pairwise(_of_split(reports, split.split_id)):
+        known = [one for report in reports for one in report.splits if one.split_id == split.split_id]
+        for before, after in pairwise(known):
             if before.watermark < after.watermark == split.watermark:
                 between = f"from position {before.position} to {after.position}"
         yield Advice(
@@ -274,35 +266,23 @@ def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
         )
 
 
-def _of_split(reports: Sequence[Explanation], split_id: str) -> list[SplitExplanation]:
-    return [split for report in reports for split in report.splits if split.split_id == split_id]
-
-
 def _read_limit(reports: Sequence[Explanation]) -> Iterator[Advice]:
     """Whether more comes in than the read limit lets through."""
-    limited: list[Explanation] = []
-    for report in reversed(reports):
-        if not any(split.waits_for is WaitsFor.ROWS for split in report.splits):
-            break
-        limited.insert(0, report)
+    limited = list(takewhile(lambda one: any(s.waits_for is WaitsFor.ROWS for s in one.splits), reversed(reports)))
     max_rows = reports[-1].bounds.max_rows
     if len(limited) < _FEW or max_rows is None:
         return
-    first, last = limited[0], limited[-1]
-    behind = [sum(split.behind for split in report.splits) for report in (first, last)]
+    behind = [sum(split.behind for split in report.splits) for report in (limited[-1], limited[0])]
+    read_to = [sum(split.position for split in report.splits) for report in (limited[-1], limited[0])]
     if behind[1] <= behind[0]:
         return
-    come = -(-(_read_to(last) + behind[1] - _read_to(first) - behind[0]) // (len(limited) - 1))
+    come = -(-(read_to[1] + behind[1] - read_to[0] - behind[0]) // (len(limited) - 1))
     yield Advice(
         "maxRowsPerTrigger",
         f"The backlog has grown from {behind[0]:,} to {behind[1]:,} records in {len(limited) - 1} micro-batches of at "
         f"most {max_rows:,}: about {come:,} come in from one to the next, so this query never catches up. Give a "
         f"maxRowsPerTrigger of more than {come:,}, or trigger more often.",
     )
-
-
-def _read_to(report: Explanation) -> int:
-    return sum(split.position for split in report.splits)
 
 
 def _reports(reports: Sequence[Explanation]) -> Iterator[Advice]:
@@ -312,13 +292,3 @@ def _reports(reports: Sequence[Explanation]) -> Iterator[Advice]:
             "If this micro-batch is done, the reports of its readers were lost: see that the executors reach the "
             "gateway of the driver (gatewayHost, gatewayPort). The next records of the split bring the watermark on.",
         )
-
-
-_RULES: Final[tuple[Callable[[Sequence[Explanation]], Iterator[Advice]], ...]] = (
-    _late,
-    _silence,
-    _drift,
-    _future,
-    _read_limit,
-    _reports,
-)

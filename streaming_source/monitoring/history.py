@@ -13,7 +13,6 @@ import pyarrow as pa
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.monitoring.checkpoint import Checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
 
@@ -77,7 +76,7 @@ _SPLITS: Final = pa.schema(
         "silent_since": _TIME,
     }
 )
-_NO_ROWS: Final = tuple(pa.RecordBatch.from_pylist([], schema) for schema in (_BATCHES, _SOURCES, _SPLITS))
+_SCHEMAS: Final = (_BATCHES, _SOURCES, _SPLITS)
 
 
 @dataclass(slots=True)
@@ -121,16 +120,17 @@ class History:
         self._capacity = capacity
         # One thread of Spark adds, and others look.
         self._lock = threading.Lock()
-        self._kept: deque[tuple[pa.RecordBatch, pa.RecordBatch, pa.RecordBatch]] = deque()
+        self._kept: deque[tuple[pa.RecordBatch, ...]] = deque()
         self._rows = 0
         self._times: dict[int, _SourceTimes] = {}
-        self._latest: MicroBatch | None = None
+        self.latest: MicroBatch | None = None
+        """The last micro-batch; None before any."""
 
     @classmethod
     def of_checkpoint(cls, path: str) -> Self:
-        """Of all micro-batches that the offset log of a checkpoint still has; see `Checkpoint`."""
+        """Of all micro-batches that the offset log of a checkpoint still has."""
         history = cls()
-        for batch in Checkpoint(path).history():
+        for batch in MicroBatch.of_checkpoint(path):
             history.add(batch)
         return history
 
@@ -153,19 +153,15 @@ class History:
                 drifts = _drifts(explanation)
                 sources.append(_source_row(batch, place, report, times, max(drifts.values(), default=None)))
                 splits += _split_rows(batch.number, place, explanation, times, drifts)
-        tables = (
-            pa.RecordBatch.from_pylist([_batch_row(batch)], _BATCHES),
-            pa.RecordBatch.from_pylist(sources, _SOURCES),
-            pa.RecordBatch.from_pylist(splits, _SPLITS),
-        )
+        tables = _tables([_batch_row(batch)], sources, splits)
         with self._lock:
-            if self._kept and self._latest is not None and self._latest.number == batch.number:
+            if self._kept and self.latest is not None and self.latest.number == batch.number:
                 self._rows -= self._kept.pop()[2].num_rows
             self._kept.append(tables)
             self._rows += len(splits)
             while self._rows > self._capacity and len(self._kept) > 1:
                 self._rows -= self._kept.popleft()[2].num_rows
-            self._latest = batch
+            self.latest = batch
 
     def add_progress(self, progress: Mapping[str, Any]) -> None:
         """Take what a query reported: a micro-batch, or while it waits what has become of its splits since the last."""
@@ -174,19 +170,14 @@ class History:
             return
         if "addBatch" in progress["durationMs"]:
             self.add(batch)
-        elif self._latest is not None:
+        elif self.latest is not None:
             # Spark gives this report the number of the micro-batch that comes next, if one does.
-            self.add(replace(self._latest, sources=batch.sources))
+            self.add(replace(self.latest, sources=batch.sources))
 
     def pause(self) -> None:
         """The query has ended: the time until its next run is spent in no status."""
         for times in self._times.values():
             times.at_us = MIN_WATERMARK
-
-    @property
-    def latest(self) -> MicroBatch | None:
-        """The last micro-batch; None before any."""
-        return self._latest
 
     def batches(self) -> pa.Table:
         """One row a micro-batch: what Spark says of it, without watermark rows; see `Statistics`."""
@@ -200,16 +191,16 @@ class History:
         """One row a split and micro-batch: its watermark, position and backlog, and the time it has spent as what."""
         return self._table(2)
 
-    def last(self) -> tuple[pa.RecordBatch, pa.RecordBatch, pa.RecordBatch]:
+    def last(self) -> tuple[pa.RecordBatch, ...]:
         """Of the last micro-batch the rows of `batches`, `sources` and `splits`; without rows before any."""
         with self._lock:
-            return self._kept[-1] if self._kept else _NO_ROWS
+            return self._kept[-1] if self._kept else _tables([], [], [])
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _table(self, which: int) -> pa.Table:
         with self._lock:
-            return pa.Table.from_batches([tables[which] for tables in self._kept], (_BATCHES, _SOURCES, _SPLITS)[which])
+            return pa.Table.from_batches([tables[which] for tables in self._kept], _SCHEMAS[which])
 
     def _pass_time(self, place: int, explanation: Explanation) -> _SourceTimes:
         """Count the time since the micro-batch before to what the splits were after it."""
@@ -228,6 +219,10 @@ class History:
         return times
 
 
+def _tables(*rows: list[dict[str, Any]]) -> tuple[pa.RecordBatch, ...]:
+    return tuple(pa.RecordBatch.from_pylist(of_one, schema) for of_one, schema in zip(rows, _SCHEMAS, strict=True))
+
+
 def _drifts(explanation: Explanation) -> dict[str, int]:
     """How far each split that counts is ahead of the slowest of them, where all have a watermark."""
     watermarks = {split.split_id: split.watermark for split in explanation.splits if split.counts}
@@ -236,14 +231,13 @@ def _drifts(explanation: Explanation) -> dict[str, int]:
 
 
 def _batch_row(batch: MicroBatch) -> dict[str, Any]:
-    found = batch.statistics
-    counted = {} if found is None else asdict(found)
+    counted = {} if batch.statistics is None else asdict(batch.statistics)
     return {
         "batch": batch.number,
         "planned_at": batch.planned_at_us,
         "is_committed": batch.is_committed,
         "spark_watermark": batch.watermark_us,
-        **{name.removesuffix("_us"): counted[name] for name in counted},
+        **{name.removesuffix("_us"): value for name, value in counted.items()},
     }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -62,53 +62,42 @@ def html_report(history: History, explained: ExplainedQuery, title: str) -> str:
     """
     batches = history.batches()
     batches = batches.slice(max(batches.num_rows - _BATCHES, 0))
-    numbers = batches["batch"].to_pylist()
-    found = [_columns(history, batches, explained_of) for explained_of in _places(history, explained)]
+    heading, found = "There is no micro-batch yet.", []
+    if history.latest is not None:
+        (first, began), (last, planned) = (
+            (batches["batch"][i].as_py(), batches["planned_at"][i].value) for i in (0, -1)
+        )
+        heading = f"Micro-batches {first:,} to {last:,}, planned from {moment(began)} to {moment(planned)}."
+        ours = [place for place, report in enumerate(history.latest.sources) if report is not None]
+        found = [(*_columns(history, batches, place), one) for place, one in zip(ours, explained.sources, strict=True)]
     sections = [_section(place, *source) for place, source in enumerate(found)]
     page = files("streaming_source.monitoring") / "page"
     script, style, uplot, uplot_style, template = (
         (page / name).read_text(encoding="utf-8")
         for name in ("page.js", "page.css", "uPlot.iife.min.js", "uPlot.min.css", "page.html")
     )
+    # JSON that cannot end the element that it stands in.
+    data = json.dumps({"sources": [columns for columns, _, _ in found]}, separators=(",", ":"))
     return Template(template).substitute(
         title=escape(title),
-        heading=escape(_heading(numbers, batches)),
+        heading=escape(heading),
         style=uplot_style + style,
         sections="\n".join(sections) or "<p>No source of this library has planned a micro-batch of this query.</p>",
-        data=_script_json({"sources": [columns for columns, _, _ in found]}),
+        data=data.replace("<", "\\u003c"),
         uplot=uplot,
         script=script,
     )
 
 
-def _places(history: History, explained: ExplainedQuery) -> Iterable[tuple[int, ExplainedSource]]:
-    """Each explained source with its place in the query."""
-    if history.latest is None:
-        return ()
-    known = [place for place, report in enumerate(history.latest.sources) if report is not None]
-    return zip(known, explained.sources, strict=True)
-
-
-def _heading(numbers: Sequence[int], batches: pa.Table) -> str:
-    if not numbers:
-        return "There is no micro-batch yet."
-    first, last = (batches["planned_at"][i].value for i in (0, -1))
-    return f"Micro-batches {numbers[0]:,} to {numbers[-1]:,}, planned from {moment(first)} to {moment(last)}."
-
-
-def _columns(
-    history: History, batches: pa.Table, explained_of: tuple[int, ExplainedSource]
-) -> tuple[dict[str, Any], ExplainedSource, int]:
+def _columns(history: History, batches: pa.Table, place: int) -> tuple[dict[str, Any], int]:
     """What the page draws of one source, by micro-batch; and of how many splits."""
-    place, explained = explained_of
     numbers = batches["batch"]
     sources, splits = (
         table.filter((pc.field("source") == place) & (pc.field("batch") >= numbers[0].as_py()))
         for table in (history.sources(), history.splits())
     )
-    known = set(sources["batch"].to_pylist())
     batches = batches.filter(pc.is_in(numbers, sources["batch"]))
-    index = {number: i for i, number in enumerate(sorted(known))}
+    index = {number: i for i, number in enumerate(sources["batch"].to_pylist())}
     columns = {
         "batches": list(index),
         "cause": sources["cause"].to_pylist(),
@@ -128,15 +117,14 @@ def _columns(
             lines[split]["watermark"][index[number]] = watermark
             lines[split]["status"][index[number]] = _LETTERS.get(status, "-")
     columns["splits"] = [{**line, "status": "".join(line["status"])} for line in lines.values()]
-    return columns, explained, len(set(ids))
+    return columns, len(set(ids))
 
 
 def _drawn(ids: Sequence[str], holds: Sequence[bool], statuses: Sequence[str]) -> list[str]:
     """The splits that held the watermark most often, then those that were paused or idle most often, by id."""
     held = Counter(split for split, does in zip(ids, holds, strict=True) if does)
     waited = Counter(split for split, status in zip(ids, statuses, strict=True) if status in ("paused", "idle"))
-    first = sorted(set(ids), key=lambda split: (-held[split], -waited[split], split))[:_DRAWN]
-    return sorted(first)
+    return sorted(sorted(set(ids), key=lambda split: (-held[split], -waited[split], split))[:_DRAWN])
 
 
 def _integers(column: pa.ChunkedArray) -> list[int | None]:
@@ -144,7 +132,7 @@ def _integers(column: pa.ChunkedArray) -> list[int | None]:
     return values
 
 
-def _section(place: int, columns: dict[str, Any], explained: ExplainedSource, splits: int) -> str:
+def _section(place: int, columns: dict[str, Any], splits: int, explained: ExplainedSource) -> str:
     report = explained.report
     name = escape(report.source)
     advice = "".join(f"<li><strong>{escape(a.option)}</strong>: {escape(a.text)}</li>" for a in explained.advice)
@@ -212,8 +200,3 @@ def _row(split: str, values: dict[str, Any], *, holds: bool) -> str:
 
 def _kind(column: str) -> str:
     return ' class="number"' if column in _NUMBERS else ""
-
-
-def _script_json(value: Any) -> str:
-    """JSON that cannot end the element that it stands in."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")

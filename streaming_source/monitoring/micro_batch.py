@@ -1,18 +1,23 @@
-"""One micro-batch: what its sources say of themselves, and Spark's statistics without rows that carry a watermark.
+"""One micro-batch, from a query's progress or from its checkpoint: what its sources say, and Spark's statistics.
 
 A frame with the exact watermark has one more row in each micro-batch that its source has a part in, at `watermark +
-4000 years`. Spark counts it: in `numInputRows`, and in `max` and `avg` of `eventTime`.
+4000 years`. Spark counts it: in `numInputRows`, and in `max` and `avg` of `eventTime`. The statistics are without it.
+A checkpoint says what its offset log says: it needs no Spark.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed
+from pyarrow import ArrowInvalid, fs
 
-__all__ = ["MicroBatch", "Statistics"]
+from streaming_source.exceptions import CheckpointError, DataLossError, OffsetError
+from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed, report_of_offset
+
+__all__ = ["MicroBatch", "OffsetLog", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +63,13 @@ class Statistics:
             else:
                 mean_us = None
             latest_us = max((m["latest"] for m in ours if m["latest"] is not None), default=None)
-        return cls(
-            rows,
-            earliest_us,
-            latest_us,
-            mean_us,
-            sum(metrics["invalid"] for metrics in ours) if ours else None,
-            progress["batchDuration"] * 1000,
-            sum(operator["numRowsTotal"] for operator in operators) if operators else None,
-            sum(operator["memoryUsedBytes"] for operator in operators) if operators else None,
-            sum(operator["numRowsDroppedByWatermark"] for operator in operators) if operators else None,
+        state_rows, state_bytes, dropped = (
+            sum(operator[counted] for operator in operators) if operators else None
+            for counted in ("numRowsTotal", "memoryUsedBytes", "numRowsDroppedByWatermark")
         )
+        invalid = sum(metrics["invalid"] for metrics in ours) if ours else None
+        duration_us = progress["batchDuration"] * 1000
+        return cls(rows, earliest_us, latest_us, mean_us, invalid, duration_us, state_rows, state_bytes, dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,38 @@ class MicroBatch:
             Statistics.of_progress(progress),
         )
 
+    @classmethod
+    def of_checkpoint(cls, path: str) -> list[Self]:
+        """All of a query, which may run or not, that its offset log still has, oldest first. O(size).
+
+        `path` is its `checkpointLocation`, as for `OffsetLog`; a `CheckpointError` if it is none.
+        """
+        log = OffsetLog(path)
+        if log.files.get_file_info(f"{log.root}/offsets").type is not fs.FileType.Directory:
+            raise CheckpointError(
+                f"{path} is no checkpoint of a streaming query: it has no directory `offsets`; give the "
+                "checkpointLocation of the query"
+            )
+        committed, batches = log.committed(), []
+        # Of each source its watermark, and since when it stands there.
+        since: dict[int, tuple[int | None, int]] = {}
+        for number in log.batches():
+            try:
+                at_us, watermark_us, offsets = log.read(number)
+            except DataLossError:
+                # A query that runs removes its oldest ones.
+                continue
+            reports: list[WatermarkReport | None] = []
+            for place, offset in enumerate(offsets):
+                if not (isinstance(offset, dict) and {"v", "source", "id", "n", "splits"} <= offset.keys()):
+                    reports.append(None)
+                    continue
+                if place not in since or since[place][0] != offset["watermark"]:
+                    since[place] = offset["watermark"], at_us
+                reports.append(report_of_offset(offset, at_us, since[place][1]))
+            batches.append(cls(number, at_us, watermark_us, number in committed, tuple(reports)))
+        return batches
+
 
 def _carries_watermark(source: Mapping[str, Any]) -> bool:
     """Whether a source has a watermark row in this micro-batch."""
@@ -111,3 +144,76 @@ def _carries_watermark(source: Mapping[str, Any]) -> bool:
 def _by_name(metrics: Any) -> dict[str, Any]:
     """Observed metrics are a `Row` in PySpark, and an object in JSON."""
     return dict(metrics) if isinstance(metrics, Mapping) else dict(metrics.asDict())
+
+
+class LoggedBatch(NamedTuple):
+    """One micro-batch of an offset log: where the sources of the query stand at its end; None for one not begun."""
+
+    planned_at_us: int
+    watermark_us: int
+    offsets: list[Any]
+
+
+class OffsetLog:
+    """The offsets of a query's micro-batches, of which Spark keeps the latest hundred, and which are committed.
+
+    `checkpoint` is a local path, or a URI of a file system that Arrow knows (`s3a://`, `hdfs://`). It may not be there.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+        self.files: fs.FileSystem = fs.LocalFileSystem()
+        self.root = checkpoint.rstrip("/")
+        if "://" in checkpoint or checkpoint.startswith("file:"):
+            try:
+                # s3a is Hadoop's name of the same.
+                self.files, self.root = fs.FileSystem.from_uri(checkpoint.replace("s3a:", "s3:", 1))
+            except (ArrowInvalid, NotImplementedError) as error:
+                raise CheckpointError(
+                    f"{checkpoint}: Arrow knows no such file system; copy it to a local folder: {error}"
+                ) from None
+
+    def query_id(self) -> str | None:
+        """Which tells it from another query that has the checkpoint later; None before it has started."""
+        text = self.text("metadata")
+        return None if text is None else str(json.loads(text)["id"])
+
+    def committed(self) -> set[int]:
+        """Numbers of the micro-batches that are known to be done. One listing."""
+        return set(self._numbers("commits"))
+
+    def batches(self) -> list[int]:
+        """Numbers of the micro-batches of which the offsets are there, in order. One listing."""
+        return sorted(self._numbers("offsets"))
+
+    def read(self, batch: int) -> LoggedBatch:
+        """One micro-batch; `DataLossError` if Spark has removed it."""
+        name, text = f"{self.checkpoint}/offsets/{batch}", self.text(f"offsets/{batch}")
+        if text is None:
+            raise DataLossError(f"{self.checkpoint} has no offsets of micro-batch {batch}: Spark keeps the latest 100")
+        version, metadata, *offsets = text.splitlines() if "\n" in text else (text, "")
+        if version not in ("v1", "v2"):
+            raise OffsetError(f"{name} is of version {version!r}: only v1 and v2 are read")
+        if version == "v2":
+            # Each with the name of its source before it.
+            offsets = [offset.partition(":")[2] for offset in offsets]
+        try:
+            # Sources that are not ours write any text.
+            found = [json.loads(offset) if offset.startswith("{") else None for offset in offsets]
+            known = json.loads(metadata)
+            return LoggedBatch(known["batchTimestampMs"] * 1000, known["batchWatermarkMs"] * 1000, found)
+        except (ValueError, KeyError, TypeError) as error:
+            raise OffsetError(f"{name} is damaged: {error!r}") from error
+
+    def _numbers(self, folder: str) -> list[int]:
+        selector = fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
+        names = [info.base_name for info in self.files.get_file_info(selector)]
+        return [int(name) for name in names if name.isdigit()]
+
+    def text(self, name: str) -> str | None:
+        """What is in one of its files, if there is one of that name."""
+        try:
+            with self.files.open_input_stream(f"{self.root}/{name}") as stream:
+                return str(stream.read().decode())
+        except FileNotFoundError:
+            return None

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from operator import eq
 from typing import Any, Final, Self, TypeAlias
 
@@ -27,10 +28,9 @@ from alignment.combine import SplitStatus
 from alignment.durations import format_duration, parse_duration_us
 from alignment.explain import Bounds, Explanation, GroupMember, SplitExplanation, WaitsFor
 from alignment.sentence import sentence
-from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["WatermarkReport", "facts_of", "micros_of", "parsed", "positions_of_offset", "report_of_offset"]
+__all__ = ["WatermarkReport", "facts_of", "micros_of", "parsed", "report_of_offset"]
 
 Offset: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, int]
@@ -77,9 +77,9 @@ class WatermarkReport:
             "cause": explanation.cause.value,
             "heldBy": list(explanation.held_by),
             "standsSince": _text(explanation.stands_since_us),
-            "limit": None if explanation.bound_us == MAX_WATERMARK else _text(explanation.bound_us),
-            "horizon": None if explanation.horizon_us == MAX_WATERMARK else _text(explanation.horizon_us),
-            "bounds": _bounds_to_json(explanation.bounds),
+            "limit": _text(_unless(explanation.bound_us, MAX_WATERMARK)),
+            "horizon": _text(_unless(explanation.horizon_us, MAX_WATERMARK)),
+            "bounds": {**_bounds_to_json(explanation.bounds)},
             "availableNow": explanation.is_draining or None,
             "group": None if explanation.group is None else _member_to_json(explanation.group),
             "rowsLate": explanation.late,
@@ -87,7 +87,7 @@ class WatermarkReport:
             "metrics": self._offsets_behind() if self.source == _KAFKA else None,
         }
         splits = {split.split_id: _split_to_json(split) for split in explanation.splits}
-        return {**{name: value for name, value in found.items() if value is not None}, "splits": splits}
+        return {**_known(found), "splits": splits}
 
     def _offsets_behind(self) -> dict[str, str]:
         """By the names, and as text, as Spark's own Kafka source has them in `sources[].metrics`."""
@@ -161,25 +161,22 @@ def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanatio
 
 def _member_to_json(member: GroupMember) -> dict[str, Any]:
     times = {"watermark": member.watermark, "reportedAt": member.reported_us, "countsUntil": member.until_us}
-    known = {name: _text(us) for name, us in times.items() if us != MIN_WATERMARK}
-    return {"name": member.group, "source": member.source, "pid": member.pid, **known}
+    written = {name: _text(us) for name, us in times.items()}
+    return {"name": member.group, "source": member.source, "pid": member.pid, **_known(written)}
 
 
 def _member_from_json(found: Mapping[str, Any]) -> GroupMember:
-    times = (
-        micros_of(found.get("watermark"), MIN_WATERMARK),
-        micros_of(found["reportedAt"]),
-        micros_of(found["countsUntil"]),
-    )
-    return GroupMember(found["name"], found["source"], found["pid"], *times)
+    watermark = micros_of(found.get("watermark"), MIN_WATERMARK)
+    reported_us, until_us = micros_of(found["reportedAt"]), micros_of(found["countsUntil"])
+    return GroupMember(found["name"], found["source"], found["pid"], watermark, reported_us, until_us)
 
 
+@lru_cache(maxsize=1)
 def _bounds_to_json(bounds: Bounds) -> dict[str, Any]:
-    """By the names of the options; what is not bounded is left out."""
-    written: dict[str, Any] = {
-        name: format_duration(value) for name, field in _BOUNDS.items() if (value := getattr(bounds, field)) is not None
-    }
-    return written if bounds.max_rows is None else written | {"maxRowsPerTrigger": bounds.max_rows}
+    """By the names of the options; what is not bounded is left out. They stay as they are as long as a query runs."""
+    given = _known({name: getattr(bounds, field) for name, field in _BOUNDS.items()})
+    written = {name: format_duration(value) for name, value in given.items()}
+    return {**written, **_known({"maxRowsPerTrigger": bounds.max_rows})}
 
 
 def _bounds_from_json(found: Mapping[str, Any]) -> Bounds:
@@ -187,8 +184,12 @@ def _bounds_from_json(found: Mapping[str, Any]) -> Bounds:
     return Bounds(**given, max_rows=found.get("maxRowsPerTrigger"))
 
 
-def _text(us: int) -> str | None:
-    if us == MIN_WATERMARK:
+def _known(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _text(us: int | None) -> str | None:
+    if us is None or us == MIN_WATERMARK:
         return None
     return _END if us == MAX_WATERMARK else format_timestamp(us)
 
@@ -216,8 +217,13 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
     """
     by_id = {split.split_id: split for split in explanation.splits}
     splits = {at: by_id[split_id] for at, (split_id, _) in enumerate(places) if split_id in by_id}
-    behind = [splits[at].behind if at in splits else 0 for at in range(len(places))]
     limit = next((s.waits_for for s in splits.values() if s.behind and s.waits_for in _LIMITS), WaitsFor.NOTHING)
+    # What splits wait for that do not wait for the limit with records, and for records without.
+    others: dict[str, list[int]] = {}
+    for at, split in splits.items():
+        if split.waits_for is not (limit if split.behind else WaitsFor.RECORDS):
+            others.setdefault(split.waits_for.value, []).append(at)
+    behind = [splits[at].behind if at in splits else 0 for at in range(len(places))]
     facts = {
         "bounds": _bounds_to_json(explanation.bounds),
         "limit": _unless(explanation.bound_us, MAX_WATERMARK),
@@ -225,18 +231,13 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "availableNow": explanation.is_draining,
         "waitsFor": None if limit is WaitsFor.NOTHING else limit.value,
         "behind": behind if any(behind) else None,
-        "others": _numbers_by_reason(splits, limit),
+        "others": others,
         "holds": {str(at): split.holds_us for at, split in splits.items() if split.holds_us != split.watermark},
         "next": {str(at): (split.next_us, split.place) for at, split in splits.items() if split.next_us is not None},
         "group": None if explanation.group is None else astuple(explanation.group),
         "places": None if all(map(eq, places, _places(offset))) else places,
     }
     return {name: value for name, value in facts.items() if value}
-
-
-def positions_of_offset(offset: Offset) -> dict[str, int]:
-    """Of each split of an offset, finished ones too, the position of its next record. O(n)."""
-    return dict(offset.get("why", {}).get("places") or _places(offset))
 
 
 def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -> WatermarkReport:
@@ -246,19 +247,38 @@ def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -
     """
     try:
         facts = offset.get("why", {})
-        places = positions_of_offset(offset).items()
+        places = facts.get("places") or list(_places(offset))
         behind = facts.get("behind") or [0] * len(places)
-        others = {at: WaitsFor(why) for why, numbers in facts.get("others", {}).items() for at in numbers}
-        splits = tuple(
-            _split(at, place, entry, rows, facts, others.get(at))
-            for at, (place, entry, rows) in enumerate(zip(places, offset["splits"], behind, strict=True))
-            if entry[2] != "finished"
-        )
+        limit = WaitsFor(facts.get("waitsFor", WaitsFor.NOTHING))
+        waits_for = [limit if rows else WaitsFor.RECORDS for rows in behind]
+        for why, numbers in facts.get("others", {}).items():
+            for at in numbers:
+                waits_for[at] = WaitsFor(why)
+        splits = []
+        for at, ((split_id, position), entry) in enumerate(zip(places, offset["splits"], strict=True)):
+            _, written, status, *more = entry
+            if status != "finished":
+                watermark = MIN_WATERMARK if written is None else written
+                silent_since_us = more[1] if len(more) > 1 and not behind[at] else None
+                splits.append(
+                    SplitExplanation(
+                        split_id,
+                        SplitStatus[status.upper()],
+                        watermark,
+                        facts.get("holds", {}).get(str(at), watermark),
+                        position,
+                        behind[at],
+                        waits_for[at],
+                        silent_since_us,
+                        more[0] if more else 0,
+                        *facts.get("next", {}).get(str(at), ()),
+                    )
+                )
         explanation = Explanation(
-            _or(offset["watermark"], MIN_WATERMARK),
+            MIN_WATERMARK if offset["watermark"] is None else offset["watermark"],
             at_us,
             stands_since_us,
-            splits,
+            tuple(splits),
             facts.get("limit", MAX_WATERMARK),
             facts.get("horizon", MAX_WATERMARK),
             _bounds_from_json(facts.get("bounds", {})),
@@ -266,42 +286,8 @@ def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -
             GroupMember(*facts["group"]) if "group" in facts else None,
         )
         return WatermarkReport(offset["source"], offset["n"], explanation)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"this is not an offset of an aligned source: {error!r} in {offset!r}") from error
-
-
-def _numbers_by_reason(splits: Mapping[int, SplitExplanation], limit: WaitsFor) -> dict[str, list[int]]:
-    """What splits wait for that do not wait for `limit` with records, and for records without."""
-    found: dict[str, list[int]] = {}
-    for at, split in splits.items():
-        if split.waits_for is not _expected(split.behind, limit):
-            found.setdefault(split.waits_for.value, []).append(at)
-    return found
-
-
-def _expected(behind: int, limit: WaitsFor) -> WaitsFor:
-    return limit if behind else WaitsFor.RECORDS
-
-
-def _split(
-    at: int, place: Place, entry: Sequence[Any], behind: int, facts: Mapping[str, Any], other: WaitsFor | None
-) -> SplitExplanation:
-    split_id, position = place
-    watermark = _or(entry[1], MIN_WATERMARK)
-    since_us = entry[4] if len(entry) > 4 else NO_TIMESTAMP
-    waits_for = other or _expected(behind, WaitsFor(facts.get("waitsFor", WaitsFor.NOTHING)))
-    return SplitExplanation(
-        split_id,
-        SplitStatus[entry[2].upper()],
-        watermark,
-        facts.get("holds", {}).get(str(at), watermark),
-        position,
-        behind,
-        waits_for,
-        None if since_us == NO_TIMESTAMP or behind else since_us,
-        entry[3] if len(entry) > 3 else 0,
-        *facts.get("next", {}).get(str(at), ()),
-    )
 
 
 def _places(offset: Offset) -> Iterator[Place]:
@@ -323,7 +309,3 @@ def _kafka_place(topic: str, partition: int, position: int, _: int, *others: Any
 
 def _unless(value: int, nothing: int) -> int | None:
     return None if value == nothing else value
-
-
-def _or(value: int | None, nothing: int) -> int:
-    return nothing if value is None else value

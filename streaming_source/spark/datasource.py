@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from alignment.arrow_times import UTC, time_zone
 from alignment.plan import PlanningRules
@@ -27,7 +37,7 @@ from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
-from streaming_source.spark.fixed_options import may_say_no_zone
+from streaming_source.spark.offsets import may_say_no_zone
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
     STRATEGY_OPTIONS,
@@ -38,19 +48,14 @@ from streaming_source.spark.options import (
 )
 from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader, plainly
 from streaming_source.spark.rows import RowShaper
-from streaming_source.spark.schema import (
-    METADATA_COLUMNS,
-    arrow_schema,
-    checked_event_time_column,
-    event_time_column,
-    frame_schema,
-)
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from streaming_source.spark.late_reader import LateStreamReader
 
-__all__ = ["FORMATS", "AlignedDataSource", "in_zone", "make_data_source", "pickled", "source_class"]
+__all__ = ["FORMATS", "AlignedDataSource", "driver_host", "in_zone", "make_data_source", "pickled", "source_class"]
 
 FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
     "aligned_datagen": "DataGeneratorSource",
@@ -60,27 +65,35 @@ FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
 """Format name -> class of its source, or its name in `streaming_source.connectors`. `register` adds the user's own."""
 
 
+_METADATA: Final = {
+    "_split": StringType(),
+    "_position": LongType(),
+    "_source_timestamp": TimestampType(),
+    "_late": BooleanType(),
+}
+
+
 def source_class(format_name: str) -> type[Source[Any, Any]]:
     """Of one of `FORMATS`; imported when the format is used."""
     kind = FORMATS[format_name]
     return getattr(connectors, kind) if isinstance(kind, str) else kind
 
 
+@dataclass(eq=False)
 class AlignedDataSource:
     """One source, as one query reads it; `zone_is_known` says whether it knows the zone of times that say none.
 
     Not a `pyspark.sql.datasource.DataSource` itself: that is made by `format_class`, and does nothing but find this.
     """
 
-    def __init__(
-        self,
-        source: Source[Any, Any],
-        strategy: WatermarkStrategy,
-        options: FrameOptions,
-        *,
-        zone_is_known: bool = True,
-    ) -> None:
-        if isinstance(strategy.timestamp_assigner, RecordTimestampAssigner) and not source.has_source_timestamps:
+    source: Source[Any, Any]
+    strategy: WatermarkStrategy
+    options: FrameOptions
+    zone_is_known: bool = True
+
+    def __post_init__(self) -> None:
+        source, options = self.source, self.options
+        if isinstance(self.strategy.timestamp_assigner, RecordTimestampAssigner) and not source.has_source_timestamps:
             raise OptionError(
                 f"{source.name} has no source record timestamps: name the column of the event time with option "
                 "eventTimeColumn, or give the strategy a timestamp assigner"
@@ -95,11 +108,6 @@ class AlignedDataSource:
                 f"late_records: the frame has option late = {options.late!r}, so that its query leaves no late records "
                 "to others; give it late = route"
             )
-        self._source = source
-        self._strategy = strategy
-        self._options = options
-        self._zone_is_known = zone_is_known
-        self._data: pa.Schema | None = None
 
     @classmethod
     def of_format(cls, name: str, options: Mapping[str, str], zone: str | None = UTC) -> AlignedDataSource:
@@ -112,7 +120,7 @@ class AlignedDataSource:
     ) -> AlignedDataSource:
         """The same of a source's class; `driver_host` is under which address executors find the driver."""
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
-        frame = frame_options(values).with_gateway_host(driver_host)
+        frame = frame_options(values, driver_host)
         source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"] or zone
         if zone is not None:
             source, strategy = in_zone(source, strategy, zone)
@@ -130,19 +138,33 @@ class AlignedDataSource:
 
     @plainly
     def schema(self) -> StructType:
-        data = self._data_schema()
+        data = self._data
         strategy = self._strategy_over(data)
         # On no rows: what the assigner says of columns and types, it says now and not in the first micro-batch.
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in data], schema=data)
         strategy.timestamp_assigner.extract(no_rows, None)
         self._check_zone(strategy, no_rows)
-        return frame_schema(data, self._source_column(strategy), self._options)
+        frame = StructType([StructField(field.name, _spark_type(field)) for field in data])
+        name = self._event_time(frame, strategy, data)
+        if name not in data.names:
+            frame.add(StructField(name, TimestampType()))
+        # Without a zone it is UTC: Spark takes watermarks from timestamps with one alone.
+        frame[name].dataType = TimestampType()
+        if self.options.include_metadata:
+            clash = [column for column in frame.names if column.lower() in _METADATA]
+            if clash:
+                raise SchemaError(
+                    f"there are columns {clash} already, which includeMetadata would add; leave includeMetadata out"
+                )
+            for column, kind in _METADATA.items():
+                frame.add(StructField(column, kind))
+        return frame
 
     def _check_zone(self, strategy: WatermarkStrategy, no_rows: pa.RecordBatch) -> None:
         """Refuse to guess the zone of the session: Spark tells it nobody but the user's own program."""
-        if self._zone_is_known:
+        if self.zone_is_known:
             return
-        read = [field.type for field in no_rows.schema if self._source.in_zone(UTC) is not self._source]
+        read = [field.type for field in no_rows.schema if self.source.in_zone(UTC) is not self.source]
         assigner = strategy.timestamp_assigner
         made = [raw_field(no_rows, assigner.column).type] if isinstance(assigner, FieldTimestampAssigner) else []
         if any(map(pa.types.is_timestamp, read)) or any(map(may_say_no_zone, made)):
@@ -154,117 +176,113 @@ class AlignedDataSource:
 
     def event_time_in(self, frame: StructType) -> str:
         """Name of the event-time column of a frame, also where it has none because the user's schema left it out."""
-        source = self._source_column(self._strategy)
-        name = event_time_column(frame, source, self._options.event_time_as)
+        name, source = self._event_time(frame, self.strategy), self._source_column(self.strategy)
         if name not in frame.names and source is not None:
-            begin = top_level_column(source.lower(), [column.lower() for column in frame.names])
-            if begin not in [column.lower() for column in frame.names]:
+            columns = [column.lower() for column in frame.names]
+            if top_level_column(source.lower(), columns) not in columns:
                 raise SchemaError(
                     f"the schema has no column {source!r}, which is the event time: add it, or leave the schema out "
                     "and select columns afterwards"
                 )
         return name
 
-    @property
-    def what(self) -> tuple[str, str]:
-        """What tells this source from all others."""
-        return self._source.name, self._source.identity
-
-    @property
-    def bound_us(self) -> int | None:
-        """On out-of-orderness, in microseconds; None where it is not known."""
-        return self._strategy.out_of_orderness_us
-
-    @property
-    def takes_invalid_times(self) -> bool:
-        """Whether records without an event time are in the frame."""
-        return self._options.invalid_timestamp == "null"
-
     @plainly
     def stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
         """For `spark.readStream`: the records, or those of them that another query has routed as late."""
-        if self._options.is_half_exact:
+        if self.options.is_half_exact:
             # Its watermark rows would be data.
             raise OptionError(
                 "option watermarkRows = true without with_exact_watermark: the frame has no exact watermark. Load it "
                 "with read_stream(spark) in place of spark.readStream (a Source of your own with from_source), or call "
                 "with_exact_watermark right after load(), or leave watermarkRows out"
             )
-        bounded = self._source.boundedness is Boundedness.BOUNDED
-        strategy, needed, shaper = self._for_frame(schema, self._options)
-        rules = read_rules(strategy, self._options, bounded=bounded)
-        if self._options.late_of is not None:
+        bounded = self.source.boundedness is Boundedness.BOUNDED
+        strategy, needed, shaper = self._for_frame(schema, self.options)
+        rules = read_rules(strategy, self.options, bounded=bounded)
+        if self.options.late_of is not None:
             # Here and not above: few queries read late records.
             from streaming_source.spark.late_reader import LateStreamReader
 
-            late_of, late_from = self._options.late_of, self._options.late_from
-            return LateStreamReader(self._source, rules, needed, shaper, late_of, late_from)
-        return AlignedStreamReader(self._source, rules, needed, shaper, self._readers)
+            late_of, late_from = self.options.late_of, self.options.late_from
+            return LateStreamReader(self.source, rules, needed, shaper, late_of, late_from)
+        return AlignedStreamReader(self.source, rules, needed, shaper)
 
     @plainly
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:
         """For `spark.read`: generators are off, and with them all that builds on watermarks."""
-        strategy, needed, shaper = self._for_frame(schema, self._options.without_watermarks())
-        skew_us = self._options.max_future_skew_us
+        # Nothing is late, and no watermark row is added.
+        strategy, needed, shaper = self._for_frame(schema, replace(self.options, watermark_rows=False))
+        skew_us = self.options.max_future_skew_us
         strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
         rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=None), max_future_skew_us=skew_us)
-        return AlignedBatchReader(self._source.for_batch(), rules, needed, shaper, self._readers)
+        return AlignedBatchReader(self.source.for_batch(), rules, needed, shaper)
 
     def times_reader(self) -> AlignedBatchReader:
         """For split, position and event time of all that there is now, in one task; null where a time is invalid."""
         columns = self.schema()
-        frame = StructType([StructField(name, METADATA_COLUMNS[name]) for name in ("_split", "_position")])
+        frame = StructType([StructField(name, _METADATA[name]) for name in ("_split", "_position")])
         frame.add(StructField(self.event_time_in(columns), TimestampType()))
-        options = replace(self._options, invalid_timestamp="null", readers=1, min_readers=None)
-        return AlignedDataSource(self._source, self._strategy, options).batch_reader(frame)
-
-    @property
-    def _readers(self) -> int:
-        return max(self._options.readers or os.cpu_count() or 1, self._options.min_readers or 1)
+        options = replace(self.options, invalid_timestamp="null", readers=1, min_readers=None)
+        return replace(self, options=options).batch_reader(frame)
 
     def _for_frame(self, schema: StructType, options: FrameOptions) -> tuple[WatermarkStrategy, pa.Schema, RowShaper]:
         """What depends on the columns of a frame: the strategy in the data's own names, what to read, and how."""
         data = self._data_for(schema)
         strategy = self._strategy_over(data)
-        name = checked_event_time_column(schema, data, self._source_column(strategy), options.event_time_as)
+        name = self._event_time(schema, strategy, data)
         for_times = strategy.timestamp_assigner.columns
         for_times = None if for_times is None else (*for_times, *strategy.generator_columns)
         needed = _needed(schema, data, name, for_times)
-        return strategy, needed, RowShaper(arrow_schema(schema), name, strategy.timestamp_assigner, options)
+        return strategy, needed, RowShaper(_arrow_schema(schema), name, strategy.timestamp_assigner, options)
 
-    def _data_schema(self) -> pa.Schema:
-        if self._data is None:
-            self._data = self._source.schema()
-        return self._data
+    @cached_property
+    def _data(self) -> pa.Schema:
+        return self.source.schema()
 
     def _data_for(self, frame: StructType) -> pa.Schema:
         """The data's columns; where they are not told, the user says what will come by the columns of the frame."""
         try:
-            return self._data_schema()
+            return self._data
         except NoSchemaError:
-            source = self._source_column(self._strategy)
-            event_time = event_time_column(frame, source, self._options.event_time_as)
-            added = {*METADATA_COLUMNS}
-            if source is None or event_time.lower() != source.lower():
-                added.add(event_time)
-            return pa.schema([field for field in arrow_schema(frame) if field.name not in added])
+            source, event_time = self._source_column(self.strategy), self._event_time(frame, self.strategy)
+            added = {*_METADATA} if _same(event_time, source) else {*_METADATA, event_time}
+            return pa.schema([field for field in _arrow_schema(frame) if field.name not in added])
+
+    def _event_time(self, frame: StructType, strategy: WatermarkStrategy, data: pa.Schema | None = None) -> str:
+        """Name of the column that holds the event time in a frame, or would, where the frame has no such column.
+
+        It is the timestamp column from which event times come, if the frame has it, and option `eventTimeAs` is not
+        another. No other column of the data, where that is known, may have the name.
+        """
+        source, named = self._source_column(strategy), self.options.event_time_as
+        times = [field.name for field in frame if isinstance(field.dataType, TimestampType | TimestampNTZType)]
+        name = next((name for name in times if _same(name, source)), None)
+        if name is None or (named is not None and not _same(name, named)):
+            added = named or "event_time"
+            name = next((name for name in frame.names if _same(name, added)), added)
+        if data is not None and name in data.names and name != source:
+            raise SchemaError(
+                f"the data has a column {name!r}, which is also the name of the column with the event time; "
+                f"make it the eventTimeColumn, or name the event time otherwise with option eventTimeAs"
+            )
+        return name
 
     def _source_column(self, strategy: WatermarkStrategy) -> str | None:
         """The column from which event times come; None if they come from none or several."""
         assigner = strategy.timestamp_assigner
         if isinstance(assigner, RecordTimestampAssigner):
-            return self._source.source_timestamp_column
+            return self.source.source_timestamp_column
         return assigner.column if isinstance(assigner, FieldTimestampAssigner) else None
 
     def _strategy_over(self, data: pa.Schema) -> WatermarkStrategy:
         """The strategy with the event-time column as the data writes it."""
-        assigner = self._strategy.timestamp_assigner
+        assigner = self.strategy.timestamp_assigner
         if not isinstance(assigner, FieldTimestampAssigner):
-            return self._strategy
+            return self.strategy
         column = exact_path(data, assigner.column)
         # A source may know more of its own timestamps ahead of reading than of any other column.
-        is_of_records = column == self._source.source_timestamp_column
-        return self._strategy.with_timestamp_assigner(
+        is_of_records = column == self.source.source_timestamp_column
+        return self.strategy.with_timestamp_assigner(
             RecordTimestampAssigner() if is_of_records else replace(assigner, column=column)
         )
 
@@ -294,6 +312,12 @@ def make_data_source(format_name: str, content: bytes | None, options: Mapping[s
     return make(options)
 
 
+def driver_host(spark: SparkSession) -> str:
+    """Under which address executors find the driver."""
+    master, host = spark.conf.get("spark.master", None), spark.conf.get("spark.driver.host", None)
+    return "127.0.0.1" if master is None or master.startswith("local") or host is None else host
+
+
 def in_zone(
     source: Source[Any, Any], strategy: WatermarkStrategy, zone: str
 ) -> tuple[Source[Any, Any], WatermarkStrategy]:
@@ -306,7 +330,7 @@ def in_zone(
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:
     """The data's columns that a frame, its event times and watermarks need; `for_times` is None for all."""
-    added = {*METADATA_COLUMNS, event_time} - {*data.names}
+    added = {*_METADATA, event_time} - {*data.names}
     wanted = {name for name in frame.names if name not in added}
     wanted |= {top_level_column(column, data.names) for column in for_times or ()}
     missing = sorted(wanted - {*data.names})
@@ -314,3 +338,24 @@ def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequ
         there = ", ".join(data.names)
         raise SchemaError(f"columns {missing} are asked for, but the data has {there}; leave them out of the schema")
     return data if for_times is None else pa.schema([field for field in data if field.name in wanted])
+
+
+def _arrow_schema(frame: StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects of batches for a frame; it checks only the first batch, we check each."""
+    return to_arrow_schema(frame, timezone="UTC")
+
+
+def _spark_type(field: pa.Field) -> DataType:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    try:
+        return from_arrow_type(kind, prefer_timestamp_ntz=True)
+    except PySparkTypeError as error:
+        raise SchemaError(
+            f"column {field.name!r} has type {field.type}, which Spark has not: {error} Give readStream a schema "
+            "without it, or write it in another type"
+        ) from None
+
+
+def _same(name: str, other: str | None) -> bool:
+    """As Spark compares names."""
+    return other is not None and name.lower() == other.lower()

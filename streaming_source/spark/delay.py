@@ -18,7 +18,7 @@ from alignment.watermarks import Int64Array
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import aligned
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
-from streaming_source.spark.exact_watermark import SOURCE_FORMAT, Loaded, sources_of
+from streaming_source.spark.exact_watermark import SOURCE_FORMAT, sources_of
 from streaming_source.spark.frames import SOURCES
 from streaming_source.spark.planning import AlignedInputPartition
 
@@ -111,7 +111,12 @@ def advise(df: DataFrame | StreamingQuery) -> Advice:
             f"advise needs one source of {', '.join(sorted(FORMATS))} or from_source; this has {len(ours)}. Where "
             "there are several, call it for the frame of each"
         )
-    return advise_on(_described(ours[0]))
+    name = ours[0].format_name
+    if name in FORMATS:
+        return advise_on(AlignedDataSource.of_format(name, ours[0].options))
+    if name not in SOURCES:
+        raise OptionError(f"advise: the source of {name} was given to from_source in another process")
+    return advise_on(SOURCES[name])
 
 
 def advise_on(source: AlignedDataSource) -> Advice:
@@ -153,14 +158,6 @@ def advise_on(source: AlignedDataSource) -> Advice:
             for split_id, known in sorted(splits.items())
         ),
     )
-
-
-def _described(loaded: Loaded) -> AlignedDataSource:
-    if loaded.format_name in FORMATS:
-        return AlignedDataSource.of_format(loaded.format_name, loaded.options)
-    if loaded.format_name not in SOURCES:
-        raise OptionError(f"advise: the source of {loaded.format_name} was given to from_source in another process")
-    return SOURCES[loaded.format_name]
 
 
 def _extents(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]) -> dict[str, SplitDisorder]:

@@ -18,8 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from streaming_source.exceptions import OptionError, SchemaError
-from streaming_source.spark.datasource import FORMATS, AlignedDataSource
-from streaming_source.spark.registration import driver_host
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
 
 if TYPE_CHECKING:
@@ -111,9 +110,9 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
     """
     from pyspark.sql import functions as F
 
-    named = _named.setdefault(df.sparkSession, {})
-    before, what = named.get(name, (None, source.what))
-    if before is not None and before() is not None and what != source.what:
+    named, reads = _named.setdefault(df.sparkSession, {}), (source.source.name, source.source.identity)
+    before, read = named.get(name, (None, reads))
+    if before is not None and before() is not None and read != reads:
         raise OptionError(
             f"name = {name!r}: a frame over another source has it, and in one query Spark refuses both "
             "(DUPLICATED_METRICS_NAME); give this source another name"
@@ -124,7 +123,7 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
     has_lateness = "_late" in df.columns
     is_data = (time < F.expr(FAR_SQL)) | time.isNull()
     dated = df.withWatermark(names[column], f"{DELAY.days} days")
-    if name is None and not has_lateness and not source.takes_invalid_times:
+    if name is None and not has_lateness and source.options.invalid_timestamp != "null":
         data = dated.where(is_data & (F.spark_partition_id() >= 0))
     else:
         metrics = [
@@ -137,12 +136,12 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
         data = dated.where(is_data).observe(name or f"aligned_{uuid4().hex[:8]}", *metrics)
     # The watermark operator has its delay for itself. Others, such as `dropDuplicatesWithinWatermark`, read one here:
     # the bound on out-of-orderness, in milliseconds.
-    delay = {_DELAY_KEY: -(-(source.bound_us or 0) // 1000)}
+    delay = {_DELAY_KEY: -(-(source.strategy.out_of_orderness_us or 0) // 1000)}
     frame = data.select(
         *(F.col(quoted).alias(each, metadata=delay) if each == column else quoted for each, quoted in names.items())
     )
     if name is not None:
-        named[name] = ref(frame), source.what
+        named[name] = ref(frame), reads
     return frame
 
 
@@ -168,8 +167,16 @@ def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_e
         )
     loaded, met = _from_classic_plan(df) if hasattr(df, "_jdf") else _from_connect_plan(df)
     is_exact = may_be_exact and met in _EXACT_FRAMES
-    if not is_exact:
-        _refuse(met, caller, may_be_exact=may_be_exact)
+    if _EXACT in met and not may_be_exact:
+        raise OptionError(
+            f"{caller}: this frame carries the exact watermark already (from read_stream, from_source or "
+            "with_exact_watermark); leave the call out"
+        )
+    if met and not is_exact:
+        raise OptionError(
+            f"{caller} needs a frame as load() gave it; this one has {', '.join(reversed(met))} on it. "
+            "Call it right after load(), or load with read_stream(spark), and filter, select and join afterwards"
+        )
     name = loaded.format_name
     if name not in FORMATS and not (is_exact and name.startswith(SOURCE_FORMAT)):
         raise OptionError(
@@ -230,25 +237,8 @@ def _from_connect_plan(df: Any) -> tuple[Loaded, list[str]]:
         node = node._child
     if type(node).__name__ != "DataSource":
         return Loaded("", {}), [*met, type(node).__name__]
-    return _connect_source(node), met
-
-
-def _connect_source(node: Any) -> Loaded:
     path = {"path": node._paths[0]} if node._paths else {}
-    return Loaded((node._format or "").lower(), {**(node._options or {}), **path}, node._source_name)
-
-
-def _refuse(met: list[str], caller: str, *, may_be_exact: bool) -> None:
-    if _EXACT in met and not may_be_exact:
-        raise OptionError(
-            f"{caller}: this frame carries the exact watermark already (from read_stream, from_source or "
-            "with_exact_watermark); leave the call out"
-        )
-    if met:
-        raise OptionError(
-            f"{caller} needs a frame as load() gave it; this one has {', '.join(reversed(met))} on it. "
-            "Call it right after load(), or load with read_stream(spark), and filter, select and join afterwards"
-        )
+    return Loaded((node._format or "").lower(), {**(node._options or {}), **path}, node._source_name), met
 
 
 @contextmanager

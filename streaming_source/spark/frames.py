@@ -1,4 +1,4 @@
-"""The ways to a frame with the exact watermark, and to the frame of its late records."""
+"""The ways to a frame with the exact watermark, by the name of a format or from a source, and to its late records."""
 
 from __future__ import annotations
 
@@ -8,33 +8,90 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
+from weakref import WeakKeyDictionary
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import ArrayType, DataType, StructType
 
+from alignment.arrow_times import UTC
 from alignment.durations import format_duration
 from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Boundedness, Source
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.datasource import FORMATS, AlignedDataSource, in_zone, pickled, source_class
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, in_zone, pickled, source_class
 from streaming_source.spark.exact_watermark import (
     SOURCE_FORMAT,
     as_our_own,
     exact_frame,
     loaded_from,
-    with_exact_watermark,
 )
 from streaming_source.spark.format_class import format_class
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
-from streaming_source.spark.registration import check_session, checked_name, driver_host, make_known, session_zone
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SOURCES", "ExactStreamReader", "FrameKeywords", "from_source", "late_records", "read_stream"]
+__all__ = ["SOURCES", "ExactStreamReader", "FrameKeywords", "from_source", "late_records", "read_stream", "register"]
+
+_known: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
+"""Session -> names of formats that it knows."""
 
 SOURCES: Final[dict[str, AlignedDataSource]] = {}
 """What was given to `from_source`, by the name of the format that it made of it: the latest of each name."""
+
+
+def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
+    """Give connectors of your own a format name, for `readStream.format(name)`, `read.format(name)` and `read_stream`.
+
+    The formats that come with the library need it only where Spark's workers have the library on their path, and not
+    installed: installed, Spark finds them by itself. Times of your own connectors that say no zone are in
+    that of the session, as it is now, unless option `timeZone` names another.
+
+    Parameters
+    ----------
+    spark
+        The session, of Spark Connect as well.
+    *sources
+        Classes whose attribute `name` is the format's name, and whose `options` are what it takes: by default what is
+        declared on the fields of a dataclass, see `streaming_source.api.options`.
+
+    Raises
+    ------
+    TypeError
+        If one is not a class of a source.
+    OptionError
+        If its name is not known of the class, or is that of another format.
+
+    Examples
+    --------
+    >>> from streaming_source import DataGeneratorSource
+    >>> class Ticks(DataGeneratorSource):
+    ...     name = "ticks"
+    >>> register(spark, Ticks)  # doctest: +SKIP
+    >>> ticks = spark.readStream.format("ticks").option("splits", 2).load()  # doctest: +SKIP
+    """
+    _check_session(spark, "register(spark, MySource)")
+    named: dict[str, type[Source[Any, Any]]] = {}
+    for kind in sources:
+        if not (isinstance(kind, type) and issubclass(kind, Source)):
+            found = type(kind).__name__
+            raise TypeError(f"register takes classes of sources, not a {found}: as in register(spark, MySource)")
+        if not isinstance(kind.name, str):
+            raise OptionError(
+                f"{kind.__name__}.name is a property, but a format's name must be known before there is a source: "
+                'write name = "..." in the class'
+            )
+        name = kind.name.lower()
+        if isinstance(FORMATS.get(name), str):
+            raise OptionError(f"{kind.__name__}.name = {kind.name!r} is a format of this library: choose another name")
+        named[name] = kind
+    for name in [name for name, known in FORMATS.items() if isinstance(known, str)]:
+        _make_known(spark, name)
+    for name, kind in named.items():
+        FORMATS[name] = kind
+        _known.get(spark, set()).discard(name)
+        _make_known(spark, name)
 
 
 def read_stream(spark: SparkSession) -> ExactStreamReader:
@@ -60,7 +117,7 @@ def read_stream(spark: SparkSession) -> ExactStreamReader:
     ...     .load("/data/logs")
     ... )  # doctest: +SKIP
     """
-    check_session(spark, "read_stream(spark)")
+    _check_session(spark, "read_stream(spark)")
     return ExactStreamReader(spark)
 
 
@@ -107,7 +164,7 @@ class ExactStreamReader:
 
     def name(self, source_name: str) -> ExactStreamReader:
         """Of this source, of letters, digits and underscores: the observed metrics carry it."""
-        self._name = checked_name(source_name)
+        self._name = _checked_name(source_name)
         return self
 
     def load(self, path: str | None = None) -> DataFrame:
@@ -120,15 +177,17 @@ class ExactStreamReader:
                 f"schema: the columns of {self._format} are known, so it has no option dataSchema; leave the schema "
                 "out, and select columns afterwards"
             )
+        # What the data source cannot know; the zone is that of the session now.
+        of_session = {"timeZone": _session_zone(self._spark), "gatewayHost": driver_host(self._spark)}
+        given = {name.lower() for name in self._options}
+        options = {name: value for name, value in of_session.items() if name.lower() not in given}
+        options |= {**self._options, "watermarkRows": EMITTED}
         # Here already: what is wrong with an option is raised by the user's own call.
-        # The zone is that of the session now, which the data source cannot know.
-        zone = {} if "timezone" in map(str.lower, self._options) else {"timeZone": session_zone(self._spark)}
-        options = {**zone, **self._options}
-        AlignedDataSource.of_format(self._format, options if path is None else {**options, "path": path})
-        make_known(self._spark, self._format)
+        source = AlignedDataSource.of_format(self._format, options if path is None else {**options, "path": path})
+        _make_known(self._spark, self._format)
         with as_our_own():
             frame = self._spark.readStream.format(self._format).options(**options).load(path)
-        return with_exact_watermark(frame, name=self._name)
+        return exact_frame(frame, source, self._name)
 
 
 class FrameKeywords(TypedDict, total=False):
@@ -197,7 +256,7 @@ def from_source(
     >>> logs = from_source(spark, FileSource("/data/logs"), strategy, "logs")  # doctest: +SKIP
     """
     call = "from_source(spark, source, watermark_strategy, name)"
-    check_session(spark, call)
+    _check_session(spark, call)
     for argument, given, kind in (
         ("source", source, Source),
         ("watermark_strategy", watermark_strategy, WatermarkStrategy),
@@ -205,10 +264,10 @@ def from_source(
     ):
         if not isinstance(given, kind):
             raise TypeError(f"{argument} must be a {kind.__name__}, and is a {type(given).__name__}: as in {call}")
-    checked_name(name)
-    parsed = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse({**_as_options(options), "watermarkRows": EMITTED}))
-    parsed = parsed.with_gateway_host(driver_host(spark))
-    source, watermark_strategy = in_zone(source, watermark_strategy, session_zone(spark))
+    _checked_name(name)
+    values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**_as_options(options), "watermarkRows": EMITTED})
+    parsed = frame_options(values, driver_host(spark))
+    source, watermark_strategy = in_zone(source, watermark_strategy, _session_zone(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
     described = AlignedDataSource(source, watermark_strategy, parsed)
     read_rules(watermark_strategy, parsed, bounded=source.boundedness is Boundedness.BOUNDED)
@@ -216,10 +275,9 @@ def from_source(
     format_name = f"{SOURCE_FORMAT}{name}"
     spark.dataSource.register(format_class(format_name, content, sys.executable))
     SOURCES[format_name] = described
-    if batch:
-        with as_our_own():
-            return spark.read.format(format_name).load()
     with as_our_own():
+        if batch:
+            return spark.read.format(format_name).load()
         frame = spark.readStream.format(format_name).option("watermarkRows", EMITTED).load()
     return exact_frame(frame, described, name)
 
@@ -265,6 +323,42 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
         # Checked here, in the user's own call; a source of the user's own is known to Spark alone.
         AlignedDataSource.of_format(loaded.format_name, options)
     return df.sparkSession.readStream.format(loaded.format_name).schema(df.schema).options(**options).load()
+
+
+def _make_known(spark: SparkSession, format_name: str) -> None:
+    """Let a session know one of `FORMATS`, unless it does."""
+    known = _known.setdefault(spark, set())
+    if format_name in known:
+        return
+    kind, content = FORMATS[format_name], None
+    if not isinstance(kind, str):
+        content = pickled(partial(AlignedDataSource.of_class, kind, driver_host(spark), zone=_session_zone(spark)))
+    try:
+        spark.dataSource.register(format_class(format_name, content, sys.executable))
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        # Spark has found it by itself: ours is the one that is meant.
+        if content is not None:
+            raise OptionError(f"format {format_name!r} is that of another data source: choose another name") from None
+    known.add(format_name)
+
+
+def _check_session(spark: object, call: str) -> None:
+    """Raise `TypeError` for what is no session; `call` is how it is written."""
+    if not hasattr(spark, "readStream"):
+        raise TypeError(f"the first argument must be the SparkSession, and is a {type(spark).__name__}: as in {call}")
+
+
+def _checked_name(name: str) -> str:
+    if not name.replace("_", "").isalnum():
+        raise OptionError(f"name = {name!r}: must be of letters, digits and underscores")
+    return name
+
+
+def _session_zone(spark: SparkSession) -> str:
+    """In which times are that say no zone."""
+    return spark.conf.get("spark.sql.session.timeZone", None) or UTC
 
 
 def _as_options(keywords: Mapping[str, Any]) -> dict[str, str]:

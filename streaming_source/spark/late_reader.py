@@ -11,18 +11,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.exceptions import DataLossError, OffsetError
-from streaming_source.monitoring.checkpoint import OffsetLog
+from streaming_source.monitoring.micro_batch import OffsetLog
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.planning import AlignedInputPartition
 from streaming_source.spark.readers import read_splits
@@ -73,10 +74,6 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = self.first or 0
         return {"v": _VERSION, "query": None, "batch": first - 1, "routed": None if first else 0}
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """No limit: late records are few."""
-        return ReadAllAvailable()
-
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what the query has committed now."""
         self._last = max(OffsetLog(self.checkpoint).committed(), default=-1)
@@ -100,9 +97,12 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = []
         # From one before the first: each is read from where the one before it ended.
         known = [batch for batch in (-1, *log.batches()) if start["batch"] <= batch <= end["batch"]]
-        begun = None
+        begun: SourceState[Any, Any] | None = None
         for previous, batch in pairwise([-2, *known]):
-            ended = self._state_if_there(log, batch)
+            ended: SourceState[Any, Any] | None = None
+            # Spark may remove old offsets meanwhile; whether any were needed shows in the count.
+            with suppress(DataLossError):
+                ended = self._state(log, batch)
             if batch == previous + 1 and begun is not None and ended is not None and ended.routed > begun.routed:
                 parts.append(self._partition(begun, ended, batch))
             begun = ended
@@ -117,9 +117,6 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"from_batch={min(log.batches()) + 1})"
             )
         return parts
-
-    def commit(self, end: Offset) -> None:
-        """Nothing is kept of it."""
 
     def stop(self) -> None:
         if self._coordinator is not None:
@@ -156,15 +153,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = self._coordinator.ranges(begun, ended, 1, 1)
         splits = tuple(part.split for part in ranges if part.split.split_id in grown)
         rows = ended.routed - begun.routed
-        limit_us = ended.time_limit_us
+        limit_us = self.rules.time_limit_us if ended.time_limit_us is None else ended.time_limit_us
         return LateInputPartition(splits, begun.table.combined, "only", batch=batch, time_limit_us=limit_us, rows=rows)
-
-    def _state_if_there(self, log: OffsetLog, batch: int) -> SourceState[Any, Any] | None:
-        """Spark may remove old offsets meanwhile; whether any were needed shows in the count."""
-        try:
-            return self._state(log, batch)
-        except DataLossError:
-            return None
 
     def _state(self, log: OffsetLog, batch: int) -> SourceState[Any, Any]:
         """The state of this source after a micro-batch of the query."""
@@ -186,9 +176,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LateInputPartition)
-        shaper = self.shaper.at(partition)
         rows = 0
-        for batch in read_splits(self.source, self.schema, shaper, partition):
+        for batch in read_splits(self.source, self.schema, self.shaper, partition):
             rows += batch.num_rows
             yield batch
         if rows != partition.rows:

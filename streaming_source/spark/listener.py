@@ -1,10 +1,11 @@
-"""A listener that keeps what queries say of their watermarks."""
+"""A listener that keeps what queries say of their watermarks, logs why they stand, and gives OpenMetrics."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,6 @@ from pyspark.sql.streaming.listener import (
 from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.html_page import html_report
-from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
 
 if TYPE_CHECKING:
@@ -35,6 +35,22 @@ _log = logging.getLogger(__name__)
 
 _ENDED: Final = 100
 """Queries that have ended and whose history is kept."""
+
+_SOURCE: Final = {
+    "watermark": ("watermark_timestamp_seconds", "Event time up to which the source is complete."),
+    "limit": ("limit_timestamp_seconds", "No record later than this is read yet."),
+    "drift": ("drift_seconds", "How far the foremost split that counts is ahead of the slowest."),
+    "max_drift": ("max_drift_seconds", "How far it may be: maxDrift."),
+    "behind": ("backlog_records", "Records that are there and not read."),
+    "stands_since": ("watermark_stands_since_timestamp_seconds", "Processing time since which it has not moved."),
+}
+_SPLIT: Final = {
+    "watermark": ("split_watermark_timestamp_seconds", "Event time up to which the split is complete."),
+    "drift": ("split_drift_seconds", "How far it is ahead of the slowest split that counts."),
+    "position": ("split_position", "Of its next record."),
+    "behind": ("split_backlog_records", "Records of it that are there and not read."),
+    "holds": ("split_holds_watermark", "1 if it holds the watermark of its source."),
+}
 
 
 class AlignmentListener(StreamingQueryListener):
@@ -62,8 +78,7 @@ class AlignmentListener(StreamingQueryListener):
         self._lock = threading.Lock()
         # By id of the query, which its restarts keep; those last that run or ended last.
         self._histories: dict[str, History] = {}
-        self._names: dict[str, str] = {}
-        self._running: set[str] = set()
+        self._running: dict[str, str] = {}
 
     def history(self, query: StreamingQuery | ConnectQuery | str) -> History:
         """The history of a query, or of the one with this id; it grows while the query runs.
@@ -84,11 +99,8 @@ class AlignmentListener(StreamingQueryListener):
 
     def collect(self) -> Iterable[Metric]:
         """The state of all queries that run, as metrics; for `prometheus_client`."""
-        # Here and not above: it needs the extra `metrics`.
-        from streaming_source.monitoring.metrics import metrics_of
-
         with self._lock:
-            return metrics_of({self._names[query]: self._histories[query] for query in sorted(self._running)})
+            return _metrics_of({name: self._histories[query] for query, name in sorted(self._running.items())})
 
     # ---- what Spark calls ------------------------------------------------------------------------------------------
 
@@ -111,7 +123,7 @@ class AlignmentListener(StreamingQueryListener):
         """Keep the history of a query that has ended, and those of the last ones before it."""
         query = str(event.id)
         with self._lock:
-            self._running.discard(query)
+            self._running.pop(query, None)
             if (history := self._histories.pop(query, None)) is None:
                 return
             history.pause()
@@ -119,29 +131,62 @@ class AlignmentListener(StreamingQueryListener):
             ended = [known for known in self._histories if known not in self._running]
             for known in ended[:-_ENDED]:
                 del self._histories[known]
-                self._names.pop(known, None)
 
     def _history(self, query: str) -> History:
         return self._histories.setdefault(query, History(self._capacity))
 
     def _add(self, progress: StreamingQueryProgress) -> None:
         query = str(progress.id)
+        name = progress.name or query
         with self._lock:
-            history = self._history(query)
-            self._names[query] = progress.name or query
-            self._running.add(query)
+            history, self._running[query] = self._history(query), name
             before = history.latest
             history.add_progress(progress)
-        if history.latest is not None:
-            _log_changes(self._names[query], before, history.latest)
-
-
-def _log_changes(name: str, before: MicroBatch | None, after: MicroBatch) -> None:
-    for place, report in enumerate(after.sources):
-        last = None if before is None else before.sources[place]
-        if report is not None and (last is None or _reason(last) != _reason(report)):
-            _log.info("query %s, %s: %s", name, report.source, report.sentence)
+        for place, report in enumerate(history.latest.sources if history.latest else ()):
+            last = before.sources[place] if before else None
+            if report is not None and (last is None or _reason(last) != _reason(report)):
+                _log.info("query %s, %s: %s", name, report.source, report.sentence)
 
 
 def _reason(report: WatermarkReport) -> tuple[Any, ...]:
     return report.explanation.cause, report.explanation.held_by
+
+
+def _metrics_of(histories: Mapping[str, History]) -> list[Metric]:
+    """The last micro-batch of each query, by its name; what is not known has no sample. O(splits)."""
+    # Here and not above: it needs the extra `metrics`.
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"streaming_source_{name}", text, labels=["query", "source", *labels])
+
+    def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(f"streaming_source_{name}", text, labels=["query", "source", *labels])
+
+    sources = {column: gauge(*metric) for column, metric in _SOURCE.items()}
+    splits = {column: gauge(*metric, "split") for column, metric in _SPLIT.items()}
+    status = gauge("split_status", "1 for what the split is.", "split", "status")
+    spent = counter("split_status_seconds", "Time that the split has spent so.", "split", "status")
+    late = counter("split_late_records", "Records at or below the announced watermark.", "split")
+    for query, history in histories.items():
+        _, source_rows, split_rows = (table.to_pylist() for table in history.last())
+        labels = {row["source"]: [query, f"{row['source']}:{row['name']}"] for row in source_rows}
+        samples = [(sources, labels[row["source"]], row) for row in source_rows]
+        for row in split_rows:
+            of_split = [*labels[row["source"]], row["split"]]
+            samples.append((splits, of_split, row))
+            late.add_metric(of_split, row["late"])
+            for name in ("active", "paused", "idle"):
+                status.add_metric([*of_split, name], row["status"] == name)
+                spent.add_metric([*of_split, name], _number(row[f"time_{name}"]))
+        for families, of_row, row in samples:
+            for column, family in families.items():
+                if row[column] is not None:
+                    family.add_metric(of_row, _number(row[column]))
+    return [*sources.values(), *splits.values(), status, spent, late]
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, datetime):
+        return value.timestamp()
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)

@@ -10,8 +10,8 @@ without it there were none. With `maxFutureSkew` there is `time_limit`: event ti
 micro-batch that the offset ends. With a watermark generator of the user's own `generators` has by split id what it goes
 on from: a version, its state, and, if that is not the position of the split, up to where it has seen the records. Equal
 states give equal texts. What stands under `why` says why the watermark is there: see
-`streaming_source.monitoring.report`. `fixed` has the options by which event times are read: with other ones the
-watermarks would mean nothing.
+`streaming_source.monitoring.report`. `fixed` has the options by which event times are read, which must stay as they are
+as long as a checkpoint is used: with other ones the watermarks would mean nothing.
 """
 
 from __future__ import annotations
@@ -19,26 +19,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
 from alignment.plan import SplitTable
-from alignment.timestamps import NO_TIMESTAMP
+from alignment.split_generators import GeneratorState
+from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, RecordTimestampAssigner, raw_field
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.api import SimpleVersionedSerializer, Source
+from streaming_source.api import Source
 from streaming_source.api.serializer import json_to_bytes
-from streaming_source.coordinator import SourceState
+from streaming_source.coordinator import ReadRules, SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.monitoring.report import facts_of
-from streaming_source.spark.fixed_options import check_fixed
 
-if TYPE_CHECKING:
-    from alignment.split_generators import GeneratorState
-
-__all__ = ["Offset", "OffsetCodec"]
+__all__ = ["Offset", "OffsetCodec", "fixed_options", "may_say_no_zone"]
 
 _VERSION: Final = 1
 _SHOWN: Final = 200
@@ -47,14 +45,12 @@ _SHOWN: Final = 200
 _STATUSES: Final = {int(status): status.name.lower() for status in SplitStatus}
 
 Offset: TypeAlias = dict[str, Any]
-CheckpointT = TypeVar("CheckpointT")
 
 
 class OffsetCodec:
     """Writes and reads the offsets of one source, whose `source_id` is a digest of what is read and how it is split.
 
-    `fixed` are the options that must be as they were when an offset was written (see `spark.fixed_options`); None to
-    check nothing.
+    `fixed` are the options that must be as they were when an offset was written; None to check nothing.
     """
 
     def __init__(self, source: Source[Any, Any], fixed: Mapping[str, Any] | None = None) -> None:
@@ -75,7 +71,7 @@ class OffsetCodec:
         splits: list[list[Any]] = []
         watermarks, statuses, late = state.table.watermarks.tolist(), state.table.statuses.tolist(), state.late.tolist()
         silent_since_us = state.silent_since_us.tolist()
-        write = self._source.split_serializer
+        write, remember = self._source.split_serializer, self._source.enumerator_checkpoint_serializer
         for i, split in enumerate(state.splits):
             entry = [write.to_json(split), _or_null(watermarks[i]), _STATUSES[statuses[i]]]
             if silent_since_us[i] != NO_TIMESTAMP:
@@ -92,7 +88,7 @@ class OffsetCodec:
             "watermark": _or_null(state.table.combined),
             **limit,
             **_generators_to_json(state),
-            "enumerator": self._checkpoint_to_json(state.checkpoint),
+            "enumerator": None if state.checkpoint is None else [remember.version, remember.to_json(state.checkpoint)],
             **({"routed": state.routed} if state.routed else {}),
             **({} if self._fixed is None else {"fixed": self._fixed}),
             "splits_v": write.version,
@@ -119,13 +115,14 @@ class OffsetCodec:
             )
             late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
             silent_since_us = np.array([entry[4] if len(entry) > 4 else NO_TIMESTAMP for entry in entries], np.int64)
-            checkpoint = self._checkpoint_from_json(offset["enumerator"])
+            remember, written = self._source.enumerator_checkpoint_serializer, offset["enumerator"]
+            checkpoint = None if written is None else remember.deserialize(written[0], json_to_bytes(written[1]))
             generators = _generators_from_json(offset.get("generators", {}), table.split_ids)
             routed, limit_us = int(offset.get("routed", 0)), offset.get("time_limit")
             return SourceState(
                 int(offset["n"]), splits, table, late, silent_since_us, checkpoint, routed, generators, limit_us
             )
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):
                 raise
             is_said = isinstance(error, OffsetError)
@@ -151,26 +148,53 @@ class OffsetCodec:
                 "has changed; use a new checkpointLocation"
             )
         if self._fixed is not None and isinstance(before := offset.get("fixed"), dict):
-            check_fixed(before, self._fixed)
+            _check_fixed(before, self._fixed)
 
-    def _checkpoint_to_json(self, checkpoint: Any) -> list[Any] | None:
-        if checkpoint is None:
-            return None
-        write: SimpleVersionedSerializer[Any] = self._source.enumerator_checkpoint_serializer
-        return [write.version, write.to_json(checkpoint)]
 
-    def _checkpoint_from_json(self, value: list[Any] | None) -> Any:
-        if value is None:
-            return None
-        version, data = value
-        return self._source.enumerator_checkpoint_serializer.deserialize(version, json_to_bytes(data))
+def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
+    """The options by which event times are read from the columns `schema`; those that say nothing are left out."""
+    assigner = rules.strategy.timestamp_assigner
+    fixed: dict[str, Any] = {}
+    if isinstance(assigner, FieldTimestampAssigner):
+        fixed = {"eventTimeColumn": assigner.column, "timestampUnit": assigner.unit}
+        no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+        if may_say_no_zone(raw_field(no_rows, assigner.column).type):
+            fixed["timeZone"] = assigner.zone
+    elif not isinstance(assigner, RecordTimestampAssigner):
+        fixed = {"eventTimeColumn": "a function"}
+    fixed["watermarkRows"] = rules.announces or None
+    return {name: value for name, value in fixed.items() if value is not None}
+
+
+def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    fix = "give it as it was, or use a new checkpointLocation"
+    for name in ("eventTimeColumn", "timestampUnit", "timeZone"):
+        was, is_ = before.get(name), now.get(name)
+        # Where only one of them says a zone the column was of another type.
+        if was != is_ and (name != "timeZone" or (was and is_)):
+            is_text, was_text = ("not given" if value is None else repr(value) for value in (is_, was))
+            raise OffsetError(
+                f"option {name} is {is_text}, and was {was_text} when the checkpoint was written: its "
+                f"watermarks are of other event times, and would make records late that are not; {fix}"
+            )
+    if "watermarkRows" in now and "watermarkRows" not in before:
+        raise OffsetError(
+            "the checkpoint is of a query with a plain withWatermark: Spark's watermark in it may be ahead of the "
+            "exact one, and Spark would drop records that are not late; load with spark.readStream as before, or use a "
+            "new checkpointLocation"
+        )
+
+
+def may_say_no_zone(kind: pa.DataType) -> bool:
+    """Whether times of this type may be written without a zone."""
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return is_text or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
 
 
 def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
     """An entry for the states of generators; none where there is nothing to say."""
-    known = zip(state.table.split_ids, state.generators, strict=True) if state.generators else ()
     written: dict[str, list[Any]] = {}
-    for split_id, one in known:
+    for split_id, one in zip(state.table.split_ids, state.generators, strict=bool(state.generators)):
         if one is not None:
             written[split_id] = [one.version, json.loads(one.text)]
             written[split_id] += [] if one.position is None else [one.position]
@@ -180,8 +204,6 @@ def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
 def _generators_from_json(written: dict[str, list[Any]], split_ids: Sequence[str]) -> tuple[GeneratorState | None, ...]:
     if not written:
         return ()
-    # Here and not above: few queries have them.
-    from alignment.split_generators import GeneratorState
 
     def state(version: int, value: Any, position: int | None = None) -> GeneratorState:
         return GeneratorState(position, version, json.dumps(value, sort_keys=True, separators=(",", ":")))

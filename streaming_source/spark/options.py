@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from alignment.arrow_times import time_zone
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
-from alignment.timestamps import FieldTimestampAssigner
+from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import (
@@ -240,9 +241,9 @@ class FrameOptions:
     )
 
     @property
-    def time_limit_us(self) -> int | None:
-        """Event times from here on are invalid: watermark rows live there."""
-        return FAR_US if self.watermark_rows else None
+    def tasks(self) -> int:
+        """Those that read one micro-batch, at most."""
+        return max(self.readers or os.cpu_count() or 1, self.min_readers or 1)
 
     @property
     def min_rows_per_reader(self) -> int:
@@ -254,15 +255,6 @@ class FrameOptions:
         if self.warn_after_us is not None:
             return self.warn_after_us
         return 600 * _SECOND_US if idle_timeout_us is None else 10 * idle_timeout_us
-
-    def with_gateway_host(self, host: str) -> FrameOptions:
-        """The same with a host for the gateway, unless the user named one."""
-        return self if self.gateway_host is not None else replace(self, gateway_host=host)
-
-    def without_watermarks(self) -> FrameOptions:
-        """The same for a batch read, where nothing is late and no watermark row is added."""
-        without = replace(self, watermark_rows=False, is_half_exact=False, reports=False)
-        return replace(without, late="keep", max_rows=None, min_rows=None)
 
 
 FRAME_OPTIONS: Final = OptionSet.of(FrameOptions)
@@ -283,8 +275,8 @@ SOURCE_OPTIONS: Final = OptionSet(
 """What `from_source` takes beside; the formats have options of the same names, with values of their own."""
 
 
-def frame_options(values: Mapping[str, Any]) -> FrameOptions:
-    """Of parsed values of `FRAME_OPTIONS`."""
+def frame_options(values: Mapping[str, Any], driver_host: str = "127.0.0.1") -> FrameOptions:
+    """Of parsed values of `FRAME_OPTIONS`; `driver_host` is under which address executors find the driver."""
     most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}; lower it")
@@ -296,6 +288,7 @@ def frame_options(values: Mapping[str, Any]) -> FrameOptions:
         "min_readers": values.get("minPartitions"),
         "max_rows_per_reader": values.get("maxRecordsPerPartition"),
         "reports": values.get("indexing") == "off",
+        "gateway_host": values["gatewayHost"] or driver_host,
     }
     return FrameOptions(**arguments(FrameOptions, values) | own)
 
@@ -307,27 +300,23 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
     would cost records: then it is `maxOutOfOrderness`. Where the user states no bound at all nothing is held back, as
     Spark's own sources hold nothing back.
     """
-    strategy = WatermarkStrategy(
-        out_of_orderness_us=values["maxOutOfOrderness"] or 0, idle_timeout_us=values["idleTimeout"]
-    )
-    if values["eventTimeColumn"] is not None:
-        assigner = FieldTimestampAssigner(values["eventTimeColumn"], values["timestampUnit"])
-        strategy = strategy.with_timestamp_assigner(assigner)
-    elif values["timestampUnit"] is not None:
+    column, unit, bound_us = values["eventTimeColumn"], values["timestampUnit"], values["maxOutOfOrderness"]
+    group, drift_us = values["alignmentGroup"], values["maxDrift"]
+    if column is None and unit is not None:
         raise OptionError("option timestampUnit needs eventTimeColumn: it is the unit of that column; name it")
-    if values["alignmentGroup"] is not None and values["maxDrift"] is None:
+    if group is not None and drift_us is None:
         raise OptionError(
-            f"option alignmentGroup = {values['alignmentGroup']!r} needs maxDrift: how far its sources may drift "
-            "apart; give it as well"
+            f"option alignmentGroup = {group!r} needs maxDrift: how far its sources may drift apart; give it as well"
         )
-    drift_us = values["maxDrift"]
     if drift_us is None and not values["watermarkRows"]:
-        drift_us = values["maxOutOfOrderness"]
-    if drift_us is not None:
-        group = values["alignmentGroup"] or _OWN_SPLITS
-        alignment = AlignmentParameters(group, drift_us, values["updateInterval"])
-        strategy = replace(strategy, alignment=alignment)
-    return strategy
+        drift_us = bound_us
+    interval_us = values["updateInterval"]
+    return WatermarkStrategy(
+        out_of_orderness_us=bound_us or 0,
+        timestamp_assigner=RecordTimestampAssigner() if column is None else FieldTimestampAssigner(column, unit),
+        idle_timeout_us=values["idleTimeout"],
+        alignment=None if drift_us is None else AlignmentParameters(group or _OWN_SPLITS, drift_us, interval_us),
+    )
 
 
 def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: bool) -> ReadRules:
@@ -348,7 +337,8 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
     return ReadRules(
         strategy,
         planning,
-        options.time_limit_us,
+        # Watermark rows live there.
+        FAR_US if options.watermark_rows else None,
         options.max_future_skew_us,
         announces=options.watermark_rows,
         group=group,

@@ -1,19 +1,30 @@
-"""What Spark's planner process holds of one query: the coordinator, what goes to its readers, and what comes back."""
+"""What Spark's planner process holds of one query: the coordinator, what goes to its readers, and what comes back.
+
+What it says in its log goes to its standard error: Spark's driver passes that on to its own.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import logging
 import os
+import stat
+import struct
+import sys
+import termios
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from alignment.explain import Cause, Explanation
+from alignment.sentence import duration_text, sentence
 from streaming_source.api import Source, SourceEvent, SourceSplit
 from streaming_source.coordinator import (
     ReadRules,
@@ -26,10 +37,8 @@ from streaming_source.coordinator import (
 )
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.report import WatermarkReport
-from streaming_source.spark.fixed_options import fixed_options
-from streaming_source.spark.offsets import Offset, OffsetCodec
+from streaming_source.spark.offsets import Offset, OffsetCodec, fixed_options
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.planner_log import StandstillWarning, log_lines_of
 from streaming_source.spark.watermark_rows import watermark_row_time
 
 if TYPE_CHECKING:
@@ -39,7 +48,9 @@ if TYPE_CHECKING:
     from streaming_source.coordinator.group_exchange import GroupExchange
     from streaming_source.gateway import GatewayAddress, GatewayServer
 
-__all__ = ["AlignedInputPartition", "StreamPlanning"]
+__all__ = ["AlignedInputPartition", "StandstillWarning", "StreamPlanning"]
+
+_log = logging.getLogger(__name__)
 
 _NEW_OBJECTS: Final = 50_000
 """After how many Python looks for garbage in the planner's process, which it does by itself after 700.
@@ -50,6 +61,10 @@ An offset of many splits is many objects, and no cycles: to look through them ag
 _TURN_S: Final = 0.5
 """How long a task that wants something waits for the planner to be free. If it is not, it is answered later."""
 
+_PATIENCE_S: Final = 1.0
+_LOOKS: Final = 20
+"""How often a standstill is looked at in the time after which it is worth a warning."""
+
 
 @dataclass(frozen=True)
 class AlignedInputPartition(InputPartition):
@@ -58,7 +73,7 @@ class AlignedInputPartition(InputPartition):
     The watermark `announced` holds while the splits are processed; records at or below it are `late`: `keep`, `drop` or
     `fail`, or `only` for none but these. The watermark row that rides along has the event time `watermark_row_us`, None
     for no row. `events` are from the enumerator, for this reader. Event times from `time_limit_us` on are invalid; None
-    where `maxFutureSkew` says nothing of it.
+    for no limit.
 
     Where readers run the watermark generators, or report the source's own watermarks, `generators` has by split id from
     which position on records are emitted, and what the generator goes on from: earlier records were emitted before, and
@@ -86,12 +101,12 @@ class StreamPlanning:
     the gateway, so that readers get answers to their events while they read.
     """
 
-    def __init__(
-        self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, options: FrameOptions, readers: int
-    ) -> None:
+    def __init__(self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, options: FrameOptions) -> None:
         gc.set_threshold(max(_NEW_OBJECTS, gc.get_threshold()[0]), *gc.get_threshold()[1:])
         self._options = options
-        self._readers = readers
+        self._tasks = options.tasks
+        self._min_rows_per_reader = options.min_rows_per_reader
+        self._time_limit_us = rules.time_limit_us
         self._codec = OffsetCodec(source, fixed_options(rules, schema))
         self._source_name = source.name
         self._turn = threading.RLock()
@@ -100,14 +115,14 @@ class StreamPlanning:
             rules,
             schema,
             processing_time_us,
-            readers=readers,
+            readers=self._tasks,
             meeting=_meeting(rules, source.name),
             recorder=_recorder(options.event_log, source),
             clock_us=wall_clock_us,
         )
         warn_after_us = options.warn_after(rules.strategy.idle_timeout_us)
         self._standstill = StandstillWarning(warn_after_us, self._coordinator.explain)
-        log_lines_of(f"{source.name} {self._codec.source_id}")
+        _log_lines_of(f"{source.name} {self._codec.source_id}")
         self._has_events = source.source_event_serializer is not None
         self._gateway = self._new_gateway(source) if rules.reports or self._has_events else None
         # Of the states handed out last: partitions() asks for two of them.
@@ -147,11 +162,12 @@ class StreamPlanning:
             if is_read_again:
                 coordinator.restore(ended)
             row_us = watermark_row_time(ended.table.combined) if self._options.watermark_rows else None
-            ranges = coordinator.ranges(begun, ended, self._readers, self._options.min_rows_per_reader)
+            limit_us = self._time_limit_us if ended.time_limit_us is None else ended.time_limit_us
+            ranges = coordinator.ranges(begun, ended, self._tasks, self._min_rows_per_reader)
             if is_read_again and self._has_events:
                 # Its readers may wait for answers, and no offset is asked for before they are done.
                 coordinator.start()
-            shares = assign_ranges(ranges, self._readers, self._options.max_rows_per_reader)
+            shares = assign_ranges(ranges, self._tasks, self._options.max_rows_per_reader)
             gateway = self._gateway.start() if shares and self._gateway is not None else None
             if not shares and row_us is not None:
                 shares = [[]]
@@ -166,7 +182,7 @@ class StreamPlanning:
                     batch=ended.sequence,
                     # Without something to read no reader is made: its events wait.
                     events=tuple(coordinator.host.take_events(subtask_id)) if splits else (),
-                    time_limit_us=ended.time_limit_us,
+                    time_limit_us=limit_us,
                     generators={i: generators[i] for split in splits if (i := split.split_id) in generators},
                     gateway=gateway,
                 )
@@ -220,15 +236,11 @@ class StreamPlanning:
         # Here and not above: few queries have one.
         from streaming_source.gateway import GatewayServer
 
-        options = self._options
-        return GatewayServer(
-            self,
-            source.source_event_serializer,
-            host=options.gateway_host or "127.0.0.1",
-            port=options.gateway_port,
-            certificate=_path(options.gateway_certificate),
-            key=_path(options.gateway_key),
-        )
+        options, serializer = self._options, source.source_event_serializer
+        host, port = options.gateway_host or "127.0.0.1", options.gateway_port
+        pem = (options.gateway_certificate, options.gateway_key)
+        certificate, key = (None if name is None else Path(name) for name in pem)
+        return GatewayServer(self, serializer, host=host, port=port, certificate=certificate, key=key)
 
     def _becomes_of_late(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> str:
         """What becomes of late records between two offsets; these alone say whether they are routed.
@@ -258,22 +270,17 @@ def _meeting(rules: ReadRules, name: str) -> GroupExchange | None:
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
         return None
-    from streaming_source.coordinator.group_exchange import GroupExchange
-
-    return GroupExchange(
-        _meeting_place(), rules.group, alignment.max_drift_us, alignment.update_interval_us, monotonic_us, name=name
-    )
-
-
-def _meeting_place() -> Path:
-    """A file that all planners of one application find, and no other's: Spark removes its folder with it."""
+    # Where all planners of one application find it, and no other's: Spark removes the folder with it.
     folders = os.environ.get("SPARK_LOCAL_DIRS")
     if not folders:
         raise OptionError(
             "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
             "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
         )
-    return Path(folders.split(",")[0]) / "watermark-alignment.sqlite"
+    from streaming_source.coordinator.group_exchange import GroupExchange
+
+    place, drift_us = Path(folders.split(",")[0]) / "watermark-alignment.sqlite", alignment.max_drift_us
+    return GroupExchange(place, rules.group, drift_us, alignment.update_interval_us, monotonic_us, name=name)
 
 
 def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
@@ -286,5 +293,75 @@ def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
     return Recorder(Path(folder) / f"{source.name}-{os.getpid()}.jsonl")
 
 
-def _path(name: str | None) -> Path | None:
-    return None if name is None else Path(name)
+class StandstillWarning:
+    """Warns where the same splits have held the watermark for too long; again only when it is others, or why changes.
+
+    `explain` says why the watermark stands, at this moment; None where nobody knows yet. It is called now and then
+    only.
+    """
+
+    def __init__(self, warn_after_us: int, explain: Callable[[], Explanation | None]) -> None:
+        self._warn_after_us = warn_after_us
+        self._explain = explain
+        self._look_at_us = 0
+        self._held_by: tuple[str, ...] = ()
+        self._since_us = 0
+        # Why they hold it, as was said last.
+        self._said: Cause | None = None
+
+    def look(self, now_us: int) -> None:
+        """Time has passed. O(1), but now and then that of an explanation."""
+        if now_us < self._look_at_us:
+            return
+        self._look_at_us = now_us + self._warn_after_us // _LOOKS
+        explanation = self._explain()
+        if explanation is None:
+            return
+        if explanation.held_by != self._held_by:
+            self._held_by, self._since_us, self._said = explanation.held_by, now_us, None
+        held_us = now_us - max(self._since_us, explanation.stands_since_us)
+        is_news = explanation.cause not in (self._said, Cause.NOTHING, Cause.SLOWEST)
+        if self._held_by and is_news and held_us >= self._warn_after_us:
+            self._said = explanation.cause
+            _log.warning("the watermark has been held for %s. %s", duration_text(held_us), sentence(explanation))
+
+
+class _TakenLines(logging.StreamHandler[TextIO]):
+    """Waits until the driver has taken each line: what is still in the pipe when it ends the process is lost.
+
+    The line that says what an AvailableNow run leaves unread is written right before that end.
+    """
+
+    def flush(self) -> None:
+        super().flush()
+        deadline = time.monotonic() + _PATIENCE_S
+        while _is_untaken(self.stream) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+def _log_lines_of(source: str) -> None:
+    """Let each line say time (UTC), level and source, unless somebody has set up logging in this process already.
+
+    A planner process plans one source of one query, whose name it does not learn: what tells queries apart is the id of
+    the source, which stands in their offsets.
+    """
+    logger = logging.getLogger("streaming_source")
+    if logger.hasHandlers():
+        return
+    handler = _TakenLines(sys.stderr)
+    formatter = logging.Formatter(f"%(asctime)s.%(msecs)03dZ %(levelname)s {source}: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logger.addHandler(handler)
+
+
+def _is_untaken(stream: TextIO) -> bool:
+    """Whether a pipe holds what its reader has not taken yet; False where that cannot be known."""
+    try:
+        pipe = stream.fileno()
+        if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
+            return False
+        (size,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
+    except (OSError, ValueError):
+        return False
+    return bool(size)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -33,13 +34,12 @@ from streaming_source.coordinator import (
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
 from streaming_source.spark.offsets import Offset, OffsetCodec
 from streaming_source.spark.planning import AlignedInputPartition, StreamPlanning
-from streaming_source.spark.rows import FrameOutput, RowShaper
+from streaming_source.spark.rows import FrameOutput, ObservedTimes, RowShaper
 
 if TYPE_CHECKING:
-    from streaming_source.gateway import GatewayAddress
-    from streaming_source.spark.channel import ReaderChannel
+    from streaming_source.gateway import GatewayAddress, TaskMessages
 
-__all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "plainly", "read_splits"]
+__all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "ReaderChannel", "plainly", "read_splits"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,14 +75,13 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in Spark's planner process, reads on its executors.
 
     Spark builds it in several processes and pickles it between them: what plans is made on first use, and stays where
-    it is. `schema` has the columns to read, in the source's types; `readers` is the number of tasks.
+    it is. `schema` has the columns to read, in the source's types.
     """
 
     source: Source[Any, Any]
     rules: ReadRules
     schema: pa.Schema
     shaper: RowShaper
-    readers: int
     _made: StreamPlanning | None = field(default=None, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,22 +124,17 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planning(self) -> StreamPlanning:
         if self._made is None:
-            options = self.shaper.options
-            self._made = StreamPlanning(self.source, self.rules, self.schema, options, self.readers)
+            self._made = StreamPlanning(self.source, self.rules, self.schema, self.shaper.options)
         return self._made
 
     # ---- on an executor ------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, AlignedInputPartition)
-        shaper = self.shaper.at(partition)
         if partition.watermark_row_us is not None:
-            yield shaper.watermark_row(partition.watermark_row_us)
-        try:
-            strategy = self.rules.strategy if self.rules.reports else None
-            yield from read_splits(self.source, self.schema, shaper, partition, strategy)
-        except AlignmentError as error:
-            raise _bare(error) from None
+            yield self.shaper.watermark_row(partition.watermark_row_us)
+        strategy = self.rules.strategy if self.rules.reports else None
+        yield from read_splits(self.source, self.schema, self.shaper, partition, strategy)
 
 
 class FailedStreamReader(DataSourceStreamReader):
@@ -170,19 +164,19 @@ class AlignedBatchReader(DataSourceReader):
     rules: ReadRules
     schema: pa.Schema
     shaper: RowShaper
-    readers: int
 
     @plainly
     def partitions(self) -> Sequence[AlignedInputPartition]:
-        coordinator = SourceCoordinator(self.source, self.rules, self.schema, monotonic_us, readers=self.readers)
+        options, tasks = self.shaper.options, self.shaper.options.tasks
+        coordinator = SourceCoordinator(self.source, self.rules, self.schema, monotonic_us, readers=tasks)
         before = coordinator.state
         try:
             coordinator.restore(before)
-            ranges = coordinator.everything(self.shaper.options.min_rows_per_reader)
+            ranges = coordinator.everything(options.min_rows_per_reader)
         finally:
             coordinator.close()
         limit_us = self.rules.time_limit_at(wall_clock_us())
-        shares = assign_ranges(ranges, self.readers, self.shaper.options.max_rows_per_reader)
+        shares = assign_ranges(ranges, tasks, options.max_rows_per_reader)
         # At least one: Spark takes an empty list for one partition of its own.
         return [
             AlignedInputPartition(tuple(splits), before.table.combined, time_limit_us=limit_us)
@@ -191,10 +185,7 @@ class AlignedBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, AlignedInputPartition)
-        try:
-            yield from read_splits(self.source, self.schema, self.shaper.at(partition), partition)
-        except AlignmentError as error:
-            raise _bare(error) from None
+        yield from read_splits(self.source, self.schema, self.shaper, partition)
 
 
 def _rows_of(limit: ReadLimit) -> int | None:
@@ -216,7 +207,7 @@ def read_splits(
 
     With a strategy the planner is told the event times of the records.
     """
-    channel = None
+    channel, shaper = None, shaper.at(partition)
     context = SourceReaderContext(
         schema,
         partition.subtask_id,
@@ -230,19 +221,19 @@ def read_splits(
         if source.source_event_serializer is not None:
             context = replace(context, send_source_event_to_coordinator=channel.send_event)
     remaining, events = list(partition.splits), partition.events
-    while remaining:
-        # A reader knows a split by its id; further ranges of the same split are read by a further reader.
-        now: dict[str, SourceSplit] = {}
-        later: list[SourceSplit] = []
-        for split in remaining:
-            if split.split_id in now:
-                later.append(split)
-            else:
-                now[split.split_id] = split
-        yield from _read(source, context, shaper, list(now.values()), events, channel)
-        if channel is not None:
-            channel.report(list(now.values()))
-        remaining, events = later, ()
+    try:
+        while remaining:
+            # A reader knows a split by its id; further ranges of the same split are read by a further reader.
+            now: dict[str, SourceSplit] = {}
+            for split in remaining:
+                now.setdefault(split.split_id, split)
+            splits = list(now.values())
+            yield from _read(source, context, shaper, splits, events, channel)
+            if channel is not None:
+                channel.report(splits)
+            remaining, events = [split for split in remaining if now[split.split_id] is not split], ()
+    except AlignmentError as error:
+        raise _bare(error) from None
 
 
 def _read(
@@ -278,6 +269,37 @@ def _read(
         reader.close()
 
 
+class ReaderChannel:
+    """The way to the planner. Without `observed` event times are not reported."""
+
+    ANSWERS_S: ClassVar = 0.1
+    """How often a reader that has sent an event is given what the enumerator answered."""
+
+    def __init__(self, messages: TaskMessages, observed: ObservedTimes | None = None) -> None:
+        self._messages = messages
+        self.observed = observed
+        # Whether something was sent that the enumerator may answer.
+        self.awaits_events = False
+        self._asks_at = 0.0
+
+    def report(self, ranges: Sequence[SourceSplit]) -> None:
+        if self.observed is not None and ranges:
+            self._messages.send_reports(self.observed.take(ranges))
+
+    def send_event(self, event: SourceEvent) -> None:
+        """Send an event to the enumerator; if it does not arrive that is no error, as in Flink."""
+        self.awaits_events = True
+        self._messages.send_event(event)
+
+    def take_events(self) -> list[SourceEvent]:
+        """What the enumerator answered so far; nothing, if that was asked a moment ago."""
+        now = time.monotonic()
+        if not self.awaits_events or now < self._asks_at:
+            return []
+        self._asks_at = now + self.ANSWERS_S
+        return self._messages.take_events()
+
+
 def _channel(
     source: Source[Any, Any],
     partition: AlignedInputPartition,
@@ -286,7 +308,6 @@ def _channel(
 ) -> ReaderChannel:
     # Few queries have one: a worker process need not load sockets and TLS.
     from streaming_source.gateway import GatewayClient
-    from streaming_source.spark.channel import ObservedTimes, ReaderChannel
 
     task = TaskContext.get()
     attempt = 0 if task is None else task.taskAttemptId()

@@ -1,8 +1,12 @@
-"""From a source's records to the rows of the frame: event times, late and invalid records, metadata, types."""
+"""From a source's records to the rows of the frame: event times, late and invalid records, metadata, types.
+
+Where readers report, what they report of event times and watermarks is summed up on the way.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,21 +14,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp, to_microseconds
+from alignment.events import RangeReport
 from alignment.exceptions import InvalidTimestampError
-from alignment.split_generators import LatestWatermark
+from alignment.split_generators import GeneratorState, LatestWatermark, RunningGenerator
+from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner, raw_field
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array, WatermarkOutput
-from streaming_source.api import ReaderOutput, SourceOutput
+from streaming_source.api import ReaderOutput, SourceOutput, SourceSplit
 from streaming_source.api.reader import ignore
 from streaming_source.exceptions import LateRecordError, SchemaError
 from streaming_source.spark.options import FrameOptions
+from streaming_source.spark.watermark_rows import FAR_US
 
 if TYPE_CHECKING:
-    from streaming_source.spark.channel import ObservedTimes
     from streaming_source.spark.planning import AlignedInputPartition
 
-__all__ = ["FrameOutput", "RowShaper"]
-
+__all__ = ["FrameOutput", "ObservedTimes", "RowShaper"]
 
 _LIMITS = (
     "with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "
@@ -41,14 +46,8 @@ class _Records:
     batch: pa.RecordBatch
     times: EventTimes
     source_timestamps: Int64Array | None
-    positions: int | Int64Array
+    positions: Int64Array
     late: npt.NDArray[np.bool_]
-
-    def position(self, row: int) -> int:
-        return self.positions + row if isinstance(self.positions, int) else int(self.positions[row])
-
-    def all_positions(self) -> Int64Array:
-        return _each(self.positions, self.batch.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +72,13 @@ class RowShaper:
     ) -> pa.RecordBatch:
         """The rows of `n` records of one split, fewer where the options drop some."""
         times = self._event_times(batch, source_timestamps)
-        if self.observed is not None:
-            positions = _each(positions, batch.num_rows)
-            if first := self.observed.see(split_id, batch, times, positions):
-                # What was emitted before is read again for its watermark alone.
-                batch, positions = batch.slice(first), positions[first:]
-                source_timestamps = None if source_timestamps is None else source_timestamps[first:]
-                times = EventTimes(times.values[first:], times.valid[first:])
+        if isinstance(positions, int):
+            positions = positions + np.arange(batch.num_rows)
+        if self.observed is not None and (first := self.observed.see(split_id, batch, times, positions)):
+            # What was emitted before is read again for its watermark alone.
+            batch, positions = batch.slice(first), positions[first:]
+            source_timestamps = None if source_timestamps is None else source_timestamps[first:]
+            times = EventTimes(times.values[first:], times.valid[first:])
         late = times.valid & (times.values <= self.announced)
         if self.observed is not None:
             self.observed.count_late(split_id, late)
@@ -103,8 +102,7 @@ class RowShaper:
         times = self.assigner.extract(batch, source_timestamps)
         if not len(times):
             return times
-        limits = [limit for limit in (self.options.time_limit_us, self.time_limit_us) if limit is not None]
-        latest = min(limits, default=MAX_WATERMARK + 1) - 1
+        latest = MAX_WATERMARK if self.time_limit_us is None else self.time_limit_us - 1
         earliest = 0 if self.options.watermark_rows else NO_TIMESTAMP
         # Those without a time hold the smallest integer: where there are some, it takes the longer way.
         if times.max() <= latest and times.values.min() >= earliest:
@@ -121,11 +119,11 @@ class RowShaper:
         if self.options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
             value = self._value(records.batch, first)
-            raise InvalidTimestampError(f"{where} {records.position(first)}: no valid event time in {value}")
+            raise InvalidTimestampError(f"{where} {records.positions[first]}: no valid event time in {value}")
         if self.late == "fail" and late.any():
             first = int(np.argmax(late))
             raise LateRecordError(
-                f"{where} {records.position(first)}: event time {times.values[first]} us is at or below "
+                f"{where} {records.positions[first]}: event time {times.values[first]} us is at or below "
                 f"the watermark {self.announced} us; option late = keep marks such records, drop leaves them out, "
                 "route leaves them to late_records"
             )
@@ -148,7 +146,7 @@ class RowShaper:
         if field.name == "_split":
             return pa.repeat(pa.scalar(records.split_id, field.type), batch.num_rows)
         if field.name == "_position":
-            return pa.array(records.all_positions(), field.type)
+            return pa.array(records.positions, field.type)
         if field.name == "_late":
             return pa.array(records.late, field.type)
         if field.name == "_source_timestamp":
@@ -166,7 +164,7 @@ class RowShaper:
         one = batch.slice(row, 1)
         is_time = not isinstance(self.assigner, FieldTimestampAssigner) or self.assigner.extract(one, None).valid.all()
         rules = [_LIMITS] * self.options.watermark_rows
-        if self.time_limit_us is not None:
+        if self.time_limit_us is not None and self.time_limit_us < FAR_US:
             latest = format_timestamp(self.time_limit_us - 1)
             rules.append(f"with maxFutureSkew it must not be later than {latest} in this micro-batch")
         limit = f" ({'; '.join(rules)})" if is_time and rules else ""
@@ -183,15 +181,13 @@ class RowShaper:
         return f"{shown}{limit}; {_KEEP_OR_LEAVE_OUT}"
 
 
+@dataclass(frozen=True, slots=True)
 class FrameOutput(ReaderOutput):
     """Collects shaped rows, until Spark takes them. What the source says of watermarks goes into the reports."""
 
-    def __init__(
-        self, shaper: RowShaper, split_id: str | None = None, rows: list[pa.RecordBatch] | None = None
-    ) -> None:
-        self._shaper = shaper
-        self._split_id = split_id
-        self._rows: list[pa.RecordBatch] = [] if rows is None else rows
+    shaper: RowShaper
+    split_id: str = ""
+    rows: list[pa.RecordBatch] = field(default_factory=list)
 
     def collect(
         self,
@@ -201,10 +197,10 @@ class FrameOutput(ReaderOutput):
         positions: int | Int64Array,
     ) -> None:
         if batch.num_rows:
-            self._rows.append(self._shaper.shape(self._split_id or "", batch, source_timestamps, positions))
+            self.rows.append(self.shaper.shape(self.split_id, batch, source_timestamps, positions))
 
     def create_output_for_split(self, split_id: str) -> SourceOutput:
-        return FrameOutput(self._shaper, split_id, self._rows)
+        return FrameOutput(self.shaper, split_id, self.rows)
 
     def emit_watermark(self, watermark: int) -> None:
         self._said("a watermark").emit_watermark(watermark)
@@ -217,9 +213,9 @@ class FrameOutput(ReaderOutput):
 
     def _said(self, what: str) -> WatermarkOutput:
         """Where it counts what the source says; nowhere, where the planner knows it or does not want to."""
-        observed = self._shaper.observed
+        observed = self.shaper.observed
         if observed is not None and observed.hears:
-            return observed.said(self._split_id or "")
+            return observed.said(self.split_id)
         ignore(what)
         return LatestWatermark()
 
@@ -228,9 +224,89 @@ class FrameOutput(ReaderOutput):
 
     def take(self) -> list[pa.RecordBatch]:
         """The rows since the last call."""
-        taken = list(self._rows)
-        self._rows.clear()
+        taken = self.rows.copy()
+        self.rows.clear()
         return taken
+
+
+@dataclass(slots=True)
+class _Seen:
+    min_us: int = NO_TIMESTAMP
+    max_us: int = NO_TIMESTAMP
+    late: int = 0
+    said: LatestWatermark = field(default_factory=LatestWatermark)
+    generator: RunningGenerator | None = None
+
+
+class ObservedTimes:
+    """Sums up event times by split, block by block, and runs the user's watermark generators over the records.
+
+    `generators` are those of an `AlignedInputPartition`; `hears` says whether the source's own watermarks count.
+    """
+
+    def __init__(
+        self, strategy: WatermarkStrategy, generators: Mapping[str, tuple[int, GeneratorState | None]] | None = None
+    ) -> None:
+        self._strategy = strategy
+        self._generators = generators or {}
+        self._by_split: dict[str, _Seen] = {}
+        self.hears = strategy.uses_source_watermarks
+
+    def see(self, split_id: str, batch: pa.RecordBatch, times: EventTimes, positions: Int64Array) -> int:
+        """The next records of a split, `n` of them; how many of the first were emitted before. O(n)."""
+        seen = self._seen(split_id)
+        seen.said.mark_active()
+        valid = times.valid_values
+        if valid.size:
+            earliest = int(valid.min())
+            seen.min_us = earliest if seen.min_us == NO_TIMESTAMP else min(seen.min_us, earliest)
+            seen.max_us = max(seen.max_us, int(valid.max()))
+        if seen.generator is not None:
+            seen.generator.see(batch, times.values, seen.said)
+        emitted_from, _ = self._generators.get(split_id, (0, None))
+        return int(np.searchsorted(positions, emitted_from))
+
+    def count_late(self, split_id: str, late: npt.NDArray[np.bool_]) -> None:
+        """`bool[n]`: which records of a split that are emitted are at or below the announced watermark. O(n)."""
+        self._seen(split_id).late += int(np.count_nonzero(late))
+
+    def said(self, split_id: str) -> LatestWatermark:
+        """What the source says of the records of a split that it has emitted."""
+        return self._seen(split_id).said
+
+    def take(self, ranges: Iterable[SourceSplit]) -> list[RangeReport]:
+        """Reports of ranges that were read to their ends, one of each split; what was summed up of them is let go."""
+        reports = []
+        for split in ranges:
+            seen = self._seen(split.split_id)
+            del self._by_split[split.split_id]
+            state, said = GeneratorState(version=0, text=""), seen.said
+            if seen.generator is not None:
+                seen.generator.emit(said)
+                state = seen.generator.state()
+            reports.append(
+                RangeReport(
+                    split.split_id,
+                    split.position,
+                    split.position if split.stop is None else split.stop,
+                    seen.min_us,
+                    seen.max_us,
+                    seen.late,
+                    said.watermark,
+                    said.is_idle,
+                    state.version,
+                    state.text,
+                )
+            )
+        return reports
+
+    def _seen(self, split_id: str) -> _Seen:
+        if split_id not in self._by_split:
+            seen = self._by_split[split_id] = _Seen()
+            if self._strategy.generator_supplier is not None:
+                _, state = self._generators.get(split_id, (0, None))
+                seen.generator = RunningGenerator(self._strategy.create_watermark_generator(), state)
+        return self._by_split[split_id]
 
 
 def _are_as_written(column: pa.Array, times_us: Int64Array) -> bool:
@@ -246,11 +322,6 @@ def _printed(value: pa.Scalar) -> str:
     except (ValueError, OverflowError):
         # Python's datetime ends with the year 9999.
         return f"{value.value} as {value.type}"
-
-
-def _each(positions: int | Int64Array, rows: int) -> Int64Array:
-    """Of each of the records; a single one is that of the first."""
-    return positions + np.arange(rows) if isinstance(positions, int) else positions
 
 
 def _as_type(column: pa.Array, field: pa.Field, *, is_event_time: bool) -> pa.Array:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from streaming_source.cli.flights import load_flights, out_of_orderness_us, write_logs
+from streaming_source.cli.demo import load_flights, out_of_orderness_us, write_logs
 from streaming_source.cli.main import app
 
 SCRIPT = Path(sys.executable).parent / "streaming-source"

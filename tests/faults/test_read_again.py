@@ -33,7 +33,7 @@ def reader_of(source: Source[Any, Any], event_time: str | None, **options: str) 
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("2 seconds")
     strategy = strategy if event_time is None else strategy.with_timestamp_assigner(event_time)
     given = {"watermarkRows": EMITTED, "includeMetadata": "true", "numReaders": "2", **options}
-    frame = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse(given)).with_gateway_host("127.0.0.1")
+    frame = frame_options((FRAME_OPTIONS | SOURCE_OPTIONS).parse(given))
     described = AlignedDataSource(source, strategy, frame)
     reader = described.stream_reader(described.schema())
     assert isinstance(reader, AlignedStreamReader)

@@ -19,9 +19,8 @@ from streaming_source.connectors.files.split import FileSplit
 from streaming_source.connectors.kafka.split import KafkaSplit, KafkaSplitSerializer
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import CheckpointError, OffsetError
-from streaming_source.monitoring.checkpoint import Checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
-from streaming_source.monitoring.report import WatermarkReport, positions_of_offset, report_of_offset
+from streaming_source.monitoring.report import WatermarkReport, report_of_offset
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import TestingSource
 from tests.monitoring.situations import Situation, at, records, silent_split
@@ -51,7 +50,7 @@ def test_sources_of_other_libraries_are_none(tmp_path: Path) -> None:
     log = log_of(silent_split(tmp_path))
     offset = json.loads((log / "0").read_text().splitlines()[-1])
     append(log, 1, at(0), '{"topic":{"0":17}}', offset, "-", "42")
-    first, second = Checkpoint(str(log.parent)).history()
+    first, second = MicroBatch.of_checkpoint(str(log.parent))
     other, ours, dash, number = second.sources
     assert (other, dash, number) == (None, None, None)
     assert ours == report_of(first)
@@ -64,7 +63,7 @@ def test_the_history_says_since_when_the_watermark_stands_and_what_is_committed(
     append(log, 1, at(60), {**offset, "n": 2})
     append(log, 9, at(70), {**moved, "n": 10})
     append(log, 10, at(80), {**moved, "n": 11}, committed=False)
-    history = Checkpoint(str(log.parent)).history()
+    history = MicroBatch.of_checkpoint(str(log.parent))
     assert [(batch.number, batch.is_committed) for batch in history] == [(0, True), (1, True), (9, True), (10, False)]
     assert [report_of(batch).explanation.stands_since_us for batch in history] == [at(0), at(0), at(70), at(70)]
 
@@ -72,21 +71,21 @@ def test_the_history_says_since_when_the_watermark_stands_and_what_is_committed(
 def test_an_offset_log_of_version_2_is_read_as_well(tmp_path: Path) -> None:
     log = log_of(silent_split(tmp_path))
     _, metadata, offset = (log / "0").read_text().splitlines()
-    before = Checkpoint(str(log.parent)).history()[0].sources
+    before = MicroBatch.of_checkpoint(str(log.parent))[0].sources
     (log / "0").write_text("\n".join(["v2", metadata, f"0:{offset}", "orders:-"]))
-    assert Checkpoint(str(log.parent)).history()[0].sources == (*before, None)
+    assert MicroBatch.of_checkpoint(str(log.parent))[0].sources == (*before, None)
 
 
 def test_what_is_no_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="give the checkpointLocation of the query"):
-        Checkpoint(str(tmp_path))
+        MicroBatch.of_checkpoint(str(tmp_path))
     with pytest.raises(CheckpointError, match=r"nosuch://place/cp: Arrow knows no such file system"):
-        Checkpoint("nosuch://place/cp")
+        MicroBatch.of_checkpoint("nosuch://place/cp")
     (tmp_path / "offsets").mkdir()
-    assert Checkpoint(f"file://{tmp_path}").history() == []
+    assert MicroBatch.of_checkpoint(f"file://{tmp_path}") == []
     (tmp_path / "offsets" / "0").write_text("v3\n{}\n-")
     with pytest.raises(OffsetError, match="offsets/0 is of version 'v3': only v1 and v2 are read"):
-        Checkpoint(str(tmp_path)).history()
+        MicroBatch.of_checkpoint(str(tmp_path))
 
 
 def test_the_reasons_in_an_offset_take_a_few_bytes_a_split(tmp_path: Path) -> None:
@@ -124,6 +123,5 @@ def test_id_and_position_are_found_in_what_connectors_write(
     state: Any = SourceState(1, (split,), table, np.zeros(1, np.int64), np.full(1, NO_TIMESTAMP), None)
     offset = json.loads(json.dumps(OffsetCodec(source).encode(state, Explanation(5, 9, 8))))
     assert ("places" in offset["why"]) != is_plain
-    assert positions_of_offset(offset) == {split.split_id: 7}
     (found,) = report_of_offset(offset).explanation.splits
     assert (found.split_id, found.position, found.watermark) == (split.split_id, 7, MIN_WATERMARK)

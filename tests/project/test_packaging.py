@@ -9,13 +9,17 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import venv
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
+from pyspark import cloudpickle
 
 import streaming_source
 from streaming_source.spark.datasource import FORMATS
+from streaming_source.spark.format_class import format_class
 
 ROOT = Path(__file__).resolve().parents[2]
 DISTRIBUTION = "spark-watermark-alignment"
@@ -59,6 +63,25 @@ def test_each_format_is_a_module_where_spark_looks_in_a_wheel_and_in_a_checkout(
     assert installed_as == ""
     assert target["dev-mode-dirs"] == [".", place]
     assert {file.stem for file in (ROOT / place).glob("*.py")} == {f"pyspark_{name}" for name in FORMATS}
+
+
+def test_a_worker_without_the_library_names_its_python_and_the_fix(tmp_path: Path) -> None:
+    # As bare as it comes: a worker finds PySpark, which Spark brings along, and is sent the class of the format.
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    python, brought = tmp_path / "bare" / "bin" / "python", Path(pyspark.__file__).parent / "python" / "lib"
+    program = "import sys; from pyspark import cloudpickle; cloudpickle.loads(sys.stdin.buffer.read())({})"
+    worker = subprocess.run(
+        [python, "-W", "ignore", "-c", program],
+        input=cloudpickle.dumps(format_class("aligned_files", None, sys.executable)),  # type: ignore[no-untyped-call]
+        env={"PYTHONPATH": os.pathsep.join(map(str, brought.glob("*.zip")))},
+        capture_output=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    message = " ".join(worker.stderr.decode().split())
+    assert f"Spark's workers run {python} (Python 3." in message
+    assert f"no module 'streaming_source'; the driver runs {sys.executable}. Install spark-watermark-align" in message
+    assert "set PYSPARK_PYTHON" in message
 
 
 def test_the_script_points_into_the_package(pyproject: dict[str, Any]) -> None:

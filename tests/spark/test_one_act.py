@@ -106,15 +106,9 @@ def test_read_stream_says_what_it_does_not_take(spark: SparkSession, tmp_path: P
 
 def test_with_watermark_on_a_frame_with_watermark_rows(spark: SparkSession, stream: Loader, tmp_path: Path) -> None:
     frame = stream(first_light(tmp_path / "in"), watermarkRows="true").withWatermark("ts", "5 seconds")
-    with fails_with("watermarkRows = true without with_exact_watermark", "read_stream(spark)"):
+    told = "watermarkRows = true without with_exact_watermark"
+    with fails_with(told, "read_stream(spark)", "call with_exact_watermark right after load()"):
         available_now(spark, windows(frame), tmp_path / "cp")
-
-
-def test_with_exact_watermark_forgotten(spark: SparkSession, stream: Loader, tmp_path: Path) -> None:
-    with fails_with(
-        "watermarkRows = true without with_exact_watermark", "call with_exact_watermark right after load()"
-    ):
-        available_now(spark, stream(first_light(tmp_path / "in"), watermarkRows="true"), tmp_path / "cp")
 
 
 def test_the_format_that_from_source_makes_without_from_source(spark: SparkSession, tmp_path: Path) -> None:
@@ -222,21 +216,14 @@ def test_a_schema_of_a_text_that_is_the_event_time(spark: SparkSession, tmp_path
     assert run.rows == [(texts[0], T0), (texts[1], T0 + SECOND)]
 
 
-def test_event_times_before_1970(spark: SparkSession, exact: Loader, stream: Loader, tmp_path: Path) -> None:
+def test_event_times_before_1970_close_no_window_and_are_in_none(
+    spark: SparkSession, exact: Loader, tmp_path: Path
+) -> None:
     early = np.arange(-300, 300, 5) * SECOND
     write_file(tmp_path / "in" / "a" / "f.parquet", early)
-    options = {"bounded": "true", "maxRowsPerTrigger": "50"}
-    with fails_with("position 0: no valid event time", "from 1970 on", "option invalidTimestamp = null"):
-        available_now(spark, windows(exact(tmp_path / "in", **options)), tmp_path / "fail")
-    kept = exact(tmp_path / "in", invalidTimestamp="null", **options)
-    run = available_now(spark, kept.selectExpr("coalesce(unix_micros(ts), -1)"), tmp_path / "null")
-    assert run.rows == sorted((max(t, -1),) for t in early.tolist())
-    dropped = exact(tmp_path / "in", invalidTimestamp="drop", **options)
+    dropped = exact(tmp_path / "in", invalidTimestamp="drop", bounded="true", maxRowsPerTrigger="50")
     run = available_now(spark, windows(dropped), tmp_path / "drop")
     assert run.rows == naive_windows({"a": early[early >= 0]})
-    # On the plain door rows pass as with Spark's own source.
-    run = available_now(spark, stream(tmp_path / "in", **options).selectExpr("unix_micros(ts)"), tmp_path / "plain")
-    assert run.rows == [(t,) for t in early.tolist()]
 
 
 # ---- the column keeps its name ---------------------------------------------------------------------------------------

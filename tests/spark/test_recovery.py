@@ -1,23 +1,14 @@
-"""Each row once over AvailableNow runs, and what they remember; tests/faults has crashes."""
+"""Each row once over AvailableNow runs; tests/faults has crashes."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Loader
-from tests.spark.support import (
-    SECOND,
-    T0,
-    last_offset,
-    skewed_logs,
-    write_file,
-    write_logs,
-)
+from tests.spark.support import SECOND, skewed_logs, write_file, write_logs
 
 pytestmark = pytest.mark.spark
 
@@ -58,30 +49,3 @@ def test_available_now_run_again_with_new_files_between_gives_each_row_once(
     assert len(seen) == len(set(seen)) == 200 + 200 + 120
     assert not any(third.values())
     assert min(second) == max(first) + 1
-
-
-def test_finished_files_are_forgotten_and_not_read_again(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
-    def write(name: str, modified_s: int) -> None:
-        path = tmp_path / "in" / name
-        write_file(path, T0 + modified_s * SECOND + np.arange(10) * SECOND)
-        os.utime(path, (1_600_000_000 + modified_s, 1_600_000_000 + modified_s))
-
-    def run() -> list[str]:
-        frame = exact(tmp_path / "in", includeMetadata="true", splitBy="file", maxFileAge="1 hour")
-        read = batches_of(frame, tmp_path / "cp")
-        return sorted({split for rows in read.values() for split, _ in rows})
-
-    write("a.parquet", 0)
-    write("b.parquet", 600)
-    assert run() == ["a.parquet", "b.parquet"]
-    write("c.parquet", 4000)
-    assert run() == ["c.parquet"]
-    write("d.parquet", 8000)
-    assert run() == ["d.parquet"]
-    remembered = last_offset(tmp_path / "cp")
-    assert "a.parquet" not in remembered
-    assert "b.parquet" not in remembered
-    write("c-2.parquet", 5000)
-    # Known limit: what is found to be as old as what was forgotten cannot be told from it.
-    write("a-2.parquet", 100)
-    assert run() == ["c-2.parquet"]

@@ -209,7 +209,7 @@ def test_the_gap_rule_goes_on_over_quiet_hours_and_loses_nothing(
     hours = np.repeat(np.arange(6, dtype=np.int64) * 3600 * SECOND, 4)
     logs = {f"s{i}": T0 + hours + i * 7 * SECOND + np.tile([2, 0, 1, 2], 6) * SECOND for i in range(3)}
     write_logs(tmp_path / "in", logs, files=2, row_group_size=4)
-    frame = stream(tmp_path / "in", maxOutOfOrderness="2 seconds", maxRowsPerTrigger=5)
+    frame = stream(tmp_path / "in", maxOutOfOrderness="2 seconds", maxRowsPerTrigger=12)
     counted = windows(plain(frame, "2 seconds"), "1 second")
     run = Run(spark, counted, tmp_path / "cp", "update").caught_up()
     per_window = {row[:3]: row[3] for row in run.rows}

@@ -149,6 +149,20 @@ def test_a_time_beyond_what_python_can_print_is_told_all_the_same(tmp_path: Path
         read_all(tmp_path, eventTimeColumn="t", watermarkRows="true")
 
 
+def test_times_before_1970_and_after_3999_are_invalid_under_the_exact_watermark_alone(tmp_path: Path) -> None:
+    far = 253_370_764_800_000_000  # 9999-01-01
+    times = [T0, far, -5, T0 + SECOND]
+    put(tmp_path / "a" / "f.parquet", {"t": pa.array(times, pa.timestamp("us", "UTC"))})
+    told = "position 1: no valid event time.* from 1970 on.* before the year 4000"
+    with pytest.raises(InvalidTimestampError, match=told):
+        read_all(tmp_path, eventTimeColumn="t", watermarkRows="true")
+    reading = Reading(stream_reader(tmp_path, eventTimeColumn="t", watermarkRows="true", invalidTimestamp="null"))
+    _, *kept = micros(reading.next(), "t")  # type: ignore[arg-type]
+    reading.reader.stop()
+    assert (kept, reading.offset["watermark"]) == ([T0, None, None, T0 + SECOND], T0 + SECOND - 1)
+    assert micros(read_all(tmp_path, eventTimeColumn="t"), "t") == times
+
+
 def test_a_column_called_event_time_must_be_the_event_time_column_or_make_way(tmp_path: Path) -> None:
     text = ["2023-11-14T22:14:00Z", "2023-11-14T22:14:01Z"]
     put(tmp_path / "a" / "f.parquet", {"k": [1, 2], "event_time": stamps(5, 6), "t": text})
@@ -171,16 +185,18 @@ def test_names_that_spark_cannot_tell_apart_clash(tmp_path: Path) -> None:
 
 
 def test_the_users_own_column_passes_without_a_copy_and_invalid_times_become_null_in_it() -> None:
+    far = 64_060_588_800_000_000  # the year 4000
+
     def shaped(times: list[int], **options: Any) -> tuple[pa.Array, pa.Array]:
         column = pa.array(times, pa.timestamp("us"))
         frame = pa.schema([("t", pa.timestamp("us", "UTC"))])
-        shaper = RowShaper(frame, "t", FieldTimestampAssigner("t"), FrameOptions(**options))
+        limit_us = far if "watermark_rows" in options else None
+        shaper = RowShaper(frame, "t", FieldTimestampAssigner("t"), FrameOptions(**options), time_limit_us=limit_us)
         return column, shaper.shape("a", pa.record_batch({"t": column}), None, 0).column(0)
 
     column, out = shaped([T0, -5])
     assert out.cast(pa.int64()).to_pylist() == [T0, -5]
     assert out.buffers()[1].address == column.buffers()[1].address
-    far = 64_060_588_800_000_000  # the year 4000
     _, out = shaped([T0, -5, 0, far, far - 1], watermark_rows=True, invalid_timestamp="null")
     assert out.cast(pa.int64()).to_pylist() == [T0, None, 0, None, far - 1]
     with pytest.raises(InvalidTimestampError, match=r"position 1: no valid event time in t = .*from 1970 on"):

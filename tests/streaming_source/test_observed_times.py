@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, EventTimes
 from streaming_source.api import RecordSplit
-from streaming_source.spark.channel import ObservedTimes
+from streaming_source.spark.rows import ObservedTimes
 from streaming_source.testing.output import EmittedRecord
 from streaming_source.testing.read_task import reports_of
 

@@ -109,6 +109,7 @@ def test_an_offset_says_since_when_a_split_is_silent_and_an_older_one_says_nothi
         (offset(splits=[[["a", 1, "f", 1, 1], 5, "asleep"]]), "damaged offset of aligned_files: KeyError"),
         (offset(splits=[[["a"], 5, "active"]]), "damaged offset"),
         (offset(watermark="soon"), "damaged offset"),
+        (offset(splits=[[["a", 1, "f", 1, 1], 2**63, "active"]]), "damaged offset of aligned_files: OverflowError"),
         (
             {k: v for k, v in offset().items() if k != "splits"},
             "damaged offset of aligned_files: KeyError\\('splits'\\)",

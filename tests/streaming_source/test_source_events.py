@@ -21,11 +21,10 @@ from streaming_source.api import (
 )
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.gateway import GatewayAddress, GatewayClient, TaskMessages
-from streaming_source.spark.channel import ReaderChannel
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import Offset
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.readers import AlignedStreamReader
+from streaming_source.spark.readers import AlignedStreamReader, ReaderChannel
 from streaming_source.testing import Pause, TestingSource
 
 

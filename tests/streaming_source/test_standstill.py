@@ -6,7 +6,7 @@ import pytest
 
 from alignment.combine import SplitStatus
 from alignment.explain import Bounds, Explanation, SplitExplanation, WaitsFor
-from streaming_source.spark.planner_log import StandstillWarning
+from streaming_source.spark.planning import StandstillWarning
 
 SECOND = 1_000_000
 ACTIVE = SplitStatus.ACTIVE
