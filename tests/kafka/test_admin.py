@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.client import ClientConfig
+from streaming_source.connectors.kafka.client import KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import Record, Topic, wait_until

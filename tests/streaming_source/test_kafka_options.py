@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from streaming_source.api import Boundedness
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.client import ClientConfig, client_error
+from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Boundary, Partition, Subscription
 from streaming_source.exceptions import OptionError, SourceError
 from streaming_source.spark.datasource import AlignedDataSource
@@ -220,7 +220,7 @@ def test_a_token_that_is_none_is_said_without_what_may_be_secret(make: Any, mess
     client = KafkaSource.of(BROKERS, "a", token_provider=make, kafka=OAUTH).client
     with pytest.raises(SourceError, match=message):
         client.for_consumer()["oauth_cb"]("")
-    failed = str(client_error(client, "asking", KafkaException("no token")))
+    failed = str(client.error("asking", KafkaException("no token")))
     assert "the token provider failed: it" in failed
     assert "a secret" not in failed
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.client import ClientConfig
-from streaming_source.connectors.kafka.partition_updates import Scanner, SeenTimes
+from streaming_source.connectors.kafka.client import FoundRecord, KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.client_config import ClientConfig
+from streaming_source.connectors.kafka.scanner import Scanner, SeenTimes
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
 from streaming_source.connectors.kafka.time_index import TimeIndex
