@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -25,8 +26,17 @@ from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
 from streaming_source.reader import create_reader
 from streaming_source.testing.fakes import FakeClock, InlineWorkers
-from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch, check_batch
-from streaming_source.testing.read_task import PATIENCE_S, ReaderHook, ReadTask, create_inline_reader, reports_of
+from streaming_source.testing.micro_batch import (
+    PATIENCE_S,
+    CollectingOutput,
+    EmittedRecord,
+    ReadBatch,
+    ReaderHook,
+    check_batch,
+    create_inline_reader,
+    read_ranges,
+    reports_of,
+)
 
 __all__ = ["SourceHarness"]
 
@@ -55,8 +65,6 @@ class SourceHarness:
         Read to the end of what is there, and then no further.
     read_ahead_rows
         How far the planner reads ahead where there is no index.
-    allow_unaligned
-        Option `allowUnalignedSourceSplits`.
     min_rows
         The smallest range that is worth a reader of its own.
     threads
@@ -90,7 +98,6 @@ class SourceHarness:
         exact: bool = True,
         available_now: bool = False,
         read_ahead_rows: int = 10_000,
-        allow_unaligned: bool = False,
         min_rows: int = 1,
         threads: bool = False,
         reports: Callable[[list[RangeReport]], list[RangeReport]] | None = None,
@@ -105,11 +112,8 @@ class SourceHarness:
         self.clock = clock or FakeClock()
         self.state: SourceState[Any, Any] = SourceState.initial()
         self.batches: list[ReadBatch] = []
-        self._rules = replace(
-            _rules(source, strategy, exact=exact, read_ahead_rows=read_ahead_rows),
-            reports=reports is not None,
-            allow_unaligned=allow_unaligned,
-        )
+        rules = _rules(source, strategy, exact=exact, read_ahead_rows=read_ahead_rows)
+        self._rules = replace(rules, reports=reports is not None)
         self._reports = reports
         self._available_now = available_now
         self._min_rows = min_rows
@@ -118,7 +122,8 @@ class SourceHarness:
         self._patience_s = patience_s
         self._recorder = recorder
         self._before: SourceState[Any, Any] | None = None
-        self._tasks: list[ReadTask] | None = None
+        # Of each task its ranges and events, pickled as they travel to executors: the same when it is repeated.
+        self._tasks: list[bytes] | None = None
         # Event times that are excused, by split: what had been announced when it joined, or came back from being idle.
         self._excused: dict[str, int] = {}
         self._coordinator = self._new_coordinator()
@@ -145,7 +150,7 @@ class SourceHarness:
         assert before is not None, "plan() comes first, and must have found something to do"
         if self._tasks is None:
             self._tasks = self._new_tasks(self._coordinator.ranges(before, after, self.readers, self._min_rows))
-        records = tuple(tuple(self._read(task, hook)) for task in self._tasks)
+        records = tuple(tuple(self._read(number, task, hook)) for number, task in enumerate(self._tasks))
         plan = self._coordinator.last_plan if self._coordinator.state is after else None
         batch = ReadBatch(
             after.sequence,
@@ -212,7 +217,7 @@ class SourceHarness:
         """Read all there is in one go, as a batch query does. Of a fresh harness, instead of any other step."""
         assert not self.state.sequence, "a batch query reads a source from its beginning"
         tasks = self._new_tasks(self._coordinator.everything(self._min_rows))
-        return [record for task in tasks for record in self._read(task)]
+        return [record for number, task in enumerate(tasks) for record in self._read(number, task)]
 
     def close(self) -> None:
         self._coordinator.close()
@@ -269,13 +274,15 @@ class SourceHarness:
             coordinator.drain()
         return coordinator
 
-    def _new_tasks(self, ranges: Sequence[SplitRange[Any]]) -> list[ReadTask]:
-        assigned = assign_ranges(ranges, self.readers)
+    def _new_tasks(self, ranges: Sequence[SplitRange[Any]]) -> list[bytes]:
         events = self._coordinator.host.take_events
-        return [ReadTask.of(number, splits, events(number)) for number, splits in enumerate(assigned)]
+        return [
+            pickle.dumps((splits, tuple(events(number))))
+            for number, splits in enumerate(assign_ranges(ranges, self.readers))
+        ]
 
-    def _read(self, task: ReadTask, hook: ReaderHook | None = None) -> list[EmittedRecord]:
-        host, subtask_id = self._coordinator.host, task.subtask_id
+    def _read(self, subtask_id: int, task: bytes, hook: ReaderHook | None = None) -> list[EmittedRecord]:
+        host = self._coordinator.host
         context = SourceReaderContext(
             self._schema,
             subtask_id,
@@ -283,9 +290,11 @@ class SourceHarness:
             send_source_event_to_coordinator=lambda event: host.handle_source_event(subtask_id, event),
         )
         output = CollectingOutput(self.strategy.timestamp_assigner, self._schema)
-        task.run(lambda: self.create_reader(context), output, hook, self._patience_s if self._threads else 0)
+        ranges, events = pickle.loads(task)
+        wait_s = self._patience_s if self._threads else 0
+        read_ranges(ranges, events, lambda: self.create_reader(context), output, hook, wait_s)
         if self._reports is not None:
-            self._coordinator.runtime.take_reports(self._reports(reports_of(task.ranges(), output.records)))
+            self._coordinator.runtime.take_reports(self._reports(reports_of(ranges, output.records)))
         return output.records
 
     def _excuse_splits(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:

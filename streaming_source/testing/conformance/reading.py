@@ -24,7 +24,7 @@ from streaming_source.testing.conformance.connector import (
     times_of,
 )
 from streaming_source.testing.harness import SourceHarness
-from streaming_source.testing.output import CollectingOutput, EmittedRecord
+from streaming_source.testing.micro_batch import CollectingOutput, EmittedRecord
 
 __all__ = ["GrowingSuite", "ReadingSuite"]
 
