@@ -293,7 +293,7 @@ def test_a_word_for_a_topic_stands_for_all_its_partitions() -> None:
     other = Partition("b", 0)
     start = source(subscribe="a,b", startingOffsets='{"a": "earliest", "b": {"0": 7}}').start
     assert start.resolve([P0, P1, other], Log()) == {P0: 10, P1: 10, other: 7}
-    assert source(subscribe="a", startingOffsets='{"a": "LATEST"}').start.begins_at_end
+    assert source(subscribe="a", startingOffsets='{"a": "LATEST"}').start.resolve([P0, P1], Log()) == {P0: 90, P1: 90}
 
 
 @pytest.mark.parametrize(

@@ -179,28 +179,22 @@ class KafkaAdmin:
         """The topics of a subscription that there are, by name. One call; for a pattern two."""
         return self._ask("asking for topics", lambda: self._topics(subscription))
 
-    def offsets(
-        self, wanted: Mapping[Partition, int], *, committed: bool | None = None, all_answer: bool = True
-    ) -> dict[Partition, int | None]:
-        """See `subscription.Lookup`: one call for all. Of partitions that are gone there is no answer.
-
-        `committed` says whether logs end with what is committed; None: as for the consumer. Unless `all_answer`, there
-        is none of those either whose leaders are away, and can be waited for.
-        """
-        found = self.records(wanted, committed=committed, all_answer=all_answer)
-        return {part: None if record is None else record.offset for part, record in found.items()}
+    def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """See `subscription.Lookup`: one call for all. Of partitions that are gone there is no answer."""
+        return {part: None if record is None else record.offset for part, record in self.records(wanted).items()}
 
     def records(
-        self, wanted: Mapping[Partition, int], *, committed: bool | None = None, all_answer: bool = True
+        self, wanted: Mapping[Partition, int], *, readable: bool = True, all_answer: bool = True
     ) -> dict[Partition, FoundRecord | None]:
         """The same with timestamps; also the one at `MAX_TIMESTAMP`, which is the latest.
 
-        Nothing at or behind the end of what can be read is found.
+        Nothing at or behind the end of what is `readable` by the consumer is found, else of what is written. Unless
+        `all_answer`, there is none either of those whose leaders are away, and can be waited for.
         """
         if not wanted:
             return {}
-        ends_committed = self._reads_committed if committed is None else committed
-        level = IsolationLevel.READ_COMMITTED if ends_committed else IsolationLevel.READ_UNCOMMITTED
+        is_committed = readable and self._reads_committed
+        level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         return self._ask("asking for offsets", lambda: self._records(wanted, level, all_answer=all_answer))
 
     def ends(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
@@ -214,12 +208,12 @@ class KafkaAdmin:
         return ends | self._ends([part for part in parts if part in away]) if self._leaders.are_due() else ends
 
     def _ends(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
-        written = self.offsets(dict.fromkeys(parts, LATEST), committed=False, all_answer=False)
+        written = self.records(dict.fromkeys(parts, LATEST), readable=False, all_answer=False)
         readable = written
         if self._reads_committed:
-            readable = self.offsets(dict.fromkeys(written, LATEST), all_answer=False)
+            readable = self.records(dict.fromkeys(written, LATEST), all_answer=False)
         ends = {
-            part: LogEnd(until, max(until, written.get(part) or 0))
+            part: LogEnd(until.offset, max(until.offset, (written[part] or until).offset))
             for part, until in readable.items()
             if until is not None
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -53,12 +53,8 @@ class Scanner:
         """All records of each split from its position to its stop. O(records)."""
         none = np.empty(0, np.int64)
         parts = {split.split_id: [(none, none)] for split in splits}
-
-        def take(split_id: str, offsets: Int64Array, times: Int64Array) -> bool:
+        for split_id, offsets, times in self._read(self._config, _AT_ONCE, splits):
             parts[split_id].append((offsets, times))
-            return False
-
-        self._read(self._config, _AT_ONCE, splits, take)
         return {
             split_id: (np.concatenate([offsets for offsets, _ in seen]), np.concatenate([times for _, times in seen]))
             for split_id, seen in parts.items()
@@ -70,16 +66,15 @@ class Scanner:
         The records at the positions of the splits are tried first. O(records before it).
         """
         found: dict[str, tuple[int, int]] = {}
-
-        def take(split_id: str, offsets: Int64Array, times: Int64Array) -> bool:
+        first = [split.until(split.position + 1) for split in splits]
+        for split_id, offsets, times in self._read(self._for_single, _SINGLE_AT_ONCE, first):
+            if times[0] > bound_us:
+                found[split_id] = int(offsets[0]), int(times[0])
+        others = [split.at(split.position + 1) for split in splits if split.split_id not in found]
+        for split_id, offsets, times in self._read(self._config, _AT_ONCE, others, found):
             later = np.flatnonzero(times > bound_us)
             if later.size:
                 found[split_id] = int(offsets[later[0]]), int(times[later[0]])
-            return bool(later.size)
-
-        self._read(self._for_single, _SINGLE_AT_ONCE, [split.until(split.position + 1) for split in splits], take)
-        others = [split.at(split.position + 1) for split in splits if split.split_id not in found]
-        self._read(self._config, _AT_ONCE, others, take)
         return found
 
     def close(self) -> None:
@@ -92,13 +87,9 @@ class Scanner:
         self._clients.close()
 
     def _read(
-        self,
-        config: ClientConfig,
-        at_once: int,
-        splits: Sequence[KafkaSplit],
-        take: Callable[[str, Int64Array, Int64Array], bool],
-    ) -> None:
-        """Hand on what comes of each split, until it has come to its stop or `take` says that it is enough."""
+        self, config: ClientConfig, at_once: int, splits: Sequence[KafkaSplit], enough: Container[str] = ()
+    ) -> Iterator[tuple[str, Int64Array, Int64Array]]:
+        """What comes of each split, until it has come to its stop or is among those of which there is `enough`."""
         left = {split.split_id: split for split in splits if split.stop is None or split.position < split.stop}
         if not left:
             return
@@ -119,17 +110,14 @@ class Scanner:
                 if self._is_closed:
                     raise SourceError("the planner was closed while it looked where records are")
                 fetched = reader.fetch()
-                enough = set()
                 while (split_id := fetched.next_split()) is not None:
                     while (block := fetched.next_record_from_split()) is not None:
                         if split_id in left and split_id not in enough:
                             assert block.source_timestamps is not None
-                            offsets = block.batch["offset"].to_numpy()
-                            if take(split_id, offsets, block.source_timestamps):
-                                enough.add(split_id)
+                            yield split_id, block.batch["offset"].to_numpy(), block.source_timestamps
                 for split_id in fetched.finished_splits:
                     left.pop(split_id, None)
-                gone = tuple(left.pop(split_id) for split_id in sorted(enough & left.keys()))
+                gone = tuple(left.pop(split_id) for split_id in sorted(left) if split_id in enough)
                 if gone and left:
                     reader.handle_splits_changes(SplitsRemoval(gone))
         finally:
