@@ -140,7 +140,7 @@ def test_exact_mode_gives_all_windows_of_the_batch_result(
     assert max(p["numInputRows"] for p in run.progress) <= 300 + 1  # the watermark row
 
 
-@pytest.mark.parametrize("indexing", ["auto", "off"])
+@pytest.mark.parametrize("indexing", [pytest.param("auto", marks=pytest.mark.soak), "off"])
 def test_exact_mode_over_an_unbounded_topic_gives_all_windows_that_are_closed(
     spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path, indexing: str
 ) -> None:
