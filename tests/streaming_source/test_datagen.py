@@ -260,7 +260,7 @@ def enumerator_of(
     clock_us: Callable[[], int],
 ) -> GeneratorSplitEnumerator:
     enumerator = source.restore_enumerator(planner, checkpoint)
-    enumerator._clock_us = clock_us
+    enumerator.clock_us = clock_us
     return enumerator
 
 
