@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -80,21 +80,21 @@ class ReadBatch:
         return [record for records in self.records for record in records]
 
 
+@dataclass(eq=False)
 class CollectingOutput(ReaderOutput):
     """Collects records with the event times that the application assigns, in the order in which they are emitted.
 
     Every batch must have the columns of `schema`, if there is one.
     """
 
-    def __init__(self, assigner: TimestampAssigner, schema: pa.Schema | None = None) -> None:
-        self._assigner = assigner
-        self.schema = schema
-        self.records: list[EmittedRecord] = []
-        self.open_splits: set[str] = set()
+    assigner: TimestampAssigner
+    schema: pa.Schema | None = None
+    records: list[EmittedRecord] = field(default_factory=list, init=False)
+    open_splits: set[str] = field(default_factory=set, init=False)
 
     def create_output_for_split(self, split_id: str) -> SourceOutput:
         self.open_splits.add(split_id)
-        return _SplitOutput(self, split_id, self._assigner)
+        return _SplitOutput(self, split_id)
 
     def release_output_for_split(self, split_id: str) -> None:
         self.open_splits.remove(split_id)
@@ -106,28 +106,27 @@ class CollectingOutput(ReaderOutput):
         raise AssertionError("records were emitted into the output of the reader, not of their split")
 
 
+@dataclass(eq=False)
 class _SplitOutput(SourceOutput):
-    def __init__(self, whole: CollectingOutput, split_id: str, assigner: TimestampAssigner) -> None:
-        self._whole = whole
-        self._split_id = split_id
-        self._assigner = assigner
+    whole: CollectingOutput
+    split_id: str
 
     def collect(
         self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
     ) -> None:
-        if self._split_id not in self._whole.open_splits:
-            raise AssertionError(f"records of split {self._split_id!r} were emitted after its output was released")
-        if self._whole.schema is not None and not batch.schema.equals(self._whole.schema):
+        if self.split_id not in self.whole.open_splits:
+            raise AssertionError(f"records of split {self.split_id!r} were emitted after its output was released")
+        if self.whole.schema is not None and not batch.schema.equals(self.whole.schema):
             raise AssertionError(
-                f"split {self._split_id!r}: the reader was asked for the columns {self._whole.schema}, and emitted "
+                f"split {self.split_id!r}: the reader was asked for the columns {self.whole.schema}, and emitted "
                 f"{batch.schema}"
             )
         where = np.arange(positions, positions + batch.num_rows) if isinstance(positions, int) else positions
-        times = self._assigner.extract(batch, source_timestamps).values
+        times = self.whole.assigner.extract(batch, source_timestamps).values
         if not len(where) == len(times) == batch.num_rows:
             raise AssertionError(f"{batch.num_rows} records were emitted with {len(where)} positions")
-        self._whole.records += [
-            EmittedRecord(self._split_id, position, time)
+        self.whole.records += [
+            EmittedRecord(self.split_id, position, time)
             for position, time in zip(where.tolist(), times.tolist(), strict=True)
         ]
 
