@@ -22,8 +22,8 @@ from streaming_source.api.options import (
 )
 from streaming_source.connectors.kafka.client import RetryPolicy
 from streaming_source.connectors.kafka.client_config import ClientConfig, TokenProvider
+from streaming_source.connectors.kafka.records import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.connectors.kafka.subscription import Boundary, Subscription
-from streaming_source.connectors.kafka.values import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.exceptions import OptionError
 
 __all__ = ["KAFKA_OPTIONS", "Indexing", "KafkaConfig", "kafka_arguments"]

@@ -13,10 +13,9 @@ import pyarrow as pa
 from alignment.watermarks import Int64Array
 from streaming_source.api import KeptClients, SplitsAddition, SplitsRemoval
 from streaming_source.connectors.kafka.client_config import ClientConfig
-from streaming_source.connectors.kafka.records import MessageColumns
+from streaming_source.connectors.kafka.records import BinaryValues, MessageColumns
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
-from streaming_source.connectors.kafka.values import BinaryValues
 from streaming_source.exceptions import SourceError
 
 __all__ = ["Scanner", "SeenTimes"]

@@ -15,13 +15,13 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from streaming_source.connectors.kafka.records import Invalid, ValueFormat
 from streaming_source.connectors.kafka.registry import (
     SchemaRegistry,
     SchemaText,
     UnknownSchemaError,
     missing_package,
 )
-from streaming_source.connectors.kafka.values import Invalid, ValueFormat
 from streaming_source.exceptions import OptionError, SourceError
 
 __all__ = ["AvroValues", "DecodedValues", "ProtobufValues"]
