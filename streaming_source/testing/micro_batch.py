@@ -172,18 +172,13 @@ def _poll_to_the_end(reader: SourceReader[Any], output: ReaderOutput, hook: Read
         if status is InputStatus.END_OF_INPUT:
             return
         if status is InputStatus.NOTHING_AVAILABLE:
-            _wait_for(reader, wait_s)
+            try:
+                reader.is_available().result(wait_s)
+            except TimeoutError:
+                raise AssertionError(
+                    f"the reader waits for records of {_left(reader)} that were planned and do not come"
+                ) from None
     raise AssertionError(f"after {_ENOUGH_POLLS} polls the splits {_left(reader)} have not come to their end")
-
-
-def _wait_for(reader: SourceReader[Any], wait_s: float) -> None:
-    available = reader.is_available()
-    try:
-        available.result(wait_s)
-    except TimeoutError:
-        raise AssertionError(
-            f"the reader waits for records of {_left(reader)} that were planned and do not come"
-        ) from None
 
 
 def _left(reader: SourceReader[Any]) -> list[str]:

@@ -37,7 +37,7 @@ _OWN: Final = {
 }
 
 _SET_HERE: Final = {
-    **dict.fromkeys(("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof"), "it is set here"),
+    **dict.fromkeys(_OWN, "it is set here"),
     "auto.offset.reset": "say where to start with option startingOffsets; a lost position is never jumped over",
 }
 
