@@ -298,10 +298,9 @@ class SourceHarness:
 
     def _excuse_splits(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:
         joined = set(after.table.split_ids) - set(before.table.split_ids)
-        self._excused.update(dict.fromkeys(joined, before.table.combined))
         statuses = zip(before.table.split_ids, before.table.statuses, strict=True)
         came_back = [split_id for split_id, status in statuses if status == SplitStatus.IDLE]
-        self._excused.update(dict.fromkeys(came_back, before.table.combined))
+        self._excused.update(dict.fromkeys((*joined, *came_back), before.table.combined))
 
     def _written_and_read(self, state: SourceState[Any, Any]) -> SourceState[Any, Any]:
         """As it comes back from an offset."""
