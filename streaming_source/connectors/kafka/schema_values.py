@@ -29,6 +29,9 @@ __all__ = ["AvroValues", "DecodedValues", "ProtobufValues"]
 Decode: TypeAlias = Callable[[Any, io.BytesIO], Any]
 """What a value is, by its `SchemaId` and what follows that; raises anything but `SourceError` if it is none."""
 
+Change: TypeAlias = Callable[[Any], Any]
+"""What makes of a decoded value one that Arrow takes."""
+
 
 @dataclass(frozen=True)
 class DecodedValues(ValueFormat):
@@ -123,7 +126,7 @@ class AvroValues(DecodedValues):
 
     @cached_property
     def type(self) -> pa.DataType:
-        kind = _avro_type(_parsed(self.schema), "value", {})
+        kind, _ = _avro(_parsed(self.schema), "value", {})
         if not pa.types.is_struct(kind):
             raise OptionError(f"option valueFormat = 'avro': the schema of {self.subject!r} is not that of a record")
         return kind
@@ -134,7 +137,7 @@ class AvroValues(DecodedValues):
         reader = _parsed(self.schema)
         writers: dict[object, Any] = {}
         unknown: dict[object, float] = {}
-        plain = _of_avro(self.type)
+        _, change = _avro(reader, "value", {})
 
         def decode(schema_id: Any, payload: io.BytesIO) -> Any:
             key = schema_id.guid or schema_id.id
@@ -152,7 +155,7 @@ class AvroValues(DecodedValues):
             record = schemaless_reader(payload, writer, reader)
             if payload.read(1):
                 raise ValueError("there is something behind the record")
-            return record if plain is None else plain(record)
+            return record if change is None else change(record)
 
         return decode
 
@@ -171,39 +174,63 @@ def _parsed(schema: SchemaText) -> Any:
         raise OptionError(f"option valueFormat = 'avro': {schema.text[:200]} is no schema of Avro: {error}") from None
 
 
-def _avro_type(schema: Any, where: str, named: dict[str, Any], inside: tuple[str, ...] = ()) -> pa.DataType:
-    """Arrow's type of a parsed schema at a dotted path; a named type is written out where it is first used."""
+def _avro(
+    schema: Any, where: str, named: dict[str, Any], inside: tuple[str, ...] = ()
+) -> tuple[pa.DataType, Change | None]:
+    """Arrow's type of a parsed schema at a dotted path, and what values of it need; None if they are taken as they are.
+
+    A named type is written out where it is first used.
+    """
     if isinstance(schema, list):
         others = [one for one in schema if one != "null"]
         if len(others) != 1:
             raise _refused(where, "it is a union of several types")
-        return _avro_type(others[0], where, named, inside)
+        return _avro(others[0], where, named, inside)
     if isinstance(schema, str):
         if schema in _AVRO_TYPES:
-            return _AVRO_TYPES[schema]
+            return _unchanged_unless_text(_AVRO_TYPES[schema])
         if schema not in named:
             raise _refused(where, f"its type {schema!r} is not known")
-        return _avro_type(named[schema], where, named, inside)
+        return _avro(named[schema], where, named, inside)
     named.update(schema.get("__named_schemas", {}))
     kind, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+        return pa.decimal128(schema["precision"], schema.get("scale", 0)), None
     if logical in _AVRO_LOGICAL_TYPES:
-        return _AVRO_LOGICAL_TYPES[logical]
+        return _unchanged_unless_text(_AVRO_LOGICAL_TYPES[logical])
     if logical in ("time-millis", "time-micros", "duration"):
         raise _refused(where, f"it is of the logical type {logical}")
     if kind == "array":
-        return pa.list_(_avro_type(schema["items"], f"{where}.element", named, inside))
+        element, one = _avro(schema["items"], f"{where}.element", named, inside)
+        return pa.list_(element), one and (lambda value: None if value is None else [one(item) for item in value])
     if kind == "map":
-        return pa.map_(pa.string(), _avro_type(schema["values"], f"{where}.value", named, inside))
+        item_type, inner = _avro(schema["values"], f"{where}.value", named, inside)
+        of_item = inner or (lambda item: item)
+        return (
+            pa.map_(pa.string(), item_type),
+            lambda value: None if value is None else [(key, of_item(item)) for key, item in value.items()],
+        )
     if kind != "record":
-        return _avro_type(kind, where, named, inside)
+        return _avro(kind, where, named, inside)
     name = schema["name"]
     if name in inside:
         raise _refused(where, f"{name} contains itself")
     named[name] = schema
-    fields = ((field["name"], field["type"]) for field in schema["fields"])
-    return pa.struct([(one, _avro_type(of, f"{where}.{one}", named, (*inside, name))) for one, of in fields])
+    fields = {
+        field["name"]: _avro(field["type"], f"{where}.{field['name']}", named, (*inside, name))
+        for field in schema["fields"]
+    }
+    changes = {name: change for name, (_, change) in fields.items() if change is not None}
+
+    def of_record(value: Any) -> Any:
+        return None if value is None else {**value, **{name: change(value[name]) for name, change in changes.items()}}
+
+    return pa.struct([(name, kind) for name, (kind, _) in fields.items()]), of_record if changes else None
+
+
+def _unchanged_unless_text(kind: pa.DataType) -> tuple[pa.DataType, Change | None]:
+    # What a writer has declared as such a text comes as a UUID.
+    return kind, (lambda value: str(value) if isinstance(value, UUID) else value) if pa.types.is_string(kind) else None
 
 
 def _refused(where: str, why: str) -> OptionError:
@@ -211,30 +238,6 @@ def _refused(where: str, why: str) -> OptionError:
         f"option valueFormat = 'avro': {where} has no type of Spark: {why}; give option valueSchema, an "
         "Avro schema that leaves it out"
     )
-
-
-def _of_avro(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes of a decoded value one that Arrow takes; None where it takes all of that type."""
-    if pa.types.is_string(kind):
-        return lambda value: str(value) if isinstance(value, UUID) else value
-    if pa.types.is_map(kind):
-        inner = _of_avro(kind.item_type) or (lambda value: value)
-        return lambda value: None if value is None else [(key, inner(item)) for key, item in value.items()]
-    if pa.types.is_list(kind):
-        element = _of_avro(kind.value_type)
-        return element and (lambda value: None if value is None else [element(item) for item in value])
-    if pa.types.is_struct(kind):
-        changed = {field.name: change for field in kind if (change := _of_avro(field.type)) is not None}
-        if not changed:
-            return None
-
-        def of_struct(value: Any) -> Any:
-            if value is None:
-                return None
-            return {**value, **{name: change(value[name]) for name, change in changed.items()}}
-
-        return of_struct
-    return None
 
 
 # ---- Protobuf --------------------------------------------------------------------------------------------------------
@@ -253,7 +256,6 @@ _PROTOBUF_TYPES: Final = {
     9: pa.string(),
     12: pa.binary(),
     13: pa.int64(),
-    14: pa.string(),
     15: pa.int32(),
     16: pa.int64(),
     17: pa.int32(),
@@ -277,13 +279,13 @@ class ProtobufValues(DecodedValues):
 
     @cached_property
     def type(self) -> pa.DataType:
-        return _message_type(self._message(), "value", ())
+        return _message(self._descriptor(), "value", ())[0]
 
     def decoder(self) -> Decode:
         from google.protobuf.message_factory import GetMessageClass
 
-        message = self._message()
-        make, read = GetMessageClass(message), _reader(message)
+        message = self._descriptor()
+        make, (_, read) = GetMessageClass(message), _message(message, "value", ())
 
         def decode(schema_id: Any, payload: io.BytesIO) -> Any:
             if schema_id.message_indexes != [0]:
@@ -292,7 +294,7 @@ class ProtobufValues(DecodedValues):
 
         return decode
 
-    def _message(self) -> Any:
+    def _descriptor(self) -> Any:
         try:
             # Knows the files that schemas import without a reference.
             import confluent_kafka.schema_registry.protobuf  # noqa: F401
@@ -334,64 +336,41 @@ def _top_level(file: Any) -> Iterator[Any]:
     return (file.message_types_by_name[message.name] for message in definition.message_type)
 
 
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
-
-
-def _message_type(message: Any, where: str, inside: tuple[str, ...]) -> pa.DataType:
+def _message(message: Any, where: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Change]:
     if message.full_name in inside:
         raise OptionError(
             f"option valueFormat = 'protobuf': {where} has no type of Spark: {message.full_name} contains itself; read "
             "binary values, and decode them in the query with from_protobuf"
         )
     inside = (*inside, message.full_name)
-    return pa.struct([(field.name, _field_type(field, f"{where}.{field.name}", inside)) for field in message.fields])
+    fields = [(f.name, f.has_presence, *_field(f, f"{where}.{f.name}", inside)) for f in message.fields]
 
-
-def _field_type(field: Any, where: str, inside: tuple[str, ...]) -> pa.DataType:
-    if _is_map(field):
-        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        return pa.map_(_field_type(key, where, inside), _field_type(value, where, inside))
-    if field.message_type is None:
-        one = _PROTOBUF_TYPES[field.type]
-    elif field.message_type.full_name == _TIMESTAMP:
-        one = pa.timestamp("us", "UTC")
-    else:
-        one = _message_type(field.message_type, where, inside)
-    return pa.list_(one) if _is_repeated(field) else one
-
-
-def _is_repeated(field: Any) -> bool:
-    # The label is gone since version 7.
-    return bool(field.is_repeated) if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
-
-
-def _reader(message: Any) -> Callable[[Any], dict[str, Any]]:
-    fields = [(field.name, field.has_presence, _of_field(field)) for field in message.fields]
-
-    def read(read_from: Any) -> dict[str, Any]:
+    def read(value: Any) -> dict[str, Any]:
         return {
-            name: None if may_lack and not read_from.HasField(name) else take(getattr(read_from, name))
-            for name, may_lack, take in fields
+            name: None if may_lack and not value.HasField(name) else take(getattr(value, name))
+            for name, may_lack, _, take in fields
         }
 
-    return read
+    return pa.struct([(name, kind) for name, _, kind, _ in fields]), read
 
 
-def _of_field(field: Any) -> Callable[[Any], Any]:
-    if _is_map(field):
-        take = _of_one(field.message_type.fields_by_name["value"])
-        return lambda entries: [(key, take(entries[key])) for key in entries]
-    one = _of_one(field)
-    return (lambda many: [one(value) for value in many]) if _is_repeated(field) else one
+def _field(field: Any, where: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Change]:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key, value = (_single(field.message_type.fields_by_name[name], where, inside) for name in ("key", "value"))
+        take = value[1]
+        return pa.map_(key[0], value[0]), lambda entries: [(key, take(entries[key])) for key in entries]
+    kind, one = _single(field, where, inside)
+    # The label is gone since version 7.
+    is_repeated = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+    return (pa.list_(kind), lambda many: [one(value) for value in many]) if is_repeated else (kind, one)
 
 
-def _of_one(field: Any) -> Callable[[Any], Any]:
+def _single(field: Any, where: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Change]:
     if field.message_type is not None:
         if field.message_type.full_name == _TIMESTAMP:
-            return lambda value: value.seconds * 1_000_000 + value.nanos // 1000
-        return _reader(field.message_type)
+            return pa.timestamp("us", "UTC"), lambda value: value.seconds * 1_000_000 + value.nanos // 1000
+        return _message(field.message_type, where, inside)
     if field.type == _ENUM:
         names = {value.number: value.name for value in field.enum_type.values}
-        return lambda number: names.get(number, str(number))
-    return lambda value: value
+        return pa.string(), lambda number: names.get(number, str(number))
+    return _PROTOBUF_TYPES[field.type], lambda value: value
