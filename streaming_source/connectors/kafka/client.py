@@ -34,9 +34,6 @@ T = TypeVar("T")
 GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 """Codes of errors that say that there is no such topic or partition."""
 
-_ASK_S: Final = 10.0
-_LOOK_S: Final = 2.0
-
 _SPECS: Final = {
     EARLIEST: OffsetSpec.earliest(),
     LATEST: OffsetSpec.latest(),
@@ -105,14 +102,14 @@ class PartitionConsumer:
         where = [TopicPartition(*part, at)]
         try:
             try:
-                answers = self.client.offsets_for_times(where, timeout=_ASK_S)
+                answers = self.client.offsets_for_times(where, timeout=_REQUEST_S)
             except KafkaException as error:
                 if error.args[0].code() not in GONE:
                     raise
                 # The client says so by what it knew last, too.
                 if part.number not in (self.partitions(part.topic) or ()):
                     return None
-                answers = self.client.offsets_for_times(where, timeout=_ASK_S)
+                answers = self.client.offsets_for_times(where, timeout=_REQUEST_S)
         except KafkaException as error:
             failed = self._config.error(f"asking for the offsets of partition {part}", error)
             raise failed from None
@@ -121,7 +118,7 @@ class PartitionConsumer:
     def partitions(self, topic: str) -> frozenset[int] | None:
         """The partitions that a topic has now, none if there is no such topic; None if the brokers do not say."""
         try:
-            found = self.client.list_topics(topic, timeout=_LOOK_S).topics[topic]
+            found = self.client.list_topics(topic, timeout=_TRIAL_S).topics[topic]
         except KafkaException:
             return None
         if found.error is not None and found.error.code() not in GONE:

@@ -181,14 +181,12 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     _taken_back: list[KafkaSplit] = field(default_factory=list, init=False)
     # Replaced on a worker, never changed.
     _blocked_splits: frozenset[str] = field(default=frozenset(), init=False)
-    _has_started: bool = field(default=False, init=False)
     _is_complete: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._checkpoint = self.discovery.checkpoint
 
     def start(self) -> None:
-        self._has_started = True
         # After a restart, too, where no partition is added: what was read may have been deleted, or created again.
         self.context.call_async(self.discovery.look, self._on_found, period_seconds=self.discovery.period_s)
         if self.discovery.period_s is not None:
@@ -231,7 +229,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         Then what is there now is read from its first record on. O(topics), one call.
         """
         lost = self.discovery.lost_splits()
-        if lost and self._has_started:
+        # There are none before the start.
+        if lost and self.context.registered_readers():
             self._look_now()
         return lost
 
@@ -281,7 +280,6 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     _discovers_at: float = field(default=-math.inf, init=False)
 
     def start(self) -> None:
-        self._has_started = True
         period_s = _LOOK_S if self.discovery.period_s is None else min(_LOOK_S, self.discovery.period_s)
         self.context.call_async(self._look, self._on_looked, period_seconds=period_s, at_each_trigger=True)
 
