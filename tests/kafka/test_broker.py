@@ -87,6 +87,7 @@ def test_a_broker_that_was_killed_or_paused_comes_back_with_its_data(own_broker:
     assert not own_broker.is_running
 
 
+@pytest.mark.soak
 def test_a_broker_that_does_not_start_shows_its_output(kafka_jars: list[Path], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         broker = KafkaBroker(tmp_path / "data", kafka_jars, port=taken.getsockname()[1])

@@ -229,7 +229,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         Then what is there now is read from its first record on. O(topics), one call.
         """
         lost = self.discovery.lost_splits()
-        # There are none before the start.
+        # No reader is registered before the start.
         if lost and self.context.registered_readers():
             self._look_now()
         return lost
