@@ -121,9 +121,9 @@ class TimeIndex:
         self._fail_on_data_loss = fail_on_data_loss
         # Splits that are not read to their ends although nothing of them is unread in the index.
         self.blocked_splits: frozenset[str] = frozenset()
-        # Set on the coordinator's thread, seen by looks: both are replaced where their keys change.
+        # Changed on the coordinator's thread. Looks, on another one, begin with a copy.
         self._splits: dict[str, _Indexed] = {}
-        self._gone: frozenset[str] = frozenset()
+        self._gone: set[str] = set()
         # Whose loss was reported.
         self._lost: set[str] = set()
 
@@ -131,16 +131,16 @@ class TimeIndex:
 
     def add(self, splits: Iterable[KafkaSplit]) -> None:
         """Look in these, too, from their positions on."""
-        self._splits = self._splits | {split.split_id: _Indexed.from_its_position(split) for split in splits}
+        self._splits.update((split.split_id, _Indexed.from_its_position(split)) for split in splits)
 
     def leave(self, split_ids: Iterable[str]) -> None:
         """Their partitions are gone: nothing more will come."""
-        self._gone |= frozenset(split_ids)
+        self._gone.update(split_ids)
 
     def remove(self, split_id: str) -> None:
-        """Forget a split that was read to its end. O(n)."""
-        self._splits = {other: known for other, known in self._splits.items() if other != split_id}
-        self._gone -= {split_id}
+        """Forget a split that was read to its end."""
+        self._splits.pop(split_id, None)
+        self._gone.discard(split_id)
 
     def commit_plan(self, split_id: str, position: int) -> KafkaSplit:
         """The split at a position; what is before it is in a state."""
@@ -158,7 +158,7 @@ class TimeIndex:
 
     def look(self, found: Sequence[KafkaSplit] = (), gone: Collection[str] = ()) -> Looked:
         """What is new in the known splits, and in some that were just found. A call or two without updates, O(n)."""
-        there = [known for split_id, known in self._splits.items() if split_id not in self._gone]
+        there = [known for known in list(self._splits.values()) if known.split.split_id not in self._gone]
         parts = [known for known in there if known.split.split_id not in gone and not known.is_complete]
         parts += map(_Indexed.from_its_position, found)
         logs = self._for_looks.ends(sorted({known.split.of for known in parts}))
