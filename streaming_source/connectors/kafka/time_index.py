@@ -10,7 +10,6 @@ from there to the first that is one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -26,8 +25,7 @@ from streaming_source.connectors.kafka.subscription import EARLIEST, MAX_TIMESTA
 __all__ = ["Looked", "TimeIndex"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Indexed:
+class _Indexed(NamedTuple):
     """A split and how far it is known.
 
     `position` is that of the last state; records before `indexed_to` are in the index, and between that and `seen_to`
@@ -147,7 +145,7 @@ class TimeIndex:
         known = self._splits[split_id]
         if position > known.position:
             scanned = tuple(block for block in known.scanned if block[0] + block[1].size > position)
-            self._splits[split_id] = replace(known, position=position, scanned=scanned)
+            self._splits[split_id] = known._replace(position=position, scanned=scanned)
         return known.split.at(position)
 
     def close(self) -> None:
@@ -257,11 +255,11 @@ class TimeIndex:
 
     def take(self, looked: Looked) -> None:
         """Add what a look brought. O(updates), and O(n) where an end has moved."""
+        self._add(looked.updates)
         for split_id, end in looked.ends.items():
             known = self._splits.get(split_id)
             if known is not None and end > known.end:
-                self._splits[split_id] = replace(known, end=end)
-        self._add(looked.updates)
+                self._splits[split_id] = known._replace(end=end)
         for split_id in looked.ends:
             self._complete(split_id)
         behind = {split_id for split_id in looked.ends if self._is_behind(split_id)}
@@ -323,8 +321,7 @@ class TimeIndex:
             if known is None or known.indexed_to != begun.indexed_to or known.seen_to >= seen_to:
                 continue
             scanned = known.scanned if times is None or not rows else (*known.scanned, (known.indexed_to, times))
-            self._splits[split_id] = replace(
-                known,
+            self._splits[split_id] = known._replace(
                 indexed_to=known.indexed_to + rows,
                 seen_to=seen_to,
                 end=max(known.end, seen_to),
@@ -340,5 +337,5 @@ class TimeIndex:
         known = self._splits.get(split_id)
         if known is None or known.split.stop is None or known.is_complete or known.seen_to < known.split.stop:
             return
-        self._splits[split_id] = replace(known, is_complete=True)
+        self._splits[split_id] = known._replace(is_complete=True)
         self._context.complete_split(split_id)
