@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 import streaming_source
 from benchmarks.on_spark import drain, session
 from benchmarks.report import Report, in_turn, median_ratio
-from streaming_source.connectors.kafka.client import ClientConfig
+from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.artifacts import BROKER, SPARK_CONNECTOR, ArtifactsMissingError
 from tests.kafka.broker import KafkaBroker

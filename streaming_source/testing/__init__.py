@@ -5,7 +5,7 @@
 
 from streaming_source.testing.fakes import FakeClock, InlineWorkers, TestingEnumeratorContext
 from streaming_source.testing.harness import SourceHarness
-from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch
+from streaming_source.testing.micro_batch import CollectingOutput, EmittedRecord, ReadBatch
 from streaming_source.testing.source import ABORT, EOF, Abort, Gap, Pause, TestingAbort, TestingSource
 
 __all__ = [

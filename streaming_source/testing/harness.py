@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -25,12 +26,22 @@ from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
 from streaming_source.reader import create_reader
 from streaming_source.testing.fakes import FakeClock, InlineWorkers
-from streaming_source.testing.output import CollectingOutput, EmittedRecord, ReadBatch, check_batch
-from streaming_source.testing.read_task import PATIENCE_S, ReaderHook, ReadTask, create_inline_reader, reports_of
+from streaming_source.testing.micro_batch import (
+    PATIENCE_S,
+    CollectingOutput,
+    EmittedRecord,
+    ReadBatch,
+    ReaderHook,
+    check_batch,
+    create_inline_reader,
+    read_ranges,
+    reports_of,
+)
 
 __all__ = ["SourceHarness"]
 
 
+@dataclass(eq=False, repr=False)
 class SourceHarness:
     """A query over one source, as Spark runs it, on one thread and in time that stands still.
 
@@ -55,8 +66,6 @@ class SourceHarness:
         Read to the end of what is there, and then no further.
     read_ahead_rows
         How far the planner reads ahead where there is no index.
-    allow_unaligned
-        Option `allowUnalignedSourceSplits`.
     min_rows
         The smallest range that is worth a reader of its own.
     threads
@@ -77,52 +86,36 @@ class SourceHarness:
         After the last micro-batch that was planned.
     batches
         Micro-batches that were committed.
+    coordinator
+        The planner, for what a test wants to see of it.
     """
 
-    def __init__(
-        self,
-        source: Source[Any, Any],
-        strategy: WatermarkStrategy,
-        *,
-        readers: int = 2,
-        max_rows: int | None = None,
-        clock: FakeClock | None = None,
-        exact: bool = True,
-        available_now: bool = False,
-        read_ahead_rows: int = 10_000,
-        allow_unaligned: bool = False,
-        min_rows: int = 1,
-        threads: bool = False,
-        reports: Callable[[list[RangeReport]], list[RangeReport]] | None = None,
-        schema: pa.Schema | None = None,
-        patience_s: float = PATIENCE_S,
-        recorder: Recorder | None = None,
-    ) -> None:
-        self.source = source
-        self.strategy = strategy
-        self.readers = readers
-        self.max_rows = max_rows
-        self.clock = clock or FakeClock()
-        self.state: SourceState[Any, Any] = SourceState.initial()
-        self.batches: list[ReadBatch] = []
-        self._rules = replace(
-            _rules(source, strategy, exact=exact, read_ahead_rows=read_ahead_rows),
-            reports=reports is not None,
-            allow_unaligned=allow_unaligned,
-        )
-        self._reports = reports
-        self._available_now = available_now
-        self._min_rows = min_rows
-        self._threads = threads
-        self._schema = source.schema() if schema is None else schema
-        self._patience_s = patience_s
-        self._recorder = recorder
-        self._before: SourceState[Any, Any] | None = None
-        self._tasks: list[ReadTask] | None = None
-        # Event times that are excused, by split: what had been announced when it joined, or came back from being idle.
-        self._excused: dict[str, int] = {}
-        self._coordinator = self._new_coordinator()
-        self._coordinator.restore(self.state)
+    source: Source[Any, Any]
+    strategy: WatermarkStrategy
+    _: KW_ONLY
+    readers: int = 2
+    max_rows: int | None = None
+    clock: FakeClock = field(default_factory=FakeClock)
+    exact: bool = True
+    available_now: bool = False
+    read_ahead_rows: int = 10_000
+    min_rows: int = 1
+    threads: bool = False
+    reports: Callable[[list[RangeReport]], list[RangeReport]] | None = None
+    schema: pa.Schema | None = None
+    patience_s: float = PATIENCE_S
+    recorder: Recorder | None = None
+    state: SourceState[Any, Any] = field(default_factory=SourceState.initial, init=False)
+    batches: list[ReadBatch] = field(default_factory=list, init=False)
+    _before: SourceState[Any, Any] | None = field(default=None, init=False)
+    # Of each task its ranges and events, pickled as they travel to executors: the same when it is repeated.
+    _tasks: list[bytes] | None = field(default=None, init=False)
+    # Event times that are excused, by split: what had been announced when it joined, or came back from being idle.
+    _excused: dict[str, int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._columns = self.source.schema() if self.schema is None else self.schema
+        self.coordinator = self._new_coordinator()
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -130,7 +123,7 @@ class SourceHarness:
         """Plan the next micro-batch; False if there is nothing to do, or one that was planned is not read yet."""
         if self._before is not None:
             return False
-        before, after = self.state, self._coordinator.advance(self.max_rows)
+        before, after = self.state, self.coordinator.advance(self.max_rows)
         if after is before:
             return False
         self._before, self.state = before, after
@@ -144,9 +137,9 @@ class SourceHarness:
         before, after = self._before, self.state
         assert before is not None, "plan() comes first, and must have found something to do"
         if self._tasks is None:
-            self._tasks = self._new_tasks(self._coordinator.ranges(before, after, self.readers, self._min_rows))
-        records = tuple(tuple(self._read(task, hook)) for task in self._tasks)
-        plan = self._coordinator.last_plan if self._coordinator.state is after else None
+            self._tasks = self._new_tasks(self.coordinator.ranges(before, after, self.readers, self.min_rows))
+        records = tuple(tuple(self._read(number, task, hook)) for number, task in enumerate(self._tasks))
+        plan = self.coordinator.last_plan if self.coordinator.state is after else None
         batch = ReadBatch(
             after.sequence,
             records,
@@ -155,13 +148,13 @@ class SourceHarness:
             plan.rows if plan else None,
         )
         self._excuse_splits(before, after)
-        check_batch(batch, before, after, self.strategy, self._excused, foreknown=self._reports is None)
+        check_batch(batch, before, after, self.strategy, self._excused, foreknown=self.reports is None)
         return batch
 
     def commit(self, batch: ReadBatch) -> None:
         """The micro-batch is done. As on Spark the enumerator is notified one micro-batch later."""
         if self.batches:
-            self._coordinator.notify_committed(self.batches[-1].sequence)
+            self.coordinator.notify_committed(self.batches[-1].sequence)
         self.batches.append(batch)
         self._before = self._tasks = None
 
@@ -184,7 +177,7 @@ class SourceHarness:
         """The micro-batch that was planned is given up, as when Spark could not write it down: `plan` plans anew."""
         assert self._before is not None, "plan() comes first: there is nothing to give up"
         self.state, self._before, self._tasks = self._before, None, None
-        self._coordinator.rewind(self.state)
+        self.coordinator.rewind(self.state)
 
     def restart(self, *, readers: int | None = None, loses_plan: bool = False) -> None:
         """Stop without a word, as a process that is killed, and start again from what Spark has written down.
@@ -205,30 +198,24 @@ class SourceHarness:
         self.state = self._written_and_read(self.state)
         if self._before is not None:
             self._before = self._written_and_read(self._before)
-        self._coordinator = self._new_coordinator()
-        self._coordinator.restore(self.state)
+        self.coordinator = self._new_coordinator()
 
     def read_at_once(self) -> list[EmittedRecord]:
         """Read all there is in one go, as a batch query does. Of a fresh harness, instead of any other step."""
         assert not self.state.sequence, "a batch query reads a source from its beginning"
-        tasks = self._new_tasks(self._coordinator.everything(self._min_rows))
-        return [record for task in tasks for record in self._read(task)]
+        tasks = self._new_tasks(self.coordinator.everything(self.min_rows))
+        return [record for number, task in enumerate(tasks) for record in self._read(number, task)]
 
     def close(self) -> None:
-        self._coordinator.close()
+        self.coordinator.close()
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[Any]:
         """A reader of the source, with threads or without as this harness reads."""
-        if self._threads:
+        if self.threads:
             return create_reader(self.source, context)
-        return create_inline_reader(self.source, context, self._patience_s)
+        return create_inline_reader(self.source, context, self.patience_s)
 
     # ---- what came of it -----------------------------------------------------------------------------------------
-
-    @property
-    def coordinator(self) -> SourceCoordinator[Any, Any]:
-        """The planner, for what a test wants to see of it."""
-        return self._coordinator
 
     @property
     def is_planned(self) -> bool:
@@ -258,42 +245,62 @@ class SourceHarness:
     def _new_coordinator(self) -> SourceCoordinator[Any, Any]:
         coordinator = SourceCoordinator(
             self.source,
-            self._rules,
-            self._schema,
+            self._rules(),
+            self._columns,
             self.clock.now_us,
             readers=self.readers,
             workers=InlineWorkers(self.clock),
-            recorder=self._recorder,
+            recorder=self.recorder,
         )
-        if self._available_now:
+        if self.available_now:
             coordinator.drain()
+        coordinator.restore(self.state)
         return coordinator
 
-    def _new_tasks(self, ranges: Sequence[SplitRange[Any]]) -> list[ReadTask]:
-        assigned = assign_ranges(ranges, self.readers)
-        events = self._coordinator.host.take_events
-        return [ReadTask.of(number, splits, events(number)) for number, splits in enumerate(assigned)]
+    def _rules(self) -> ReadRules:
+        strategy, bound_us = self.strategy, self.strategy.out_of_orderness_us
+        planning = PlanningRules(
+            out_of_orderness_us=bound_us,
+            max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None if self.exact else bound_us,
+            drains_past_caught_up=self.exact,
+            bounded=self.source.boundedness is Boundedness.BOUNDED,
+        )
+        return ReadRules(
+            strategy,
+            planning,
+            announces=self.exact,
+            read_ahead_rows=self.read_ahead_rows,
+            reports=self.reports is not None,
+        )
 
-    def _read(self, task: ReadTask, hook: ReaderHook | None = None) -> list[EmittedRecord]:
-        host, subtask_id = self._coordinator.host, task.subtask_id
+    def _new_tasks(self, ranges: Sequence[SplitRange[Any]]) -> list[bytes]:
+        events = self.coordinator.host.take_events
+        return [
+            pickle.dumps((splits, tuple(events(number))))
+            for number, splits in enumerate(assign_ranges(ranges, self.readers))
+        ]
+
+    def _read(self, subtask_id: int, task: bytes, hook: ReaderHook | None = None) -> list[EmittedRecord]:
+        host = self.coordinator.host
         context = SourceReaderContext(
-            self._schema,
+            self._columns,
             subtask_id,
             send_split_request=lambda: host.request_split(subtask_id),
             send_source_event_to_coordinator=lambda event: host.handle_source_event(subtask_id, event),
         )
-        output = CollectingOutput(self.strategy.timestamp_assigner, self._schema)
-        task.run(lambda: self.create_reader(context), output, hook, self._patience_s if self._threads else 0)
-        if self._reports is not None:
-            self._coordinator.runtime.take_reports(self._reports(reports_of(task.ranges(), output.records)))
+        output = CollectingOutput(self.strategy.timestamp_assigner, self._columns)
+        ranges, events = pickle.loads(task)
+        wait_s = self.patience_s if self.threads else 0
+        read_ranges(ranges, events, lambda: self.create_reader(context), output, hook, wait_s)
+        if self.reports is not None:
+            self.coordinator.runtime.take_reports(self.reports(reports_of(ranges, output.records)))
         return output.records
 
     def _excuse_splits(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:
         joined = set(after.table.split_ids) - set(before.table.split_ids)
-        self._excused.update(dict.fromkeys(joined, before.table.combined))
         statuses = zip(before.table.split_ids, before.table.statuses, strict=True)
         came_back = [split_id for split_id, status in statuses if status == SplitStatus.IDLE]
-        self._excused.update(dict.fromkeys(came_back, before.table.combined))
+        self._excused.update(dict.fromkeys((*joined, *came_back), before.table.combined))
 
     def _written_and_read(self, state: SourceState[Any, Any]) -> SourceState[Any, Any]:
         """As it comes back from an offset."""
@@ -309,15 +316,3 @@ class SourceHarness:
             written = bytes_to_json(keep.serialize(checkpoint))
             checkpoint = keep.deserialize(keep.version, json_to_bytes(written))
         return replace(state, splits=splits, checkpoint=checkpoint)
-
-
-def _rules(source: Source[Any, Any], strategy: WatermarkStrategy, *, exact: bool, read_ahead_rows: int) -> ReadRules:
-    bound_us = strategy.out_of_orderness_us
-    drift_us = strategy.alignment.max_drift_us if strategy.alignment else None if exact else bound_us
-    planning = PlanningRules(
-        out_of_orderness_us=bound_us,
-        max_drift_us=drift_us,
-        drains_past_caught_up=exact,
-        bounded=source.boundedness is Boundedness.BOUNDED,
-    )
-    return ReadRules(strategy, planning, announces=exact, read_ahead_rows=read_ahead_rows)

@@ -183,7 +183,7 @@ class TestingSource(DiscoveringSource):
         self.encounters: Counter[tuple[str, int]] = Counter()
         self._bounded = bounded
         self._fetching = fetching or Fetching.single_thread()
-        self._pausable = pausable
+        self.pausable = pausable
         appears_us = {name: parse_duration_us(after, name="appears") for name, after in (appears or {}).items()}
         self.scripts = {
             name: SplitScript(elements, appears_us.get(name, 0), ends=bounded) for name, elements in splits.items()
@@ -230,8 +230,7 @@ class TestingSource(DiscoveringSource):
         return _SCHEMA
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader[RecordSplit]:
-        kind = _PausableSplitReader if self._pausable else _ScriptedSplitReader
-        return kind(self, context.schema)
+        return _ScriptedSplitReader(self, context.schema)
 
 
 class _ScriptedSplitReader(SplitReader[RecordSplit]):
@@ -265,6 +264,14 @@ class _ScriptedSplitReader(SplitReader[RecordSplit]):
                 return RecordsBySplits({split_id: blocks}, finished)
         return RecordsBySplits()
 
+    @property
+    def supports_pausing(self) -> bool:
+        return self._source.pausable
+
+    def pause_or_resume_splits(self, to_pause: Sequence[RecordSplit], to_resume: Sequence[RecordSplit]) -> None:
+        self._paused.update(split.split_id for split in to_pause)
+        self._paused.difference_update(split.split_id for split in to_resume)
+
     def _available(self, split_id: str, first: int) -> tuple[int, bool]:
         """Up to which record can be fetched, and whether the split ends there."""
         script, now_us = self._source.scripts[split_id], self._source.clock.now_us()
@@ -291,9 +298,3 @@ class _ScriptedSplitReader(SplitReader[RecordSplit]):
         known = times.fill_null(NO_TIMESTAMP).to_numpy()
         has_gaps = positions[-1] - positions[0] >= len(records)
         return RecordBlock(batch, positions if has_gaps else int(positions[0]), known)
-
-
-class _PausableSplitReader(_ScriptedSplitReader):
-    def pause_or_resume_splits(self, to_pause: Sequence[RecordSplit], to_resume: Sequence[RecordSplit]) -> None:
-        self._paused.update(split.split_id for split in to_pause)
-        self._paused.difference_update(split.split_id for split in to_resume)

@@ -17,7 +17,7 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.recording import Recorder, replay
 from streaming_source.api import Source
 from streaming_source.connectors.files import FileSource
-from streaming_source.testing import EOF, Pause, SourceHarness, TestingSource
+from streaming_source.testing import EOF, FakeClock, Pause, SourceHarness, TestingSource
 
 STRATEGY = (
     WatermarkStrategy.for_bounded_out_of_orderness("5 us")
@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Callable[[Path], Source[Any, Any]], dict[str, Any]]] = {
 def recorded(path: Path, source: Source[Any, Any], options: dict[str, Any]) -> list[dict[str, Any]]:
     """Run a source over a restart and a plan that is given up; what was written."""
     strategy = STRATEGY.with_timestamp_assigner("ts")
-    clock = getattr(source, "clock", None)
+    clock = getattr(source, "clock", None) or FakeClock()
     harness = SourceHarness(source, strategy, clock=clock, recorder=Recorder(path), **options)
     for step in range(12):
         if step == 2 and harness.plan():

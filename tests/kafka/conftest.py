@@ -20,11 +20,31 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 
 
+REPEATED = {
+    *("test_many_splits_are_read_each_in_its_order", "test_idle_splits_are_still_idle_after_a_restart"),
+    *(f"test_a_read_limit_changes_the_batches_and_not_the_records[{rows}]" for rows in (1, 3, 1000)),
+    *(
+        f"test_scaling_changes_who_reads_and_not_what_is_read[{how}]"
+        for how in ("up-between two micro-batches", "down-between two micro-batches", "up-with one that is planned")
+    ),
+    *(
+        f"test_a_restart_at_any_step_of_a_micro_batch_changes_nothing[{step}-bounded]"
+        for step in ("before its offset is written", "before it is read", "after it was read", "after it is committed")
+    ),
+    *(f"test_splits_that_are_far_ahead_lose_nothing_and_starve_nobody[ahead{n}]" for n in range(3)),
+    "test_records_that_come_later_are_read[in one run]",
+    "test_splits_that_come_later_are_read[in one run]",
+}
+"""Of the suite for connectors: what a broker answers in no other way than in those tests that are left."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all tests of this folder, so that no file can forget it."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.kafka)
+            if item.name in REPEATED or getattr(item, "originalname", None) in REPEATED:
+                item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.client import ClientConfig
+from streaming_source.connectors.kafka.client import KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import Record, Topic, wait_until
@@ -57,6 +57,8 @@ def test_that_nothing_is_there_any_more_is_an_answer_and_no_trouble(topic: Topic
     wait_until(lambda: admin.offsets({part: LATEST}) == {}, "nothing to be there")
 
 
+# In make test a query has to go on with such a broker, in test_faults.py.
+@pytest.mark.soak
 def test_offsets_after_the_broker_was_killed_and_came_back(own_broker: KafkaBroker) -> None:
     topic = Topic(own_broker).create(partitions=1)
     write(topic, 0, 3)

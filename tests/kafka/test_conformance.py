@@ -20,7 +20,7 @@ class BesideABroker(FakeClock):
 
     def advance(self, duration: timedelta | str) -> None:
         super().advance(duration)
-        time.sleep(0.1)
+        time.sleep(0.03)
 
 
 class TestPartitions(SourceConformance):

@@ -275,7 +275,10 @@ def test_brokers_that_were_never_there_are_named_with_the_cause(
     assert cause in told[0]
 
 
-def test_brokers_that_were_never_there_are_waited_for_seconds_and_not_for_all_of_broker_timeout(topic: Topic) -> None:
+def test_brokers_that_were_never_there_are_waited_for_seconds_and_not_for_all_of_broker_timeout(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming_source.connectors.kafka.enumerator._FIRST_CONTACT_S", 1.0)
     began = time.monotonic()
     options = {"kafka.bootstrap.servers": "127.0.0.1:19", "brokerTimeout": "10 minutes"}
     with reading(topic, **options) as begun, pytest.raises(SourceError, match="Connection refused"):

@@ -47,6 +47,7 @@ def test_javas_console_producer_with_keys_headers_nulls_and_every_codec(topic: T
     assert {(r.key, r.value, r.headers) for r in found} == written
 
 
+@pytest.mark.soak
 def test_what_java_aborts_is_not_read(topic: Topic) -> None:
     topic.create(partitions=2)
     if "jdk.compiler" not in topic.broker.run_tool("--list-modules"):
@@ -60,6 +61,7 @@ def test_what_java_aborts_is_not_read(topic: Topic) -> None:
     assert len(everything) == 120
 
 
+@pytest.mark.soak
 def test_javas_transactions(topic: Topic) -> None:
     topic.create(partitions=1)
     topic.broker.run_tool(

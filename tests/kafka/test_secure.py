@@ -81,9 +81,10 @@ def test_a_topic_is_read_over_tls_by_planner_and_tasks(
     [
         ({"kafka.sasl.password": "another-secret"}, "Authentication failed"),
         ({"kafka.ssl.ca.location": ""}, "certificate verify failed"),
-        (
+        pytest.param(
             {"tokenProvider": f"{__name__}:no_token"},
             "the token provider failed: it raised ValueError; call it by itself",
+            marks=pytest.mark.soak,  # the client waits ten seconds for it
         ),
     ],
     ids=["password", "certificate", "token"],

@@ -87,24 +87,32 @@ def test_a_batch_frame_that_is_used_again_has_the_records_of_its_first_use(spark
     assert (frame.count(), reader.load().count()) == (3, 7)
 
 
+@pytest.mark.parametrize(
+    ("indexing", "wanted", "tasks"),
+    [
+        ("auto", {"minPartitions": 7}, 7),
+        ("scan", {"maxRecordsPerPartition": 3, "numReaders": 1}, 6),
+        pytest.param("off", {"minPartitions": 7}, 7, marks=pytest.mark.soak),
+    ],
+)
 def test_min_partitions_and_max_records_per_partition_decide_how_many_tasks_there_are(
-    spark: SparkSession, topic: Topic, tmp_path: Path
+    spark: SparkSession, topic: Topic, tmp_path: Path, indexing: str, wanted: dict[str, int], tasks: int
 ) -> None:
     topic.create(partitions=2).write_logs({p: T0 + np.arange(9) * SECOND for p in range(2)})
-    tasks: list[int] = []
+    found: list[int] = []
 
     def keep(batch: DataFrame, number: int) -> None:
-        tasks.append(batch.rdd.getNumPartitions())
+        found.append(batch.rdd.getNumPartitions())
 
-    at_least, at_most = {"minPartitions": 7}, {"maxRecordsPerPartition": 3, "numReaders": 1}
-    for indexing, wanted in (("auto", at_least), ("scan", at_most), ("off", at_least)):
-        frame = exact(spark, topic, **wanted, indexing=indexing)
-        writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / indexing))
-        assert writer.trigger(availableNow=True).start().awaitTermination(120)
-        assert max(tasks) == (7 if wanted is at_least else 6), indexing
-        tasks.clear()
-    given = format_options(topic, startingOffsets=None)
-    reader = spark.read.format("aligned_kafka").options(**given)
+    writer = exact(spark, topic, **wanted, indexing=indexing).writeStream.foreachBatch(keep)
+    writer = writer.option("checkpointLocation", str(tmp_path / "cp"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    assert max(found) == tasks
+
+
+def test_they_decide_how_many_tasks_a_batch_read_has(spark: SparkSession, topic: Topic) -> None:
+    topic.create(partitions=2).write_logs({p: T0 + np.arange(9) * SECOND for p in range(2)})
+    reader = spark.read.format("aligned_kafka").options(**format_options(topic, startingOffsets=None))
     assert reader.load().rdd.getNumPartitions() == 2  # one a partition
     limited = reader.option("maxRecordsPerPartition", "4").option("numReaders", "1").load()
     assert sorted(len(part) for part in limited.rdd.glom().collect()) == [3, 3, 3, 3, 3, 3]
@@ -130,7 +138,7 @@ def test_a_batch_read_counts_every_record(spark: SparkSession, topic: Topic, log
     assert sorted(map(tuple, windows(frame).collect())) == naive_windows(naive_logs(logs))
 
 
-@pytest.mark.parametrize("indexing", ["auto", "scan", "off"])
+@pytest.mark.parametrize("indexing", ["auto", pytest.param("scan", marks=pytest.mark.soak), "off"])
 def test_exact_mode_gives_all_windows_of_the_batch_result(
     spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path, indexing: str
 ) -> None:
@@ -140,7 +148,7 @@ def test_exact_mode_gives_all_windows_of_the_batch_result(
     assert max(p["numInputRows"] for p in run.progress) <= 300 + 1  # the watermark row
 
 
-@pytest.mark.parametrize("indexing", ["auto", "off"])
+@pytest.mark.parametrize("indexing", [pytest.param("auto", marks=pytest.mark.soak), "off"])
 def test_exact_mode_over_an_unbounded_topic_gives_all_windows_that_are_closed(
     spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path, indexing: str
 ) -> None:

@@ -26,17 +26,17 @@ ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvide
 
 
 def theirs(spark: SparkSession, topic: Topic) -> DataFrame:
-    frame = spark.readStream.format("kafka").options(**format_options(topic, maxOffsetsPerTrigger=25)).load()
+    frame = spark.readStream.format("kafka").options(**format_options(topic, maxOffsetsPerTrigger=60)).load()
     return frame.withWatermark("timestamp", "5 seconds")
 
 
 def renamed(spark: SparkSession, topic: Topic) -> DataFrame:
-    frame = spark.readStream.format("aligned_kafka").options(**format_options(topic, maxOffsetsPerTrigger=25)).load()
+    frame = spark.readStream.format("aligned_kafka").options(**format_options(topic, maxOffsetsPerTrigger=60)).load()
     return frame.withWatermark("timestamp", "5 seconds")
 
 
 def exact(spark: SparkSession, topic: Topic) -> DataFrame:
-    given = format_options(topic, maxOffsetsPerTrigger=25, maxOutOfOrderness="5 seconds")
+    given = format_options(topic, maxOffsetsPerTrigger=60, maxOutOfOrderness="5 seconds")
     return read_stream(spark).format("aligned_kafka").options(**given).load()
 
 

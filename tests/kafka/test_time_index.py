@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.client import ClientConfig
-from streaming_source.connectors.kafka.partition_updates import Scanner
+from streaming_source.connectors.kafka.client import KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.client_config import ClientConfig
+from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import MAX_TIMESTAMP
 from streaming_source.connectors.kafka.time_index import TimeIndex

@@ -128,15 +128,17 @@ class _Harness(SourceHarness):
         super().__init__(*arguments, **options)
 
     def _new_coordinator(self) -> SourceCoordinator[Any, Any]:
-        return SourceCoordinator(
+        coordinator = SourceCoordinator(
             self.source,
-            self._rules,
-            self._schema,
+            self._rules(),
+            self._columns,
             self.clock.now_us,
             readers=self.readers,
             workers=InlineWorkers(self.clock),
             meeting=self._meeting,
         )
+        coordinator.restore(self.state)
+        return coordinator
 
 
 def silent_split(folder: Path) -> Situation:

@@ -107,15 +107,15 @@ def naive_record(source: DataGeneratorSource, split: int, position: int) -> tupl
     step_ns = round(round(1e9 / source.rows_per_second) * speed)
 
     def base(place: int) -> int:
-        return source.start_us + place * step_ns // 1000
+        return source.generator.start_us + place * step_ns // 1000
 
     time = base(position)
-    if source.disorder_us and position % 64 == 1:
-        time = base(position - 1) - source.disorder_us
-    elif source.disorder_us and position % 64:
-        time -= hashed(0) % (source.disorder_us + 1)
+    if source.generator.disorder_us and position % 64 == 1:
+        time = base(position - 1) - source.generator.disorder_us
+    elif source.generator.disorder_us and position % 64:
+        time -= hashed(0) % (source.generator.disorder_us + 1)
     if split in source.idle_splits and position >= source.idle_after:
-        time += round((source.idle_for_us or 0) * speed)
+        time += round((source.generator.idle_for_us or 0) * speed)
     return hashed(1) % source.num_keys, (hashed(2) >> 11) / 2**53, time
 
 
@@ -177,14 +177,14 @@ def test_no_record_is_further_behind_the_latest_before_it_than_the_disorder(
         for begin in (0, within_range(source, start)):
             times = times_of(source, split, begin, begin + 700)
             behind = np.maximum.accumulate(times) - times
-            assert behind.max() <= source.disorder_us
+            assert behind.max() <= source.generator.disorder_us
 
 
 @given(sources(), st.integers(0, 1000))
 def test_in_each_period_a_record_is_behind_by_all_of_the_disorder(source: DataGeneratorSource, period: int) -> None:
     source = replace(source, idle_splits=(), idle_after=None, idle_for=None)
     times = times_of(source, 0, 64 * period, 64 * period + 64)
-    assert (np.maximum.accumulate(times) - times).max() == source.disorder_us
+    assert (np.maximum.accumulate(times) - times).max() == source.generator.disorder_us
 
 
 def test_without_disorder_event_times_are_in_order_a_step_apart() -> None:
@@ -260,7 +260,7 @@ def enumerator_of(
     clock_us: Callable[[], int],
 ) -> GeneratorSplitEnumerator:
     enumerator = source.restore_enumerator(planner, checkpoint)
-    enumerator._clock_us = clock_us
+    enumerator.clock_us = clock_us
     return enumerator
 
 
@@ -328,9 +328,9 @@ def test_what_has_arrived_is_what_was_due(source: DataGeneratorSource, elapsed_u
         count = 0
         for position in range(slow.rows_per_split or 0):
             paused = split in slow.idle_splits and position >= (slow.idle_after or 0)
-            if paused and slow.idle_for_us is None:
+            if paused and slow.generator.idle_for_us is None:
                 break
-            due_ns = position * interval_ns + (slow.idle_for_us or 0) * 1000 * paused
+            due_ns = position * interval_ns + (slow.generator.idle_for_us or 0) * 1000 * paused
             count += due_ns <= elapsed_us * 1000
         assert planner.rows().get(f"split-{split}", 0) == count
         assert (f"split-{split}" in planner.complete) == (count == slow.rows_per_split)
@@ -427,8 +427,8 @@ BOUNDED = DataGeneratorSource(
 
 
 def coordinator_of(source: DataGeneratorSource) -> SourceCoordinator[GeneratedSplit, GeneratorCheckpoint]:
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(microseconds=source.disorder_us))
-    rules = ReadRules(strategy, PlanningRules(source.disorder_us, bounded=source.bounded))
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(microseconds=source.generator.disorder_us))
+    rules = ReadRules(strategy, PlanningRules(source.generator.disorder_us, bounded=source.bounded))
     return SourceCoordinator(source, rules, source.schema(), lambda: 0)
 
 
@@ -511,8 +511,8 @@ def test_a_bounded_source_is_read_to_its_end_each_record_once_whenever_it_is_res
 def test_records_are_late_under_a_bound_that_is_one_microsecond_too_small(short_us: int, is_late: bool) -> None:
     source = replace(BOUNDED, splits=1, skew=1.0, idle_splits=(), idle_after=None, idle_for=None)
     rules = ReadRules(
-        WatermarkStrategy(out_of_orderness_us=source.disorder_us - short_us),
-        PlanningRules(source.disorder_us - short_us, bounded=True),
+        WatermarkStrategy(out_of_orderness_us=source.generator.disorder_us - short_us),
+        PlanningRules(source.generator.disorder_us - short_us, bounded=True),
     )
     coordinator = SourceCoordinator(source, rules, source.schema(), lambda: 0)
     coordinator.restore(SourceState.initial())
@@ -610,8 +610,10 @@ def test_the_same_times_in_other_words_are_the_same_source() -> None:
     zoneless = [replace(words, start_time=start) for start in (datetime(2013, 1, 1, 1), "2013-01-01T01:00:00")]
     for same in (objects, *zoneless, replace(words, seed=0), pickle.loads(pickle.dumps(words))):
         assert (same, hash(same), same.identity) == (words, hash(words), words.identity)
-    assert (words.disorder_us, words.idle_for_us, words.discovery_interval_us) == (90_000_000, 7_200_000_000, 500_000)
-    assert words.start_us == 1_357_002_000 * SECOND_US
+    assert words.discovery_interval == timedelta(milliseconds=500)
+    made = words.generator
+    assert (made.disorder_us, made.idle_for_us) == (90_000_000, 7_200_000_000)
+    assert made.start_us == 1_357_002_000 * SECOND_US
 
 
 # ---- options ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from streaming_source.api import Boundedness
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.client import ClientConfig, client_error
+from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Boundary, Partition, Subscription
 from streaming_source.exceptions import OptionError, SourceError
 from streaming_source.spark.datasource import AlignedDataSource
@@ -220,7 +220,7 @@ def test_a_token_that_is_none_is_said_without_what_may_be_secret(make: Any, mess
     client = KafkaSource.of(BROKERS, "a", token_provider=make, kafka=OAUTH).client
     with pytest.raises(SourceError, match=message):
         client.for_consumer()["oauth_cb"]("")
-    failed = str(client_error(client, "asking", KafkaException("no token")))
+    failed = str(client.error("asking", KafkaException("no token")))
     assert "the token provider failed: it" in failed
     assert "a secret" not in failed
 
@@ -293,7 +293,7 @@ def test_a_word_for_a_topic_stands_for_all_its_partitions() -> None:
     other = Partition("b", 0)
     start = source(subscribe="a,b", startingOffsets='{"a": "earliest", "b": {"0": 7}}').start
     assert start.resolve([P0, P1, other], Log()) == {P0: 10, P1: 10, other: 7}
-    assert source(subscribe="a", startingOffsets='{"a": "LATEST"}').start.begins_at_end
+    assert source(subscribe="a", startingOffsets='{"a": "LATEST"}').start.resolve([P0, P1], Log()) == {P0: 90, P1: 90}
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,17 @@ import pytest
 from confluent_kafka import Message
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.connectors.kafka.records import FIELDS, MessageColumns, record_schema, runs_of
+from streaming_source.connectors.kafka.records import (
+    FIELDS,
+    BinaryValues,
+    JsonValues,
+    MessageColumns,
+    TextValues,
+    ValueFormat,
+    record_schema,
+    runs_of,
+)
 from streaming_source.connectors.kafka.subscription import Partition
-from streaming_source.connectors.kafka.values import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.exceptions import MalformedDataError
 
 P = Partition("orders", 1)

@@ -13,11 +13,10 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 
 from streaming_source.api import SourceSplit
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.client import ClientConfig
+from streaming_source.connectors.kafka.client import FoundRecord, KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.config import KafkaConfig
-from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
-from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
+from streaming_source.connectors.kafka.enumerator import Found, KafkaSplitEnumerator, PartitionDiscovery
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,

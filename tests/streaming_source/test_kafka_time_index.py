@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, RetryPolicy
-from streaming_source.connectors.kafka.client import ClientConfig
-from streaming_source.connectors.kafka.partition_updates import Scanner, SeenTimes
+from streaming_source.connectors.kafka.client import FoundRecord, KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.client_config import ClientConfig
+from streaming_source.connectors.kafka.scanner import Scanner, SeenTimes
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
 from streaming_source.connectors.kafka.time_index import TimeIndex
@@ -58,13 +58,13 @@ class Broker(KafkaAdmin):
         self.calls = 0
 
     def records(
-        self, wanted: Mapping[Partition, int], *, committed: bool | None = None, all_answer: bool = True
+        self, wanted: Mapping[Partition, int], *, readable: bool = True, all_answer: bool = True
     ) -> dict[Partition, FoundRecord | None]:
         self.calls += bool(wanted)
-        return {part: self._record(self.logs[part], number, committed is not False) for part, number in wanted.items()}
+        return {part: self._record(self.logs[part], number, readable) for part, number in wanted.items()}
 
-    def _record(self, log: Log, number: int, committed: bool) -> FoundRecord | None:
-        end = log.stable if committed else len(log.entries)
+    def _record(self, log: Log, number: int, readable: bool) -> FoundRecord | None:
+        end = log.stable if readable else len(log.entries)
         there = [(i, e) for i, e in enumerate(log.entries) if e is not None and i >= log.begin]
         if number == EARLIEST:
             return FoundRecord(log.begin, -1)

@@ -11,8 +11,7 @@ from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, EventTimes
 from streaming_source.api import RecordSplit
 from streaming_source.spark.rows import ObservedTimes
-from streaming_source.testing.output import EmittedRecord
-from streaming_source.testing.read_task import reports_of
+from streaming_source.testing.micro_batch import EmittedRecord, reports_of
 
 TIMES = st.lists(st.just(NO_TIMESTAMP) | st.integers(-50, 50), max_size=20)
 NO_COLUMNS = pa.record_batch({})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -71,6 +71,7 @@ class Arrival(NamedTuple):
     complete: bool
 
 
+@dataclass(eq=False, repr=False)
 class GeneratorSplitEnumerator(
     SupportsEventTimeIndex[GeneratedSplit], SplitEnumerator[GeneratedSplit, GeneratorCheckpoint]
 ):
@@ -81,39 +82,32 @@ class GeneratorSplitEnumerator(
     is not a monotonic one: arrivals go on across restarts.
     """
 
-    def __init__(
-        self,
-        context: SplitEnumeratorContext[GeneratedSplit],
-        checkpoint: GeneratorCheckpoint | None,
-        generator: RecordGenerator,
-        rows_per_split: int | None,
-        period_s: float | None,
-        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
-    ) -> None:
-        self._context = context
-        self._generator = generator
-        self._rows_per_split = rows_per_split
-        self._period_s = period_s
-        self._clock_us = clock_us
-        self._is_restart = checkpoint is not None
-        self._arrival_epoch_us = checkpoint.arrival_epoch_us if checkpoint else None
-        # Of a restart, by number of the split, the position from which its records arrive.
-        self._in_work: dict[int, int] = {}
+    context: SplitEnumeratorContext[GeneratedSplit]
+    checkpoint: GeneratorCheckpoint | None
+    generator: RecordGenerator
+    rows_per_split: int | None
+    period_s: float | None
+    clock_us: Callable[[], int] = lambda: time.time_ns() // 1000
+    # Of a restart, by number of the split, the position from which its records arrive.
+    _in_work: dict[int, int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._arrival_epoch_us = self.checkpoint.arrival_epoch_us if self.checkpoint else None
 
     # ---- discovery -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if self._period_s is not None and self._arrival_epoch_us is None:
-            self._arrival_epoch_us = self._clock_us()
-        arrived = dict(self._in_work if self._is_restart else dict.fromkeys(range(self._generator.splits), 0))
-        self._context.call_async(partial(self._look, arrived), self._on_arrivals, period_seconds=self._period_s)
+        if self.period_s is not None and self._arrival_epoch_us is None:
+            self._arrival_epoch_us = self.clock_us()
+        arrived = dict(self._in_work if self.checkpoint else dict.fromkeys(range(self.generator.splits), 0))
+        self.context.call_async(partial(self._look, arrived), self._on_arrivals, period_seconds=self.period_s)
 
     def add_reader(self, subtask_id: int) -> None:
-        if not self._is_restart:
-            share = range(subtask_id, self._generator.splits, self._context.current_parallelism())
+        if self.checkpoint is None:
+            share = range(subtask_id, self.generator.splits, self.context.current_parallelism())
             splits = [GeneratedSplit(number) for number in share]
-            self._context.assign_splits(SplitsAssignment({subtask_id: splits}))
-        self._context.signal_no_more_splits(subtask_id)
+            self.context.assign_splits(SplitsAssignment({subtask_id: splits}))
+        self.context.signal_no_more_splits(subtask_id)
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         """Every reader has its splits already."""
@@ -129,12 +123,12 @@ class GeneratorSplitEnumerator(
     def _look(self, arrived: dict[int, int]) -> list[Arrival]:
         """What has arrived: every record once, splits in order of their numbers. O(splits), beside the new blocks."""
         elapsed_us = None
-        if self._period_s is not None and self._arrival_epoch_us is not None:
-            elapsed_us = self._clock_us() - self._arrival_epoch_us
+        if self.period_s is not None and self._arrival_epoch_us is not None:
+            elapsed_us = self.clock_us() - self._arrival_epoch_us
         found = []
         for split, begin in sorted(arrived.items()):
             end = self._available(split, elapsed_us)
-            complete = end == self._rows_per_split
+            complete = end == self.rows_per_split
             # The clock may have been set back: what has arrived stays there.
             if end > begin or complete:
                 first = np.arange(begin, end, _BLOCK_ROWS, dtype=np.int64)
@@ -148,9 +142,9 @@ class GeneratorSplitEnumerator(
     def _available(self, split: int, elapsed_us: int | None) -> int:
         """How many records of a split have arrived after so long; None: all of them."""
         if elapsed_us is None:
-            assert self._rows_per_split is not None, "a source whose records are all there has an end"
-            return self._rows_per_split
-        generator = self._generator
+            assert self.rows_per_split is not None, "a source whose records are all there has an end"
+            return self.rows_per_split
+        generator = self.generator
 
         def arrived(elapsed_ns: int) -> int:
             return elapsed_ns // generator.interval_ns + 1 if elapsed_ns >= 0 else 0
@@ -161,12 +155,12 @@ class GeneratorSplitEnumerator(
             count = min(count, generator.idle_after)
             if generator.idle_for_us is not None:
                 count = max(count, arrived(elapsed_ns - generator.idle_for_us * _NS_PER_US))
-        return count if self._rows_per_split is None else min(count, self._rows_per_split)
+        return count if self.rows_per_split is None else min(count, self.rows_per_split)
 
     def _bounds(self, split: int, first: Int64Array, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """In closed form where the event times are the generated ones; otherwise each block is computed whole."""
         if self._times_are_generated:
-            return self._generator.bounds(split, first, rows)
+            return self.generator.bounds(split, first, rows)
         low, high = np.empty_like(first), np.empty_like(first)
         for block, (start, count) in enumerate(zip(first.tolist(), rows.tolist(), strict=True)):
             times = self._times(split, start, start + count)
@@ -177,13 +171,13 @@ class GeneratorSplitEnumerator(
     def _times(self, split: int, start: int, stop: int) -> Int64Array:
         """Event times of the records `[start, stop)`, as the application assigns them."""
         if self._times_are_generated:
-            return self._generator.times(split, np.arange(start, stop))
-        records = self._generator.batch(split, start, stop, self._context.schema)
-        return self._context.timestamp_assigner.extract(*records).values
+            return self.generator.times(split, np.arange(start, stop))
+        records = self.generator.batch(split, start, stop, self.context.schema)
+        return self.context.timestamp_assigner.extract(*records).values
 
     @property
     def _times_are_generated(self) -> bool:
-        assigner = self._context.timestamp_assigner
+        assigner = self.context.timestamp_assigner
         return isinstance(assigner, RecordTimestampAssigner) or (
             isinstance(assigner, FieldTimestampAssigner) and assigner.column == "ts"
         )
@@ -195,9 +189,9 @@ class GeneratorSplitEnumerator(
             raise error
         assert arrivals is not None
         for split_id, rows, min_us, max_us, complete in arrivals:
-            self._context.add_blocks(split_id, rows, min_us, max_us)
+            self.context.add_blocks(split_id, rows, min_us, max_us)
             if complete:
-                self._context.complete_split(split_id)
+                self.context.complete_split(split_id)
 
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         return self._times(_number_of(split_id), start, stop)

@@ -214,8 +214,9 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
         # Without an end, what arrives in a year of running must fit.
         in_a_year = max(round(self.rows_per_second * _YEAR_S), self.idle_after or 0)
         last = in_a_year if self.rows_per_split is None else self.rows_per_split - 1
-        latest_us = max(self.generator.base(split, last) for split in {0, self.splits - 1, *self.idle_splits})
-        earliest_us = self.start_us - self.disorder_us
+        generator = self.generator
+        latest_us = max(generator.base(split, last) for split in {0, self.splits - 1, *self.idle_splits})
+        earliest_us = generator.start_us - generator.disorder_us
         if earliest_us < _FIRST_US or latest_us > _LAST_US:
             raise self._error(
                 "start_time",
@@ -230,32 +231,16 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
         return OptionError(f"{name} = {_as_given(getattr(self, name))!r}{also}: {rule}")
 
     @property
-    def disorder_us(self) -> int:
-        return parse_duration_us(self.disorder, name="disorder")
-
-    @property
-    def start_us(self) -> int:
-        return _epoch_us(_moment("start_time", self.start_time))
-
-    @property
-    def idle_for_us(self) -> int | None:
-        return None if self.idle_for is None else parse_duration_us(self.idle_for, name="idle_for")
-
-    @property
-    def discovery_interval_us(self) -> int:
-        return parse_duration_us(self.discovery_interval, name="discovery_interval")
-
-    @property
     def generator(self) -> RecordGenerator:
         return RecordGenerator(
             splits=self.splits,
             rows_per_second=self.rows_per_second,
             skew=self.skew,
-            disorder_us=self.disorder_us,
-            start_us=self.start_us,
+            disorder_us=parse_duration_us(self.disorder, name="disorder"),
+            start_us=_epoch_us(_moment("start_time", self.start_time)),
             idle_splits=self.idle_splits,
             idle_after=self.idle_after or 0,
-            idle_for_us=self.idle_for_us,
+            idle_for_us=None if self.idle_for is None else parse_duration_us(self.idle_for, name="idle_for"),
             seed=self.seed,
             num_keys=self.num_keys,
         )
@@ -280,7 +265,7 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[GeneratedSplit], checkpoint: GeneratorCheckpoint | None
     ) -> GeneratorSplitEnumerator:
-        period_s = None if self.bounded else self.discovery_interval_us / 1e6
+        period_s = None if self.bounded else parse_duration_us(self.discovery_interval, name="discovery_interval") / 1e6
         return GeneratorSplitEnumerator(context, checkpoint, self.generator, self.rows_per_split, period_s)
 
     def create_split_reader(self, context: SourceReaderContext) -> GeneratorSplitReader:

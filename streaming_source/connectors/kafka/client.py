@@ -1,221 +1,78 @@
-"""Clients of the brokers: how they are configured, outlive a reader, fail, and keep what is secret."""
+"""Clients of the brokers: one that outlives a reader, and one for topics and the offsets of all partitions at once."""
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, Final, TypeAlias
-from uuid import uuid4
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from streaming_source.api import KeptClients
-from streaming_source.connectors.kafka.java_settings import translated
-from streaming_source.connectors.kafka.subscription import Partition
-from streaming_source.exceptions import DataLossError, OptionError, SourceError
+from streaming_source import api
+from streaming_source.connectors.kafka.client_config import ClientConfig
+from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd
+from streaming_source.connectors.kafka.split import KnownTopic
+from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition, Subscription
+from streaming_source.exceptions import DataLossError, SourceError
 
-__all__ = [
-    "GONE",
-    "ClientConfig",
-    "MakeToken",
-    "PartitionConsumer",
-    "TokenProvider",
-    "client_error",
-    "report_loss",
-    "scrubbed",
-]
+__all__ = ["GONE", "FoundRecord", "KafkaAdmin", "PartitionConsumer", "RetryPolicy", "report_loss"]
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 """Codes of errors that say that there is no such topic or partition."""
 
-_QUIET: Final = {
-    # On standard error it says twenty times a second that a broker is down. What matters is raised, or logged, here.
-    "log_level": "2",
+_SPECS: Final = {
+    EARLIEST: OffsetSpec.earliest(),
+    LATEST: OffsetSpec.latest(),
+    MAX_TIMESTAMP: OffsetSpec.max_timestamp(),
 }
 
-_DEFAULTS: Final = {
-    **_QUIET,
-    # One request is under way at a time: a long one for a partition without news would keep the next one waiting.
-    "fetch.wait.max.ms": "10",
-    # The default of a second lets a reader that empties its queue in milliseconds wait for most of its time.
-    "fetch.queue.backoff.ms": "5",
-}
+_REQUEST_S: Final = 10.0
+_TRIAL_S: Final = 2.0
+"""For what may be in vain."""
+_FIRST_CONTACT: Final = (
+    ". No broker has answered since the query started: do kafka.bootstrap.servers name one, and does "
+    "kafka.security.protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) fit its listener?"
+)
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
-_OWN: Final = {
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "enable.partition.eof": "true",
-    # Any other value jumps over records without a word.
-    "auto.offset.reset": "error",
-}
+_REFUSALS: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+"""What becomes of a connection to a broker that never let us in, however often it is tried."""
 
-_REFUSED: Final = {
-    **dict.fromkeys(("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof"), "it is set here"),
-    "auto.offset.reset": "say where to start with option startingOffsets; a lost position is never jumped over",
-}
-
-_SECRET: Final = re.compile(r"password|secret|token|jaas|\.pem$|ssl\.key|username|oauthbearer\.config")
-
-MakeToken: TypeAlias = Callable[[], tuple[Any, ...]]
-"""Returns a token and when it expires, in seconds since the epoch; a principal and extensions may follow."""
-
-_YEAR_5138_S: Final = 1e11
-
-_ASK_S: Final = 10.0
-_LOOK_S: Final = 2.0
+_HOPELESS: Final = frozenset(
+    {
+        KafkaError._INVALID_ARG,
+        KafkaError._NOT_IMPLEMENTED,
+        KafkaError._UNSUPPORTED_FEATURE,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        *_REFUSALS,
+    }
+)
+"""Errors that no patience mends."""
 
 
-@dataclass(unsafe_hash=True)
-class TokenProvider:
-    """Makes tokens of OAUTHBEARER by a function of the user's, wherever a client connects.
-
-    It is equal to its copies in other processes, by its name, so that clients are kept by it. `trouble` is why the last
-    call brought no token, without a word of what it raised: that may quote a secret.
-    """
-
-    make: MakeToken = field(repr=False, compare=False)
-    name: str = field(default_factory=lambda: uuid4().hex)
-    trouble: str = field(default="", init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not callable(self.make):
-            raise OptionError(
-                f"token_provider = {type(self.make).__name__}: must be a function without arguments that returns a "
-                "token and the second since the epoch at which it expires"
-            )
-
-    @classmethod
-    def of_name(cls, option: str, text: str) -> TokenProvider:
-        """That of an importable name, `module:function`; an `OptionError` if there is none."""
-        module, _, function = text.partition(":")
-        try:
-            return cls(getattr(import_module(module), function), text)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise OptionError(
-                f"option {option} = {text!r}: must be 'module:function' that Python can import on the driver and the "
-                f"executors ({error}); install the module there, or give KafkaSource the function itself"
-            ) from None
-
-    def __call__(self, settings: str) -> tuple[Any, ...]:
-        """A token, as the client wants it of its `oauth_cb`."""
-        try:
-            made = self.make()
-        except Exception as error:  # whatever the user's function raises
-            raise self._failed(f"it raised {type(error).__name__}; call it by itself to see why") from None
-        if not (isinstance(made, tuple) and len(made) >= 2 and isinstance(made[0], str)):
-            raise self._failed("it must return a tuple: the token, and the second since the epoch at which it expires")
-        if not isinstance(made[1], (int, float)) or made[1] > _YEAR_5138_S:
-            raise self._failed("it must say in seconds since the epoch when the token expires, not in milliseconds")
-        self.trouble = ""
-        return made
-
-    def _failed(self, why: str) -> SourceError:
-        self.trouble = f"; the token provider failed: {why}"
-        return SourceError(self.trouble[2:])
-
-
-@dataclass(frozen=True, slots=True)
-class ClientConfig:
-    """Settings of librdkafka: names (without `kafka.`) and values, sorted. Hashable, and silent about secrets.
-
-    The consumer group's prefix is for access control lists: no group is ever joined.
-    """
-
-    settings: tuple[tuple[str, str], ...] = field(repr=False)
-    group_id_prefix: str = "spark-kafka-source"
-    token_provider: TokenProvider | None = None
-
-    @classmethod
-    def of(
-        cls,
-        settings: Mapping[str, str],
-        group_id_prefix: str = "spark-kafka-source",
-        token_provider: TokenProvider | None = None,
-    ) -> ClientConfig:
-        """Translate, check and sort what the user gave; those of the Java client are taken where librdkafka has them.
-
-        An `OptionError` if brokers are missing, librdkafka does not take one, or this source must set it itself.
-        """
-        if not settings.get("bootstrap.servers", "").strip():
-            raise OptionError(
-                "option kafka.bootstrap.servers is missing: give the brokers, as in 'host1:9092,host2:9092'"
-            )
-        for name in settings:
-            if name in _REFUSED:
-                raise OptionError(f"option kafka.{name} cannot be set: {_REFUSED[name]}")
-        given = translated({name: str(value) for name, value in settings.items()})
-        given = _with_tokens(given, token_provider)
-        config = cls(tuple(sorted(given.items())), group_id_prefix, token_provider)
-        config._try()
-        return config
-
-    @property
-    def brokers(self) -> str:
-        return dict(self.settings)["bootstrap.servers"]
-
-    @property
-    def isolation_level(self) -> str:
-        """`read_committed` unless it was set, as in librdkafka."""
-        return dict(self.settings).get("isolation.level", "read_committed")
-
-    def for_consumer(self) -> dict[str, Any]:
-        """Settings of a consumer that reads what is assigned to it, and joins no group."""
-        own = {**_OWN, **self._tokens()}
-        return {**_DEFAULTS, "group.id": f"{self.group_id_prefix}-aligned", **dict(self.settings), **own}
-
-    def for_admin(self) -> dict[str, Any]:
-        """Settings of an admin client: those that have to do with connections."""
-        of_consumers = ("fetch.", "max.partition.", "isolation.", "group.", "queued.", "session.", "check.crcs")
-        settings = {name: value for name, value in self.settings if not name.startswith(of_consumers)}
-        return {**_QUIET, **settings, **self._tokens()}
-
-    def scrub(self, text: str) -> str:
-        """A text without the values of secret settings."""
-        return scrubbed(text, {value for name, value in self.settings if _SECRET.search(name)})
-
-    def _tokens(self) -> dict[str, Any]:
-        return {} if self.token_provider is None else {"oauth_cb": self.token_provider}
-
-    def _try(self) -> None:
-        """Let a client take the settings, in a tenth of a millisecond: it connects to nobody."""
-        # Without brokers, whose names it would look up, and tokens, which it would wait for; without files, which need
-        # not be on the host of a remote session.
-        left_out = re.compile(r"bootstrap\.servers|oauth_cb|.*\.location")
-        settings = {name: value for name, value in self.for_consumer().items() if not left_out.fullmatch(name)}
-        try:
-            Consumer(settings).close()
-            return
-        except KafkaException as error:
-            why = self.scrub(error.args[0].str()).removeprefix("Failed to create consumer: ")
-        named = re.search(r'configuration property:? "([\w.]+)"', why)
-        raise OptionError(
-            f"option kafka.{named[1] if named else '*'}: {why}; give settings of librdkafka (its CONFIGURATION.md), "
-            "or those of the Java client that it has under another name"
-        )
-
-
-def _with_tokens(settings: dict[str, str], provider: TokenProvider | None) -> dict[str, str]:
-    mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
-    if provider is None:
-        if mechanism == "OAUTHBEARER" and not any("sasl.oauthbearer." in name for name in settings):
-            raise OptionError(
-                "option kafka.sasl.mechanism = 'OAUTHBEARER' needs tokens: give option tokenProvider, "
-                "'module:function' that returns a token and the second at which it expires, or set "
-                "kafka.sasl.oauthbearer.method = oidc"
-            )
-        return settings
-    protocol = settings.get("security.protocol", "PLAINTEXT")
-    if mechanism not in (None, "OAUTHBEARER") or not protocol.upper().startswith("SASL_"):
-        raise OptionError(
-            "option tokenProvider needs kafka.security.protocol = SASL_SSL and kafka.sasl.mechanism = OAUTHBEARER; "
-            f"they are {protocol} and {mechanism}"
-        )
-    return settings if mechanism else {**settings, "sasl.mechanism": "OAUTHBEARER"}
+def report_loss(what: str, to_go_on: str, *, fails: bool) -> None:
+    """Records that were to be read are not there any more: an error, or a warning that reading goes on."""
+    if fails:
+        raise DataLossError(f"{what}. Start with a new checkpointLocation, or set failOnDataLoss = false {to_go_on}")
+    _log.warning("%s; reading goes on, since failOnDataLoss = false", what)
 
 
 class PartitionConsumer:
@@ -224,7 +81,7 @@ class PartitionConsumer:
     It is made, or taken from those that are kept, when it is first needed: until then it costs no connection.
     """
 
-    def __init__(self, config: ClientConfig, clients: KeptClients) -> None:
+    def __init__(self, config: ClientConfig, clients: api.KeptClients) -> None:
         self._config = config
         self._clients = clients
         self._taken: Consumer | None = None
@@ -235,7 +92,7 @@ class PartitionConsumer:
             try:
                 self._taken = self._clients.take(self._key, lambda: Consumer(self._config.for_consumer()))
             except KafkaException as error:
-                failed = client_error(self._config, "making a consumer", error)
+                failed = self._config.error("making a consumer", error)
                 raise failed from None
         return self._taken
 
@@ -245,23 +102,23 @@ class PartitionConsumer:
         where = [TopicPartition(*part, at)]
         try:
             try:
-                answers = self.client.offsets_for_times(where, timeout=_ASK_S)
+                answers = self.client.offsets_for_times(where, timeout=_REQUEST_S)
             except KafkaException as error:
                 if error.args[0].code() not in GONE:
                     raise
                 # The client says so by what it knew last, too.
                 if part.number not in (self.partitions(part.topic) or ()):
                     return None
-                answers = self.client.offsets_for_times(where, timeout=_ASK_S)
+                answers = self.client.offsets_for_times(where, timeout=_REQUEST_S)
         except KafkaException as error:
-            failed = client_error(self._config, f"asking for the offsets of partition {part}", error)
+            failed = self._config.error(f"asking for the offsets of partition {part}", error)
             raise failed from None
         return int(answers[0].offset)
 
     def partitions(self, topic: str) -> frozenset[int] | None:
         """The partitions that a topic has now, none if there is no such topic; None if the brokers do not say."""
         try:
-            found = self.client.list_topics(topic, timeout=_LOOK_S).topics[topic]
+            found = self.client.list_topics(topic, timeout=_TRIAL_S).topics[topic]
         except KafkaException:
             return None
         if found.error is not None and found.error.code() not in GONE:
@@ -285,28 +142,228 @@ class PartitionConsumer:
         return "kafka-consumer", self._config
 
 
-def scrubbed(text: str, secrets: Iterable[str]) -> str:
-    """A text with each secret struck out where it stands by itself: a user `p` is none of the letters of `topics`."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        begin = r"(?<![^\W_])" if secret[0].isalnum() else ""
-        end = r"(?![^\W_])" if secret[-1].isalnum() else ""
-        text = re.sub(f"{begin}{re.escape(secret)}{end}", "***", text)
-    return text
+class RetryPolicy(api.RetryPolicy):
+    """Of calls of the client: what it names itself, but for errors of the configuration."""
+
+    def passes(self, error: Exception) -> bool:
+        return isinstance(error, KafkaException) and _code(error) not in _HOPELESS
 
 
-def client_error(config: ClientConfig, what: str, error: Exception) -> SourceError:
-    """An error of the client, with what was to be done, and without secrets.
+class FoundRecord(NamedTuple):
+    """What an index by time answers: it may be the mark of a transaction, which is no record, or an aborted one."""
 
-    To be raised `from None`: the client's own error may quote its settings.
+    offset: int
+    time_ms: int
+
+
+class KafkaAdmin:
+    """Asks for topics and offsets, and connects when it is first asked.
+
+    All methods raise `SourceError` if the brokers do not say, in all the time of patience. Of single partitions whose
+    leaders are away `ends` tells the `leaders`, and goes on.
     """
-    cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
-    why = f"{cause.str()} ({cause.name()})" if isinstance(cause, KafkaError) else str(cause)
-    trouble = "" if config.token_provider is None else config.token_provider.trouble
-    return SourceError(config.scrub(f"{what} at {config.brokers} failed: {why}{trouble}"))
+
+    def __init__(self, config: ClientConfig, patience: RetryPolicy, leaders: Leaders | None = None) -> None:
+        self._config = config
+        self._patience = patience
+        self._leaders = leaders or Leaders()
+        self._client: AdminClient | None = None
+        self._last_trouble = ""
+        self._refusal: KafkaError | None = None
+        self._reads_committed = config.isolation_level == "read_committed"
+
+    def topics(self, subscription: Subscription) -> list[KnownTopic]:
+        """The topics of a subscription that there are, by name. One call; for a pattern two."""
+        return self._ask("asking for topics", lambda: self._topics(subscription))
+
+    def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """See `subscription.Lookup`: one call for all. Of partitions that are gone there is no answer."""
+        return {part: None if record is None else record.offset for part, record in self.records(wanted).items()}
+
+    def records(
+        self, wanted: Mapping[Partition, int], *, readable: bool = True, all_answer: bool = True
+    ) -> dict[Partition, FoundRecord | None]:
+        """The same with timestamps; also the one at `MAX_TIMESTAMP`, which is the latest.
+
+        Nothing at or behind the end of what is `readable` by the consumer is found, else of what is written. Unless
+        `all_answer`, there is none either of those whose leaders are away, and can be waited for.
+        """
+        if not wanted:
+            return {}
+        is_committed = readable and self._reads_committed
+        level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+        return self._ask("asking for offsets", lambda: self._records(wanted, level, all_answer=all_answer))
+
+    def ends(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
+        """Where logs end; two calls where transactions may be open: all ends first, then what can be read.
+
+        There is none of partitions whose leaders are away. These are tried now and then, by calls of their own: the
+        others do not wait until a call is over time.
+        """
+        away = set(self._leaders.away)
+        ends = self._ends([part for part in parts if part not in away])
+        return ends | self._ends([part for part in parts if part in away]) if self._leaders.are_due() else ends
+
+    def _ends(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
+        written = self.records(dict.fromkeys(parts, LATEST), readable=False, all_answer=False)
+        readable = written
+        if self._reads_committed:
+            readable = self.records(dict.fromkeys(written, LATEST), all_answer=False)
+        ends = {
+            part: LogEnd(until.offset, max(until.offset, (written[part] or until).offset))
+            for part, until in readable.items()
+            if until is not None
+        }
+        self._leaders.answer(ends)
+        return ends
+
+    def _ask(self, what: str, call: Callable[[], T]) -> T:
+        try:
+            return self._patience.run(lambda: self._tried(call))
+        except KafkaException as error:
+            failed = self._config.error(what, error)
+        advice = "" if self._patience.has_succeeded else _FIRST_CONTACT
+        raise SourceError(f"{failed}{self._last_trouble}{advice}") from None
+
+    def _tried(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except KafkaException as error:
+            if self._client is not None:
+                # What it has to say of its connections waits for this.
+                self._client.poll(0)
+            if _code(error) == KafkaError._TIMED_OUT:
+                self._hear_of_brokers()
+            if self._refusal is not None and not self._patience.has_succeeded:
+                raise KafkaException(self._refusal) from None
+            raise
+
+    def _connected(self) -> AdminClient:
+        if self._client is None:
+            self._client = AdminClient({**self._config.for_admin(), "error_cb": self._note})
+        return self._client
+
+    @property
+    def _request_s(self) -> float:
+        # Half, so that a call can be tried twice; but of brokers that were there not too short for a slow one.
+        seconds = self._patience.seconds
+        least = min(_TRIAL_S, seconds) if self._patience.has_succeeded else 0.0
+        return min(_REQUEST_S, max(seconds / 2, least))
+
+    def _hear_of_brokers(self) -> None:
+        """Let the client ask any broker which there are: without that it waits for the one that was the controller."""
+        if self._client is not None and self._patience.has_succeeded:
+            with suppress(KafkaException):
+                self._client.list_topics(timeout=min(_TRIAL_S, self._request_s))
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            return  # of each of them it has said why
+        if error.code() in _REFUSALS:
+            self._refusal = error
+            return
+        self._last_trouble = self._config.scrub(f"; the client says: {error.str()}")
+
+    def _topics(self, subscription: Subscription) -> list[KnownTopic]:
+        client = self._connected()
+        names = list(subscription.topics)
+        if subscription.kind == "subscribePattern":
+            listed = client.list_topics(timeout=self._request_s).topics
+            names = sorted(name for name in listed if subscription.matches(name))
+        if not names:
+            return []
+        found = []
+        futures = client.describe_topics(TopicCollection(names), request_timeout=self._request_s)
+        for name in sorted(futures):
+            try:
+                topic = futures[name].result()
+            except KafkaException as error:
+                if _code(error) not in GONE:
+                    raise
+                continue
+            if topic.is_internal and subscription.kind == "subscribePattern":
+                # As with Spark: a pattern that happens to fit does not mean the broker's own.
+                continue
+            topic_id = "" if str(topic.topic_id) == _NO_ID else str(topic.topic_id)
+            found.append(KnownTopic(name, topic_id, tuple(sorted(part.id for part in topic.partitions))))
+        return found
+
+    def _records(
+        self, wanted: Mapping[Partition, int], level: IsolationLevel, *, all_answer: bool
+    ) -> dict[Partition, FoundRecord | None]:
+        found, failed = self._listed(wanted, level)
+        if failed:
+            # Offsets are asked of the leaders that the client last heard of. It does not ask for others by itself: not
+            # for partitions that were added since, nor after their broker was killed and came back.
+            there = self._refresh(sorted({part.topic for part in failed}))
+            # All of them: the client takes it for trouble with the brokers if there is a leader of none.
+            found, failed = self._listed(wanted, level)
+            missing: dict[Partition, str] = {}
+            for part, error in failed.items():
+                leaders = there.get(part.topic)
+                # One that is there, and that its broker does not know yet, is asked for again.
+                is_gone = error.code() in GONE if leaders is None else part.number not in leaders
+                if not is_gone:
+                    leader = (leaders or {}).get(part.number, "its leader is not known")
+                    missing[part] = f"{error.str()}; {leader}"
+                    all_answer |= error.code() in _HOPELESS
+            # If nobody answers it is not for the leaders of some.
+            is_some = bool(found) or missing.keys() <= set(self._leaders.away)
+            if missing and (all_answer or not is_some or not self._leaders.miss(missing)):
+                part = min(missing)
+                raise KafkaException(KafkaError(failed[part].code(), f"partition {part}: {missing[part]}"))
+        return found
+
+    def _listed(
+        self, wanted: Mapping[Partition, int], level: IsolationLevel
+    ) -> tuple[dict[Partition, FoundRecord | None], dict[Partition, KafkaError]]:
+        specs = {
+            TopicPartition(part.topic, part.number): _SPECS.get(number) or OffsetSpec.for_timestamp(number)
+            for part, number in wanted.items()
+        }
+        seconds = min(_TRIAL_S, self._request_s) if wanted.keys() <= set(self._leaders.away) else self._request_s
+        futures = self._connected().list_offsets(specs, isolation_level=level, request_timeout=seconds)
+        found: dict[Partition, FoundRecord | None] = {}
+        failed: dict[Partition, KafkaError] = {}
+        for where, future in futures.items():
+            part = Partition(where.topic, where.partition)
+            try:
+                answer = future.result()
+            except KafkaException as error:
+                failed[part] = error.args[0]
+            else:
+                found[part] = FoundRecord(answer.offset, answer.timestamp) if answer.offset >= 0 else None
+                if answer.offset == OFFSET_INVALID:
+                    # So the client says that one leader did not answer, while others did.
+                    del found[part]
+                    failed[part] = KafkaError(KafkaError._TIMED_OUT, "no answer")
+        return found, failed
+
+    def _refresh(self, names: list[str]) -> dict[str, dict[int, str]]:
+        """The partitions of topics, and who leads them; the client hears of their leaders.
+
+        What fails here fails again when they are asked. That there are no others, or none, is an answer and no trouble.
+        """
+        futures = self._connected().describe_topics(TopicCollection(names), request_timeout=self._request_s)
+        there: dict[str, dict[int, str]] = {}
+        for name, future in futures.items():
+            try:
+                there[name] = {part.id: _led(part) for part in future.result().partitions}
+            except KafkaException as error:
+                if _code(error) in GONE:
+                    there[name] = {}
+                elif _code(error) == KafkaError._TIMED_OUT:
+                    self._hear_of_brokers()
+        return there
 
 
-def report_loss(what: str, to_go_on: str, *, fails: bool) -> None:
-    """Records that were to be read are not there any more: an error, or a warning that reading goes on."""
-    if fails:
-        raise DataLossError(f"{what}. Start with a new checkpointLocation, or set failOnDataLoss = false {to_go_on}")
-    _log.warning("%s; reading goes on, since failOnDataLoss = false", what)
+def _led(part: Any) -> str:
+    """Who leads a partition, by what the client has of it."""
+    if part.leader is not None:
+        return f"its leader is broker {part.leader.id} at {part.leader.host}:{part.leader.port}"
+    return f"its replicas are on brokers {', '.join(str(node.id) for node in part.replicas)}"
+
+
+def _code(error: KafkaException) -> int | None:
+    cause = error.args[0] if error.args else None
+    return cause.code() if isinstance(cause, KafkaError) else None

@@ -20,10 +20,10 @@ from streaming_source.api.options import (
     option_field,
     text,
 )
-from streaming_source.connectors.kafka.admin import RetryPolicy
-from streaming_source.connectors.kafka.client import ClientConfig, TokenProvider
+from streaming_source.connectors.kafka.client import RetryPolicy
+from streaming_source.connectors.kafka.client_config import ClientConfig, TokenProvider
+from streaming_source.connectors.kafka.records import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.connectors.kafka.subscription import Boundary, Subscription
-from streaming_source.connectors.kafka.values import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.exceptions import OptionError
 
 __all__ = ["KAFKA_OPTIONS", "Indexing", "KafkaConfig", "kafka_arguments"]
@@ -255,9 +255,8 @@ def _value_format(values: Mapping[str, Any], subscription: Subscription) -> Valu
 
 def _registered(kind: str, values: Mapping[str, Any], subscription: Subscription) -> ValueFormat:
     # Imported when they are used: few queries have a registry.
-    from streaming_source.connectors.kafka.avro import AvroValues
-    from streaming_source.connectors.kafka.protobuf import ProtobufValues
     from streaming_source.connectors.kafka.registry import SchemaRegistry
+    from streaming_source.connectors.kafka.schema_values import AvroValues, ProtobufValues
 
     if values["schemaRegistryUrl"] is None:
         raise OptionError(

@@ -6,6 +6,7 @@ import math
 import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from alignment.timestamps import RecordTimestampAssigner
@@ -17,15 +18,18 @@ from streaming_source.api import (
     SplitsAssignment,
     SupportsEventTimeIndex,
 )
-from streaming_source.connectors.kafka.admin import KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.client import KafkaAdmin, RetryPolicy, report_loss
 from streaming_source.connectors.kafka.config import KafkaConfig
-from streaming_source.connectors.kafka.discovery import Found, PartitionDiscovery
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
-from streaming_source.connectors.kafka.partition_updates import Scanner
-from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
+from streaming_source.connectors.kafka.scanner import Scanner
+from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
+from streaming_source.connectors.kafka.subscription import Boundary, Partition
 from streaming_source.connectors.kafka.time_index import Looked, TimeIndex
+from streaming_source.exceptions import OptionError
 
-__all__ = ["IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "create_enumerator"]
+__all__ = ["Found", "IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "PartitionDiscovery", "create_enumerator"]
+
+_INCARNATION_CHARACTERS: Final = 8
 
 _FIRST_CONTACT_S: Final = 10.0
 _LOOK_S: Final = 0.2
@@ -49,9 +53,119 @@ def create_enumerator(
     # Two connections: plans do not wait for looks.
     looks, plans = KafkaAdmin(config.client, patience, leaders), KafkaAdmin(config.client, patience)
     index = TimeIndex(context, looks, plans, scanner, fail_on_data_loss=config.fail_on_data_loss)
-    return IndexedKafkaSplitEnumerator(context, discovery, patience, ends, leaders, index, scanner)
+    return IndexedKafkaSplitEnumerator(context, discovery, patience, ends, leaders, index)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one look found: new splits, ids of splits whose topic is `gone`, and what to remember of both."""
+
+    splits: tuple[KafkaSplit, ...]
+    gone: tuple[str, ...]
+    checkpoint: KafkaCheckpoint
+
+
+class PartitionDiscovery:
+    """Finds partitions that were not there at the look before.
+
+    The first look of a fresh start (without a checkpoint) finds all, each from where the options say; later ones come
+    with records that nobody has read, and are read from the first on. Where there is an end none is found after a
+    restart. A topic that was created again is another one: with `fail_on_data_loss` that is an error, as is a topic
+    that is gone; else its partitions are new splits.
+    """
+
+    def __init__(self, brokers: KafkaAdmin, config: KafkaConfig, checkpoint: KafkaCheckpoint | None) -> None:
+        # How often to look; None to look once.
+        self.period_s = None if config.end is not None else config.seconds("discovery_interval")
+        self.checkpoint = checkpoint or KafkaCheckpoint(end=config.end_description)
+        self._brokers = brokers
+        self._config = config
+        self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
+        self._is_complete = config.end is not None and checkpoint is not None
+
+    def look(self) -> Found:
+        """Look once. O(partitions).
+
+        An `OptionError` if a topic that is subscribed to by its name was never there, or the options do not fit its
+        partitions.
+        """
+        topics, gone = self._list()
+        now = dict(self._known or {})
+        # Not forgotten: one of its name that comes later is another one.
+        now.update((topic.name, replace(topic, partitions=())) for topic in gone)
+        new: list[tuple[Partition, str]] = []
+        for topic in () if self._is_complete else topics.values():
+            chosen = self._config.subscription.select(topic.name, topic.partitions)
+            before = now.get(topic.name, replace(topic, partitions=()))
+            if _is_lost(before, topic):
+                before = replace(topic, partitions=(), incarnation=topic.topic_id[:_INCARNATION_CHARACTERS])
+            new += [(part, before.incarnation) for part in chosen if part.number not in before.partitions]
+            numbers = {*before.partitions, *(part.number for part in chosen)}
+            topic_id = topic.topic_id or before.topic_id
+            now[topic.name] = replace(before, topic_id=topic_id, partitions=tuple(sorted(numbers)))
+        splits = self._splits(new, is_fresh=self._known is None)
+        # What has gone meanwhile is no news: the next look finds out.
+        for part in {part for part, _ in new} - {split.of for split in splits}:
+            left = tuple(number for number in now[part.topic].partitions if number != part.number)
+            now[part.topic] = replace(now[part.topic], partitions=left)
+        self._known = now
+        lost = tuple(split.split_id for topic in gone for split in topic.splits())
+        remembered = KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._config.end_description)
+        return Found(splits, lost, remembered)
+
+    def lost_splits(self) -> frozenset[str]:
+        """Ids of the splits of which the topic is not there any more. One call; what is found is not remembered."""
+        if not self._known:
+            return frozenset()
+        return frozenset(split.split_id for topic in self._list()[1] for split in topic.splits())
+
+    def _list(self) -> tuple[dict[str, KnownTopic], list[KnownTopic]]:
+        """The topics that there are by name, and those known ones that are not there any more, which is reported."""
+        chosen = self._config.subscription
+        topics = {topic.name: topic for topic in self._brokers.topics(chosen)}
+        missing = [name for name in chosen.topics if name not in topics]
+        if self._known is None and missing:
+            raise OptionError(
+                f"option {chosen.kind}: the brokers know no topic {missing[0]!r}; create it first, or use "
+                "subscribePattern, which finds topics that come later"
+            )
+        known = (self._known or {}).values()
+        gone = [topic for topic in known if topic.partitions and _is_lost(topic, topics.get(topic.name))]
+        if gone:
+            report_loss(
+                f"topic {gone[0].name!r} was deleted, or deleted and created again, while it was read: records that "
+                "nobody has read may be lost, and positions in it mean nothing any more",
+                "to go on with what is there now",
+                fails=self._config.fail_on_data_loss,
+            )
+        return topics, gone
+
+    def _splits(self, new: Sequence[tuple[Partition, str]], *, is_fresh: bool) -> tuple[KafkaSplit, ...]:
+        if not new:
+            return ()
+        partitions = [part for part, _ in new]
+        start, end = self._config.start if is_fresh else Boundary("startingOffsets", "earliest"), self._config.end
+        begins = start.resolve(partitions, self._brokers.offsets)
+        ends = end.resolve(partitions, self._brokers.offsets) if end else {}
+        for part, offset in ends.items():
+            if end is not None and begins.get(part, 0) > offset:
+                by = "the log" if end.kind == "latest" else f"option {end.option}"
+                raise OptionError(
+                    f"option {self._config.start.option}: partition {part} would start at offset {begins[part]}, and "
+                    f"{by} ends it at {offset}; start it there or before"
+                )
+        return tuple(
+            KafkaSplit(part.topic, part.number, begins[part], begins[part], ends.get(part), again)
+            for part, again in new
+            if part in begins and (end is None or part in ends)
+        )
+
+
+def _is_lost(known: KnownTopic, found: KnownTopic | None) -> bool:
+    return found is None or bool(known.topic_id and found.topic_id and known.topic_id != found.topic_id)
+
+
+@dataclass(eq=False, repr=False)
 class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     """Gives each partition to a reader as soon as it is found.
 
@@ -59,32 +173,24 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     this is closed. `leaders` are those of whoever asks for the ends of logs here.
     """
 
-    def __init__(
-        self,
-        context: SplitEnumeratorContext[KafkaSplit],
-        discovery: PartitionDiscovery,
-        patience: RetryPolicy,
-        log_ends: LogEnds,
-        leaders: Leaders,
-    ) -> None:
-        self._context = context
-        self._discovery = discovery
-        self._patience = patience
-        self.log_ends = log_ends
-        self._leaders = leaders
-        self._period_s = discovery.period_s
-        self._checkpoint = discovery.checkpoint
-        self._is_complete = self._has_started = False
-        self._taken_back: list[KafkaSplit] = []
-        # Replaced on a worker, never changed.
-        self._blocked_splits: frozenset[str] = frozenset()
+    context: SplitEnumeratorContext[KafkaSplit]
+    discovery: PartitionDiscovery
+    patience: RetryPolicy
+    log_ends: LogEnds
+    leaders: Leaders
+    _taken_back: list[KafkaSplit] = field(default_factory=list, init=False)
+    # Replaced on a worker, never changed.
+    _blocked_splits: frozenset[str] = field(default=frozenset(), init=False)
+    _is_complete: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._checkpoint = self.discovery.checkpoint
 
     def start(self) -> None:
-        self._has_started = True
         # After a restart, too, where no partition is added: what was read may have been deleted, or created again.
-        self._context.call_async(self._discovery.look, self._on_found, period_seconds=self._period_s)
-        if self._period_s is not None:
-            self._context.call_async(self.log_ends.ask_again, self._on_ends, at_each_trigger=True)
+        self.context.call_async(self.discovery.look, self._on_found, period_seconds=self.discovery.period_s)
+        if self.discovery.period_s is not None:
+            self.context.call_async(self.log_ends.ask_again, self._on_ends, at_each_trigger=True)
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         # What was found is assigned already, but for what was taken back.
@@ -92,7 +198,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             taken_back, self._taken_back = self._taken_back, []
             self._assign(taken_back)
         if self._is_complete:
-            self._context.signal_no_more_splits(subtask_id)
+            self.context.signal_no_more_splits(subtask_id)
 
     def add_splits_back(self, splits: Sequence[KafkaSplit], subtask_id: int) -> None:
         self._taken_back.extend(splits)
@@ -102,7 +208,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
     def end_positions(self, splits: Sequence[KafkaSplit]) -> list[int | None]:
         """None before discovery has seen a partition, and while it does not answer: `SourceError` in the end."""
-        self._leaders.check()
+        self.leaders.check()
         ends = [(split, self.log_ends.end(split.split_id)) for split in splits]
         self._blocked_splits = frozenset(
             split.split_id for split, end in ends if end is not None and end.written > end.readable
@@ -114,7 +220,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
     def unreachable_splits(self) -> Collection[str]:
         """Those of partitions whose leaders are away."""
-        away = self._leaders.away
+        away = self.leaders.away
         return {i for i, part in self._checkpoint.partitions.items() if part in away} if away else ()
 
     def lost_splits(self) -> Collection[str]:
@@ -122,97 +228,86 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
         Then what is there now is read from its first record on. O(topics), one call.
         """
-        lost = self._discovery.lost_splits()
-        if lost and self._has_started:
+        lost = self.discovery.lost_splits()
+        # No reader is registered before the start.
+        if lost and self.context.registered_readers():
             self._look_now()
         return lost
 
     def close(self) -> None:
-        self._patience.end()
+        self.patience.end()
 
     def _look_now(self) -> None:
-        self._on_found(self._discovery.look(), None)
+        self._on_found(self.discovery.look(), None)
 
     def _on_found(self, found: Found | None, error: BaseException | None) -> None:
         if error is not None:
             raise error
         assert found is not None
         for split_id in found.gone:
-            self._context.abandon_split(split_id)
-        self._leaders.keep(found.checkpoint.partitions.values())
+            self.context.abandon_split(split_id)
+        self.leaders.keep(found.checkpoint.partitions.values())
         self.log_ends.update(found.checkpoint.partitions, found.gone)
         self._assign(found.splits)
         self._checkpoint = found.checkpoint
-        if self._period_s is None:
+        if self.discovery.period_s is None:
             self._is_complete = True
-            for subtask_id in self._context.registered_readers():
-                self._context.signal_no_more_splits(subtask_id)
+            for subtask_id in self.context.registered_readers():
+                self.context.signal_no_more_splits(subtask_id)
 
     def _on_ends(self, ends: Mapping[str, LogEnd] | None, error: BaseException | None) -> None:
         if error is not None:
             raise error
         assert ends is not None
-        self._leaders.check()
-        self._context.expect_records({split_id: end.readable for split_id, end in ends.items()})
+        self.leaders.check()
+        self.context.expect_records({split_id: end.readable for split_id, end in ends.items()})
 
     def _assign(self, splits: Sequence[KafkaSplit]) -> None:
-        readers = sorted(self._context.registered_readers())
+        readers = sorted(self.context.registered_readers())
         by_reader: dict[int, list[KafkaSplit]] = {}
         for split in splits:
             reader = readers[zlib.crc32(split.split_id.encode()) % len(readers)]
             by_reader.setdefault(reader, []).append(split)
-        self._context.assign_splits(SplitsAssignment(by_reader))
+        self.context.assign_splits(SplitsAssignment(by_reader))
 
 
+@dataclass(eq=False, repr=False)
 class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplitEnumerator):
     """Looks for partitions and for news in them in one call, so that what is idle was looked at."""
 
-    def __init__(
-        self,
-        context: SplitEnumeratorContext[KafkaSplit],
-        discovery: PartitionDiscovery,
-        patience: RetryPolicy,
-        log_ends: LogEnds,
-        leaders: Leaders,
-        index: TimeIndex,
-        scanner: Scanner,
-    ) -> None:
-        super().__init__(context, discovery, patience, log_ends, leaders)
-        self._index = index
-        self._scanner = scanner
-        # When the next look is one for partitions as well, by `time.monotonic`. Used by looks alone.
-        self._discovers_at = -math.inf
+    index: TimeIndex
+    # When the next look is one for partitions as well, by `time.monotonic`. Used by looks alone.
+    _discovers_at: float = field(default=-math.inf, init=False)
 
     def start(self) -> None:
-        self._has_started = True
-        period_s = _LOOK_S if self._period_s is None else min(_LOOK_S, self._period_s)
-        self._context.call_async(self._look, self._on_looked, period_seconds=period_s, at_each_trigger=True)
+        period_s = _LOOK_S if self.discovery.period_s is None else min(_LOOK_S, self.discovery.period_s)
+        self.context.call_async(self._look, self._on_looked, period_seconds=period_s, at_each_trigger=True)
 
     def close(self) -> None:
         super().close()
-        self._scanner.close()
+        self.index.close()
 
     # ---- SupportsEventTimeIndex ----------------------------------------------------------------------------------
 
     def restore_splits(self, splits: Sequence[KafkaSplit]) -> None:
-        self._index.add(splits)
+        self.index.add(splits)
 
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
-        return self._index.event_times(split_id, start, stop)
+        return self.index.event_times(split_id, start, stop)
 
     def first_later(
         self, split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
     ) -> tuple[Int64Array, Int64Array]:
-        return self._index.first_later(split_ids, starts, stops, bound_us)
+        return self.index.first_later(split_ids, starts, stops, bound_us)
 
     def blocked_splits(self) -> Collection[str]:
-        return self._index.blocked_splits
+        return self.index.blocked_splits
 
     def extend_snapshot(self) -> None:
-        self._index.extend_snapshot()
+        self.index.extend_snapshot()
 
     def split_at(self, split_id: str, position: int) -> KafkaSplit:
-        return self._index.commit_plan(split_id, position)
+        return self.index.commit_plan(split_id, position)
 
     def ranges(self, start: KafkaSplit, end: KafkaSplit, rows_per_range: int) -> Sequence[SplitRange[KafkaSplit]]:
         """Cut by offsets: what is not there any more is noticed by the readers."""
@@ -220,7 +315,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
 
     def finish_split(self, split_id: str) -> None:
         # The checkpoint remembers its partition.
-        self._index.remove(split_id)
+        self.index.remove(split_id)
 
     # ---- looks ---------------------------------------------------------------------------------------------------
 
@@ -231,9 +326,9 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     def _look(self) -> tuple[Found | None, Looked]:
         found = None
         if time.monotonic() >= self._discovers_at:
-            found = self._discovery.look()
-            self._discovers_at = time.monotonic() + (self._period_s or math.inf)
-        return found, self._index.look(found.splits if found else (), found.gone if found else ())
+            found = self.discovery.look()
+            self._discovers_at = time.monotonic() + (self.discovery.period_s or math.inf)
+        return found, self.index.look(found.splits if found else (), found.gone if found else ())
 
     def _on_looked(self, result: tuple[Found | None, Looked] | None, error: BaseException | None) -> None:
         if error is not None:
@@ -241,11 +336,11 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         assert result is not None
         found, looked = result
         if found is not None:
-            self._index.leave(found.gone)
+            self.index.leave(found.gone)
             self._on_found(found, None)
-        self._index.take(looked)
-        self._leaders.check()
+        self.index.take(looked)
+        self.leaders.check()
 
     def _assign(self, splits: Sequence[KafkaSplit]) -> None:
         super()._assign(splits)
-        self._index.add(splits)
+        self.index.add(splits)

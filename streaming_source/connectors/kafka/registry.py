@@ -1,26 +1,18 @@
-"""Values that are decoded one by one with schemas that a registry keeps, and that registry."""
+"""A schema registry, and what its client takes."""
 
 from __future__ import annotations
 
-import io
 import re
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeAlias
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-import pyarrow as pa
-
-from streaming_source.connectors.kafka.client import scrubbed
-from streaming_source.connectors.kafka.values import Invalid, ValueFormat
+from streaming_source.connectors.kafka.client_config import scrubbed
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["Decode", "DecodedValues", "SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
-
-Decode: TypeAlias = Callable[[Any, io.BytesIO], Any]
-"""What a value is, by its `SchemaId` and what follows that; raises anything but `SourceError` if it is none."""
+__all__ = ["SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
 
 _FORMAT: Final = "serialized"
 """Descriptors instead of text, for Protobuf; nothing else has it."""
@@ -156,63 +148,3 @@ def _is_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:  # brackets that do not close, a port that is no number
         return False
-
-
-@dataclass(frozen=True)
-class DecodedValues(ValueFormat):
-    """Values that say with which schema they were written; they are read as one, the reader's.
-
-    That is the `given` one, else the latest of the subject. It must be known before reading: it is looked up once, with
-    `type`, and goes with this object to the executors. A newer one is heeded by the next run of a query.
-    """
-
-    framing: ClassVar[str]
-
-    registry: SchemaRegistry
-    subject: str
-    invalid: Invalid = "fail"
-    given: str | None = None
-
-    @cached_property
-    def schema(self) -> SchemaText:
-        return self.registry.latest(self.subject) if self.given is None else SchemaText(self.given)
-
-    @cached_property
-    def type(self) -> pa.DataType:
-        """Of the column; an `OptionError` if the reader's schema has no type of Spark, or cannot be had."""
-        return self.arrow_type()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_decode"}
-
-    @abstractmethod
-    def arrow_type(self) -> pa.DataType:
-        """That of the reader's schema."""
-
-    @abstractmethod
-    def decoder(self) -> Decode:
-        """Reads values. Called once a process."""
-
-    @cached_property
-    def _decode(self) -> Callable[[bytes], Any]:
-        from confluent_kafka.schema_registry import prefix_schema_id_deserializer
-        from confluent_kafka.schema_registry.serde import SchemaId
-
-        decode = self.decoder()
-
-        def framed(value: bytes) -> Any:
-            schema_id = SchemaId(self.framing)
-            return decode(schema_id, prefix_schema_id_deserializer(value, None, schema_id))
-
-        return framed
-
-    def read(self, values: list[bytes | None]) -> pa.Array:
-        decode = self._decode
-        try:
-            return pa.array([None if value is None else decode(value) for value in values], self.type)
-        except SourceError:
-            raise
-        except UnknownSchemaError as error:
-            raise pa.ArrowInvalid(f"the registry does not know {error}") from None
-        except Exception as error:  # whatever a decoder makes of bytes that are something else
-            raise pa.ArrowInvalid(f"{type(error).__name__}: {error}") from None

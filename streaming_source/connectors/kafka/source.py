@@ -15,7 +15,7 @@ from streaming_source.api import (
     SourceReaderContext,
     SplitEnumeratorContext,
 )
-from streaming_source.connectors.kafka.client import MakeToken, TokenProvider
+from streaming_source.connectors.kafka.client_config import MakeToken, TokenProvider
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS, KafkaConfig, kafka_arguments
 from streaming_source.connectors.kafka.records import MessageColumns, record_schema
 from streaming_source.connectors.kafka.split import (
@@ -123,25 +123,20 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         return record_schema(self.values, headers=self.include_headers)
 
     def create_enumerator(self, context: SplitEnumeratorContext[KafkaSplit]) -> KafkaSplitEnumerator:
-        return self._enumerator(context, None)
+        return self.restore_enumerator(context, None)
 
     def restore_enumerator(
-        self, context: SplitEnumeratorContext[KafkaSplit], checkpoint: KafkaCheckpoint
-    ) -> KafkaSplitEnumerator:
-        if checkpoint.end != self.end_description:
-            was, now = (f"ended at {end}" if end else "did not end" for end in (checkpoint.end, self.end_description))
-            raise OffsetError(
-                f"the checkpoint is of a source that {was}, this one {now}: its splits do not end where this one's "
-                "would. Give the options as they were (bounded, ending...), or use a new checkpointLocation"
-            )
-        return self._enumerator(context, checkpoint)
-
-    def _enumerator(
         self, context: SplitEnumeratorContext[KafkaSplit], checkpoint: KafkaCheckpoint | None
     ) -> KafkaSplitEnumerator:
         # Imported when it is used, and not by tasks.
         from streaming_source.connectors.kafka.enumerator import create_enumerator
 
+        if checkpoint is not None and checkpoint.end != self.end_description:
+            was, now = (f"ended at {end}" if end else "did not end" for end in (checkpoint.end, self.end_description))
+            raise OffsetError(
+                f"the checkpoint is of a source that {was}, this one {now}: its splits do not end where this one's "
+                "would. Give the options as they were (bounded, ending...), or use a new checkpointLocation"
+            )
         return create_enumerator(self, context, checkpoint)
 
     def create_split_reader(self, context: SourceReaderContext) -> KafkaSplitReader:

@@ -59,12 +59,8 @@ class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
     version = 1
 
     def to_json(self, value: KafkaSplit) -> list[object]:
-        written: list[object] = [value.topic, value.partition, value.position, value.begin]
-        if value.incarnation:
-            written += [value.stop, value.incarnation]
-        elif value.stop is not None:
-            written.append(value.stop)
-        return written
+        written = [value.topic, value.partition, value.position, value.begin, value.stop, value.incarnation]
+        return written[: 6 if value.incarnation else 4 if value.stop is None else 5]
 
     def serialize(self, value: KafkaSplit) -> bytes:
         return json.dumps(self.to_json(value), separators=(",", ":")).encode()

@@ -19,7 +19,8 @@ from streaming_source.api import (
     SplitsAddition,
     SplitsChange,
 )
-from streaming_source.connectors.kafka.client import GONE, ClientConfig, PartitionConsumer, client_error, report_loss
+from streaming_source.connectors.kafka.client import GONE, PartitionConsumer, report_loss
+from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.records import MessageColumns, Run, runs_of
 from streaming_source.connectors.kafka.split import KafkaSplit
@@ -314,7 +315,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if reading is not None:
                 self._lose_all(reading)
         elif not (code in _PASSING or error.retriable()):
-            raise client_error(self._config, f"reading partition {message.topic()}-{message.partition()}", error)
+            raise self._config.error(f"reading partition {message.topic()}-{message.partition()}", error)
 
     def _take_in_turn(self, blocks: dict[str, list[RecordBlock]]) -> tuple[dict[str, list[RecordBlock]], set[str]]:
         """Of these and of what is held, what may be emitted now, and which splits end with it."""

@@ -167,11 +167,6 @@ class Boundary:
         return cls(option, "offsets", _numbers(option, text, minimum))
 
     @property
-    def begins_at_end(self) -> bool:
-        """Whether a partition that begins here begins at its present end: `latest`, or -1 as its offset."""
-        return self.kind == "latest" or (self.kind == "offsets" and LATEST in dict(self.numbers or ()).values())
-
-    @property
     def description(self) -> str:
         """Tells this boundary from others in a few characters."""
         if self.numbers is not None:
@@ -180,7 +175,7 @@ class Boundary:
 
     def before_the_end(self) -> Boundary:
         """The same boundary, for what is read to an end; an `OptionError` if it begins at the present end."""
-        if self.begins_at_end:
+        if self.kind == "latest" or (self.kind == "offsets" and LATEST in dict(self.numbers or ()).values()):
             raise OptionError(
                 f"option {self.option}: what is read to an end cannot start at latest (-1); start at earliest, at "
                 "offsets or at a time"

@@ -9,9 +9,7 @@ from there to the first that is one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -19,16 +17,15 @@ import numpy as np
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.api import SplitEnumeratorContext
-from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
-from streaming_source.connectors.kafka.partition_updates import PartitionUpdate, Scanner, UnindexedPart, UpdateFinder
+from streaming_source.connectors.kafka.client import FoundRecord, KafkaAdmin, report_loss
+from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
-from streaming_source.connectors.kafka.subscription import Partition
+from streaming_source.connectors.kafka.subscription import EARLIEST, MAX_TIMESTAMP, Partition
 
 __all__ = ["Looked", "TimeIndex"]
 
 
-@dataclass(slots=True)
-class _Indexed:
+class _Indexed(NamedTuple):
     """A split and how far it is known.
 
     `position` is that of the last state; records before `indexed_to` are in the index, and between that and `seen_to`
@@ -42,11 +39,34 @@ class _Indexed:
     seen_to: int
     end: int
     is_complete: bool = False
-    scanned: list[tuple[int, Int64Array]] = field(default_factory=list)
+    scanned: tuple[tuple[int, Int64Array], ...] = ()
 
-    def unindexed(self, room: int) -> UnindexedPart:
-        """What follows; `room` is for all that was read and not planned."""
-        return UnindexedPart(self.split, self.indexed_to, self.seen_to, room)
+    @classmethod
+    def from_its_position(cls, split: KafkaSplit) -> _Indexed:
+        position = split.position
+        return cls(split, position, position, position, position)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether all of it that is in the index is in a state."""
+        return self.position >= self.indexed_to
+
+    def room(self, share: int) -> int:
+        """How many more of its records may be read ahead, if so many may be in all."""
+        return max(share - sum(times.size for _, times in self.scanned), 0)
+
+
+class _Update(NamedTuple):
+    """What follows in a split: an opaque block with that maximum, or the event times of a block that was read.
+
+    There is no other record before `seen_to`.
+    """
+
+    known: _Indexed
+    seen_to: int
+    rows: int
+    max_us: int
+    times: Int64Array | None
 
 
 class Looked(NamedTuple):
@@ -55,7 +75,7 @@ class Looked(NamedTuple):
     `blocked_splits` have records behind that, of transactions that are open, or the brokers say nothing of their ends.
     """
 
-    updates: Sequence[PartitionUpdate]
+    updates: Sequence[_Update]
     ends: Mapping[str, int]
     blocked_splits: frozenset[str]
 
@@ -66,6 +86,13 @@ class TimeIndex:
     `look` runs on a worker and changes nothing; what it brings is added by `take` on the coordinator's thread. Each has
     a connection of its own. Methods that ask or read raise `SourceError` if the brokers do not say, and with
     `fail_on_data_loss` a `DataLossError` if records that nobody has read are not there any more.
+
+    Of what is new in a partition
+
+    - *few* records are read at once: as much would be fetched to confirm their latest;
+    - *many* whose latest is confirmed, and among them, are an opaque block;
+    - *many* others are read, so many at a time: those behind a record later than all of them, or behind the mark of a
+      transaction, where the index of the brokers knows nothing but that record or mark.
     """
 
     FEW: ClassVar[int] = 500
@@ -87,62 +114,55 @@ class TimeIndex:
         fail_on_data_loss: bool,
     ) -> None:
         self._context = context
-        self._updates = UpdateFinder(scanner, lambda: context.event_time_limit_us, fail_on_data_loss=fail_on_data_loss)
         self._for_looks, self._for_plans = for_looks, for_plans
         self._scanner = scanner
+        self._fail_on_data_loss = fail_on_data_loss
         # Splits that are not read to their ends although nothing of them is unread in the index.
         self.blocked_splits: frozenset[str] = frozenset()
-        self._lock = threading.Lock()
-        # Guarded by the lock, which is held for moments: changed on the coordinator's thread, seen by looks.
+        # Changed on the coordinator's thread. Looks, on another one, begin with a copy.
         self._splits: dict[str, _Indexed] = {}
         self._gone: set[str] = set()
+        # Whose loss was reported.
+        self._lost: set[str] = set()
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def add(self, splits: Iterable[KafkaSplit]) -> None:
         """Look in these, too, from their positions on."""
-        with self._lock:
-            for split in splits:
-                at = split.position
-                self._splits[split.split_id] = _Indexed(split, at, at, at, at)
+        self._splits.update((split.split_id, _Indexed.from_its_position(split)) for split in splits)
 
     def leave(self, split_ids: Iterable[str]) -> None:
         """Their partitions are gone: nothing more will come."""
-        with self._lock:
-            self._gone.update(split_ids)
+        self._gone.update(split_ids)
 
     def remove(self, split_id: str) -> None:
         """Forget a split that was read to its end."""
-        with self._lock:
-            self._splits.pop(split_id, None)
-            self._gone.discard(split_id)
+        self._splits.pop(split_id, None)
+        self._gone.discard(split_id)
 
     def commit_plan(self, split_id: str, position: int) -> KafkaSplit:
         """The split at a position; what is before it is in a state."""
         known = self._splits[split_id]
         if position > known.position:
-            with self._lock:
-                known.position = position
-                known.scanned = [entry for entry in known.scanned if entry[0] + entry[1].size > position]
+            scanned = tuple(block for block in known.scanned if block[0] + block[1].size > position)
+            self._splits[split_id] = known._replace(position=position, scanned=scanned)
         return known.split.at(position)
+
+    def close(self) -> None:
+        """End what is read, and let go of the consumers."""
+        self._scanner.close()
 
     # ---- looks: on a worker --------------------------------------------------------------------------------------
 
     def look(self, found: Sequence[KafkaSplit] = (), gone: Collection[str] = ()) -> Looked:
         """What is new in the known splits, and in some that were just found. A call or two without updates, O(n)."""
-        with self._lock:
-            there = [known for split_id, known in self._splits.items() if split_id not in self._gone]
-            share = self._share(len(there) + len(found))
-            parts = [
-                known.unindexed(max(share - sum(times.size for _, times in known.scanned), 0))
-                for known in there
-                if known.split.split_id not in gone and not known.is_complete
-            ]
-        parts += [UnindexedPart(split, split.position, split.position, share) for split in found]
-        logs = self._for_looks.ends(sorted({part.split.of for part in parts}))
+        there = [known for known in list(self._splits.values()) if known.split.split_id not in self._gone]
+        parts = [known for known in there if known.split.split_id not in gone and not known.is_complete]
+        parts += map(_Indexed.from_its_position, found)
+        logs = self._for_looks.ends(sorted({known.split.of for known in parts}))
         ends, blocked_splits = {}, set()
-        for part in parts:
-            log, split = logs.get(part.split.of), part.split
+        for known in parts:
+            log, split = logs.get(known.split.of), known.split
             if log is None:
                 # Nothing is known of it; whether it is gone says discovery.
                 blocked_splits.add(split.split_id)
@@ -151,23 +171,95 @@ class TimeIndex:
             if split.before_stop(log.written) > ends[split.split_id]:
                 blocked_splits.add(split.split_id)
             # Not by what is readable: with another isolation level more was readable, and will be again.
-            if log.written < part.seen_to:
-                self._updates.lose(
-                    part, f"the partition ends at {log.written}: its last ones were deleted, or its topic was"
-                )
-        updates = self._updates.find(self._for_looks, parts, ends, few=self.FEW, at_once=self.AT_ONCE)
+            if log.written < known.seen_to:
+                self._lose(known, f"the partition ends at {log.written}: its last ones were deleted, or its topic was")
+        updates = self._updates(self._for_looks, parts, ends, self._share(len(there) + len(found)))
         return Looked(updates, ends, frozenset(blocked_splits))
+
+    def _share(self, partitions: int) -> int:
+        """How many records of each of so many partitions may be read ahead."""
+        return max(self.AHEAD // max(partitions, 1), 1)
+
+    def _updates(
+        self, admin: KafkaAdmin, parts: Sequence[_Indexed], ends: Mapping[str, int], share: int
+    ) -> list[_Update]:
+        """Of the splits that have some, up to the `ends` of what can be read, by split id.
+
+        At most three calls of the brokers, however many partitions, beside what is read.
+        """
+        behind = [known for known in parts if known.seen_to < ends.get(known.split.split_id, 0)]
+        many = [known for known in behind if ends[known.split.split_id] - known.seen_to > self.FEW]
+        latest = self._latest(admin, many) if many else {}
+        updates, to_read = [], {}
+        for known in behind:
+            split_id = known.split.split_id
+            if split_id in latest:
+                offset, max_us = latest[split_id]
+                # It may have come since the ends were looked up.
+                end = max(ends[split_id], offset + 1)
+                updates.append(_Update(known, end, end - known.indexed_to, max_us, None))
+            elif room := known.room(share):
+                to_read[split_id] = known, min(ends[split_id], known.seen_to + min(room, self.AT_ONCE))
+        read = self._scanner.times([known.split.at(known.seen_to).until(end) for known, end in to_read.values()])
+        for split_id, (known, end) in to_read.items():
+            offsets, seen = read[split_id]
+            # One event time for each offset up to the last record: that of the next record where there is none.
+            times = np.repeat(seen, np.diff(offsets, prepend=known.indexed_to - 1))
+            updates.append(_Update(known, end, times.size, NO_TIMESTAMP, times))
+        return updates
+
+    def _latest(self, admin: KafkaAdmin, parts: Sequence[_Indexed]) -> dict[str, tuple[int, int]]:
+        """Offset and event time of the latest record of each, where there is one among the new, and it is a record."""
+        by_partition = {known.split.of: known for known in parts}
+        earliest = admin.offsets(dict.fromkeys(by_partition, EARLIEST))
+        for where, known in by_partition.items():
+            begin = earliest.get(where)
+            if begin is not None and begin > known.seen_to:
+                self._lose(known, f"the partition begins at {begin}: its first ones were deleted")
+        answers = admin.records(dict.fromkeys(by_partition, MAX_TIMESTAMP))
+        found = self._confirmed(by_partition, answers)
+        missing = {
+            where: answer.time_ms
+            for where, answer in answers.items()
+            if answer is not None and answer.time_ms >= 0 and by_partition[where].split.split_id not in found
+        }
+        # Some brokers answer with the last record of a batch in which the latest one is.
+        again = admin.records(missing)
+        found.update(self._confirmed(by_partition, {w: a for w, a in again.items() if a != answers[w]}))
+        return found
+
+    def _confirmed(
+        self, parts: Mapping[Partition, _Indexed], answers: Mapping[Partition, FoundRecord | None]
+    ) -> dict[str, tuple[int, int]]:
+        limit_us = self._context.event_time_limit_us
+        wanted = {}
+        for where, answer in answers.items():
+            split = parts[where].split
+            if answer is None or answer.offset < parts[where].seen_to or split.before_stop(answer.offset) == split.stop:
+                continue
+            if limit_us is None or answer.time_ms * 1000 < limit_us:
+                single = split.at(answer.offset).until(answer.offset + 1)
+                wanted[split.split_id] = single, answer.time_ms * 1000
+        read = self._scanner.first_later([split for split, _ in wanted.values()], NO_TIMESTAMP)
+        return {i: read[i] for i, (split, time_us) in wanted.items() if read.get(i) == (split.position, time_us)}
+
+    def _lose(self, known: _Indexed, why: str) -> None:
+        """The record at which a partition goes on is not there: fail, or say so once."""
+        split_id = known.split.split_id
+        if self._fail_on_data_loss or split_id not in self._lost:
+            self._lost.add(split_id)
+            what = f"split {split_id!r}: offset {known.seen_to} is not there, {why}"
+            report_loss(what, "to go on with what is there", fails=self._fail_on_data_loss)
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
     def take(self, looked: Looked) -> None:
         """Add what a look brought. O(updates), and O(n) where an end has moved."""
-        with self._lock:
-            for split_id, end in looked.ends.items():
-                if split_id in self._splits:
-                    known = self._splits[split_id]
-                    known.end = max(known.end, end)
         self._add(looked.updates)
+        for split_id, end in looked.ends.items():
+            known = self._splits.get(split_id)
+            if known is not None and end > known.end:
+                self._splits[split_id] = known._replace(end=end)
         for split_id in looked.ends:
             self._complete(split_id)
         behind = {split_id for split_id in looked.ends if self._is_behind(split_id)}
@@ -175,12 +267,12 @@ class TimeIndex:
 
     def extend_snapshot(self) -> None:
         """Add more of the splits of which all that was added is in a state, up to the ends of the last look."""
-        wanted, share = list(self._splits.values()), self._share(len(self._splits))
+        share = self._share(len(self._splits))
+        wanted = list(self._splits)
         # Again: where an update has brought no record there may be some behind it.
-        while wanted := [t for t in wanted if t.position >= t.indexed_to and self._is_behind(t.split.split_id)]:
-            parts = [known.unindexed(share) for known in wanted]
-            ends = {known.split.split_id: known.end for known in wanted}
-            self._add(self._updates.find(self._for_plans, parts, ends, few=self.FEW, at_once=self.AT_ONCE))
+        while parts := [self._splits[i] for i in wanted if self._is_behind(i) and self._splits[i].is_planned]:
+            wanted = [known.split.split_id for known in parts]
+            self._add(self._updates(self._for_plans, parts, {i: self._splits[i].end for i in wanted}, share))
 
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         """Event times of a block that was read; those of offsets without a record are the next record's. O(blocks)."""
@@ -217,24 +309,24 @@ class TimeIndex:
                 positions[i], times[i] = found[split_id]
         return positions, times
 
-    def _share(self, partitions: int) -> int:
-        """How many records of each of so many partitions may be read ahead."""
-        return max(self.AHEAD // max(partitions, 1), 1)
-
     def _is_behind(self, split_id: str) -> bool:
         known = self._splits.get(split_id)
         return known is not None and known.seen_to < known.end and split_id not in self._gone
 
-    def _add(self, updates: Iterable[PartitionUpdate]) -> None:
-        for split_id, begin, seen_to, rows, max_us, times in updates:
+    def _add(self, updates: Iterable[_Update]) -> None:
+        for begun, seen_to, rows, max_us, times in updates:
+            split_id = begun.split.split_id
             known = self._splits.get(split_id)
             # What another look has added since is not added again.
-            if known is None or known.indexed_to != begin or known.seen_to >= seen_to:
+            if known is None or known.indexed_to != begun.indexed_to or known.seen_to >= seen_to:
                 continue
-            with self._lock:
-                known.indexed_to, known.seen_to, known.end = begin + rows, seen_to, max(known.end, seen_to)
-                if times is not None and rows:
-                    known.scanned.append((begin, times))
+            scanned = known.scanned if times is None or not rows else (*known.scanned, (known.indexed_to, times))
+            self._splits[split_id] = known._replace(
+                indexed_to=known.indexed_to + rows,
+                seen_to=seen_to,
+                end=max(known.end, seen_to),
+                scanned=scanned,
+            )
             if times is None:
                 self._context.add_opaque_block(split_id, rows, max_us)
             elif rows:
@@ -245,5 +337,5 @@ class TimeIndex:
         known = self._splits.get(split_id)
         if known is None or known.split.stop is None or known.is_complete or known.seen_to < known.split.stop:
             return
-        known.is_complete = True
+        self._splits[split_id] = known._replace(is_complete=True)
         self._context.complete_split(split_id)

@@ -11,8 +11,7 @@ from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Source
 from streaming_source.testing.fakes import FakeClock
 from streaming_source.testing.harness import SourceHarness
-from streaming_source.testing.output import EmittedRecord, ReadBatch
-from streaming_source.testing.read_task import PATIENCE_S
+from streaming_source.testing.micro_batch import PATIENCE_S, EmittedRecord, ReadBatch
 
 __all__ = ["ROWS", "SECOND_US", "START_US", "ConnectorUnderTest", "Expected", "records_by_batch", "times_of"]
 

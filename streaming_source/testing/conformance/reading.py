@@ -24,7 +24,7 @@ from streaming_source.testing.conformance.connector import (
     times_of,
 )
 from streaming_source.testing.harness import SourceHarness
-from streaming_source.testing.output import CollectingOutput, EmittedRecord
+from streaming_source.testing.micro_batch import CollectingOutput, EmittedRecord
 
 __all__ = ["GrowingSuite", "ReadingSuite"]
 
@@ -128,8 +128,7 @@ class ReadingSuite(ConnectorUnderTest):
         finished: set[str] = set()
         while harness.run_batch() is not None:
             assert (harness.watermark == MAX_WATERMARK) <= (harness.records() == expected)
-            table = harness.state.table
-            ended = {i for i, status in zip(table.split_ids, table.statuses, strict=True) if _is_finished(status)}
+            ended = _splits_that_are(SplitStatus.FINISHED, harness)
             assert all(harness.records().get(split_id) == expected[split_id] for split_id in ended)
             finished |= ended
         assert finished == set(expected)
@@ -163,10 +162,6 @@ class ReadingSuite(ConnectorUnderTest):
         expected = self.fill(3)
         source = self.bounded_source() if bounded else self.growing_source()
         assert _by_split(self.harness(source).read_at_once()) == expected
-
-
-def _is_finished(status: int) -> bool:
-    return status == SplitStatus.FINISHED
 
 
 def _by_split(records: list[EmittedRecord]) -> Expected:
@@ -243,7 +238,7 @@ class GrowingSuite(ConnectorUnderTest):
         expected = self.fill(2)
         harness = self.harness(self.growing_source(), strategy=self.strategy.with_idleness("20 seconds"))
         self.run_until_read(harness, expected)
-        assert _idle(harness) == set()
+        assert _splits_that_are(SplitStatus.IDLE, harness) == set()
         held = harness.watermark
         # One goes on, the other has nothing any more.
         for step in range(1, 10):
@@ -252,13 +247,13 @@ class GrowingSuite(ConnectorUnderTest):
                 self.clock.advance("1 second")
                 harness.run()
         self.run_until_read(harness, self.expected())
-        assert _idle(harness) == {second}
+        assert _splits_that_are(SplitStatus.IDLE, harness) == {second}
         assert harness.watermark == _watermarks(harness)[first] > held
         # It comes back with records of which the first ones are late.
         announced = harness.watermark
         self.put(1, [*times_of(1, 3, ROWS), *times_of(1, 3, 20 * ROWS)])
         self.run_until_read(harness, self.expected())
-        assert _idle(harness) == set()
+        assert _splits_that_are(SplitStatus.IDLE, harness) == set()
         assert harness.watermark == announced
         assert int(harness.state.late[harness.state.table.split_ids.index(second)]) == 3
         # And now it counts again.
@@ -274,15 +269,15 @@ class GrowingSuite(ConnectorUnderTest):
         for _ in range(60):
             self.clock.advance("1 second")
             harness.run()
-        assert _idle(harness) == set(expected)
+        assert _splits_that_are(SplitStatus.IDLE, harness) == set(expected)
         announced = harness.watermark
         assert announced == max(_watermarks(harness).values())
         harness.restart()
         harness.run()
-        assert (_idle(harness), harness.watermark) == (set(expected), announced)
+        assert (_splits_that_are(SplitStatus.IDLE, harness), harness.watermark) == (set(expected), announced)
         self.put(0, times_of(0, 2, 100))
         self.run_until_read(harness, self.expected())
-        assert _idle(harness) == {self.split_id(1)}
+        assert _splits_that_are(SplitStatus.IDLE, harness) == {self.split_id(1)}
 
     @pytest.mark.parametrize("ahead", [(0,), (2,), (0, 2), (1, 2)])
     def test_splits_that_are_far_ahead_lose_nothing_and_starve_nobody(self, ahead: tuple[int, ...]) -> None:
@@ -305,6 +300,6 @@ def _watermarks(harness: SourceHarness) -> dict[str, int]:
     return dict(zip(table.split_ids, table.watermarks.tolist(), strict=True))
 
 
-def _idle(harness: SourceHarness) -> set[str]:
+def _splits_that_are(status: SplitStatus, harness: SourceHarness) -> set[str]:
     table = harness.state.table
-    return {i for i, status in zip(table.split_ids, table.statuses, strict=True) if status == SplitStatus.IDLE}
+    return {split_id for split_id, its in zip(table.split_ids, table.statuses, strict=True) if its == status}
