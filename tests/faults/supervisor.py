@@ -240,7 +240,7 @@ class Supervisor:
         """Judge all that came out; figures."""
         figures = {"faults": len(self.struck), "kills": sum(one.what.startswith("kill") for one in self.struck)}
         figures["kills after commits"] = sum(one.what.startswith("kill") and one.after_commits for one in self.struck)
-        figures["rows"] = 0
+        figures |= {"steps": len({one.step for one in self.struck}), "rows": 0}
         for query in self.queries:
             out, read = self.folder / "out" / query.name, self.inputs[query.name]
             check_watermarks(self._checkpoint(query.name), read.last_watermark)
