@@ -181,7 +181,7 @@ def test_times_without_a_zone_are_those_that_sparks_own_readers_read(
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
-@pytest.mark.parametrize("split_by", ["directory", "file"])
+@pytest.mark.parametrize("split_by", ["directory", pytest.param("file", marks=pytest.mark.soak)])
 def test_a_bounded_query_that_is_started_again_says_which_files_are_not_part_of_it(
     spark: SparkSession, stream: Loader, tmp_path: Path, split_by: str
 ) -> None:
