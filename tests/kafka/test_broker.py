@@ -66,6 +66,8 @@ def test_a_topic_is_deleted_created_again_and_grows(topic: Topic) -> None:
     assert {p: len(records) for p, records in topic.read().items()} == {0: 1, 1: 0, 2: 1}
 
 
+# Those with a broker of their own fail in other tests too, where they fail.
+@pytest.mark.soak
 def test_a_broker_that_was_killed_or_paused_comes_back_with_its_data(own_broker: KafkaBroker) -> None:
     topic = Topic(own_broker).create()
     topic.write(numbered(10))
@@ -86,6 +88,7 @@ def test_a_broker_that_was_killed_or_paused_comes_back_with_its_data(own_broker:
     assert not own_broker.is_running
 
 
+@pytest.mark.soak
 def test_a_broker_that_does_not_start_shows_its_output(kafka_jars: list[Path], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         broker = KafkaBroker(tmp_path / "data", kafka_jars, port=taken.getsockname()[1])
@@ -94,6 +97,7 @@ def test_a_broker_that_does_not_start_shows_its_output(kafka_jars: list[Path], t
     assert not broker.is_running
 
 
+@pytest.mark.soak
 def test_a_broker_dies_with_the_process_that_started_it(kafka_jars: list[Path], tmp_path: Path) -> None:
     script = f"""
 import os, signal

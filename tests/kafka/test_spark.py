@@ -130,7 +130,8 @@ def test_a_batch_read_counts_every_record(spark: SparkSession, topic: Topic, log
     assert sorted(map(tuple, windows(frame).collect())) == naive_windows(naive_logs(logs))
 
 
-@pytest.mark.parametrize("indexing", ["auto", "scan", "off"])
+# Of `scan` see JSON values below.
+@pytest.mark.parametrize("indexing", ["auto", pytest.param("scan", marks=pytest.mark.soak), "off"])
 def test_exact_mode_gives_all_windows_of_the_batch_result(
     spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path, indexing: str
 ) -> None:
@@ -140,7 +141,7 @@ def test_exact_mode_gives_all_windows_of_the_batch_result(
     assert max(p["numInputRows"] for p in run.progress) <= 300 + 1  # the watermark row
 
 
-@pytest.mark.parametrize("indexing", ["auto", "off"])
+@pytest.mark.parametrize("indexing", [pytest.param("auto", marks=pytest.mark.soak), "off"])
 def test_exact_mode_over_an_unbounded_topic_gives_all_windows_that_are_closed(
     spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path, indexing: str
 ) -> None:
@@ -150,6 +151,7 @@ def test_exact_mode_over_an_unbounded_topic_gives_all_windows_that_are_closed(
     assert run.rows == expected
 
 
+@pytest.mark.soak
 def test_plain_mode_at_the_required_delay_gives_all_closed_windows(
     spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path
 ) -> None:
@@ -160,6 +162,7 @@ def test_plain_mode_at_the_required_delay_gives_all_closed_windows(
     assert run.rows == [row for row in naive_windows(naive_logs(logs)) if row[1] <= final_us]
 
 
+@pytest.mark.soak
 def test_a_running_trigger_gives_all_windows(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     logs = SKEWS["one-ahead"]
     topic.create(partitions=3).write_logs(logs)
