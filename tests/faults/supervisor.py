@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from tests.class_archives import java_options
 from tests.faults.checks import (
     RUN,
     check_output,
@@ -160,7 +161,7 @@ class Supervisor:
         for name in ("driver.json", "started"):
             (self.folder / name).unlink(missing_ok=True)
         environment = {
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JAVA_TOOL_OPTIONS": java_options(),
             "SPARK_LOCAL_IP": "127.0.0.1",
             **os.environ,
             "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
