@@ -92,8 +92,8 @@ def test_exact_mode_gives_all_windows_by_trigger_once_run_until_it_is_done(
     spark: SparkSession, exact: Loader, tmp_path: Path
 ) -> None:
     write_logs(tmp_path / "in", SKEWS["one-tiny"])
-    frame = exact(tmp_path / "in", maxOutOfOrderness=BOUND, bounded="true", maxRowsPerTrigger=400)
-    for _ in range(5):  # three with data, one that closes the last windows, one with nothing to do
+    frame = exact(tmp_path / "in", maxOutOfOrderness=BOUND, bounded="true", maxRowsPerTrigger=600)
+    for _ in range(4):  # two with data, one that closes the last windows, one with nothing to do
         run = Run(spark, windows(frame), tmp_path / "cp", "append", {"once": True}, tmp_path / "out").finished()
     assert run.rows == naive_windows(SKEWS["one-tiny"])
 
@@ -161,7 +161,7 @@ def run_end(run: Run) -> dict[str, object]:
 MILLIS = skewed_logs(7, rows=(120, 60, 120), starts=(0, 40 * MS, 3 * MS), steps=(MS, 2 * MS, 700), bound=5 * MS)
 
 
-@pytest.mark.parametrize("max_rows", [23, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("max_rows", [60, pytest.param(23, marks=pytest.mark.soak)])
 def test_plain_mode_holds_for_windows_of_one_millisecond(
     spark: SparkSession, stream: Loader, tmp_path: Path, max_rows: int
 ) -> None:
