@@ -6,6 +6,7 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+CLASSES := $(VENV)/.classes
 CANDIDATES := python3.13 python3.12 python3.11 python3
 CODE := alignment streaming_source tests docs noxfile.py $(wildcard benchmarks) $(wildcard notebooks)
 # One more than two cores: the tests of the broker wait most of their time.
@@ -60,16 +61,21 @@ java:
 	    exit 1; \
 	fi
 
+$(CLASSES): $(STAMP) tests/class_archives.py | java
+	@echo "==> archiving the classes of Spark and Kafka, with which their JVMs start faster"
+	@$(PYTHON) -W ignore -m tests.class_archives
+	@touch $@
+
 demo: $(STAMP) java ## run the demo
 	@echo "==> demo"
 	@$(VENV)/bin/streaming-source demo
 
 # What use Spark's session, what start the broker and what need neither are spread by tests/conftest.py.
-test: $(STAMP) java ## run the tests (JOBS=3 at a time, PROFILE=quick, ci or soak: how many random examples)
+test: $(CLASSES) java ## run the tests (JOBS=3 at a time, PROFILE=quick, ci or soak: how many random examples)
 	@echo "==> tests: $(JOBS) at a time, with Spark and a Kafka broker; random examples: $(PROFILE); make soak runs the rest"
 	@$(PYTEST) -m "not soak" --hypothesis-profile=$(PROFILE)
 
-soak: $(STAMP) java ## run what make test leaves out, and the random tests with many examples
+soak: $(CLASSES) java ## run what make test leaves out, and the random tests with many examples
 	@echo "==> soak: $(JOBS) at a time; this takes long"
 	@$(PYTEST) -m "soak or hypothesis" --hypothesis-profile=soak
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from tests.class_archives import java_options
 from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
 
 if TYPE_CHECKING:
@@ -30,13 +31,14 @@ for _profile, _examples in {"quick": 30, "ci": 100, "soak": 1_000}.items():
     )
 settings.load_profile("quick")
 
-# Short runs: the second compiler takes more than it gives back, in Spark, Kafka and all that tests start of them.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 # As where it is installed: Spark's workers find the formats also in a checkout that is on their path.
 _FORMATS = Path(__file__).parents[1] / "streaming_source" / "spark" / "formats"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(_FORMATS), *filter(None, [os.environ.get("PYTHONPATH")])])
 # Each query starts a planner process, which would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+_FILES_OF_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 _LIMIT_S = 60
 _LIMIT_WITH_SERVICE_S = 300
@@ -171,6 +173,8 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
         .config("spark.local.dir", str(tmp_path_factory.mktemp("spark-local")))
+        # The default starts a process for each file that it renames, to see whether it is a link.
+        .config("spark.sql.streaming.checkpointFileManagerClass", _FILES_OF_CHECKPOINTS)
         # A query that does not stop fails its test; the default waits for ever.
         .config("spark.sql.streaming.stopTimeout", "60s")
         .config("spark.jars", ",".join(_jars(request)))

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from tests.class_archives import java_options
 from tests.faults.checks import (
     RUN,
     check_output,
@@ -160,7 +161,7 @@ class Supervisor:
         for name in ("driver.json", "started"):
             (self.folder / name).unlink(missing_ok=True)
         environment = {
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JAVA_TOOL_OPTIONS": java_options(),
             "SPARK_LOCAL_IP": "127.0.0.1",
             **os.environ,
             "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -240,7 +241,7 @@ class Supervisor:
         """Judge all that came out; figures."""
         figures = {"faults": len(self.struck), "kills": sum(one.what.startswith("kill") for one in self.struck)}
         figures["kills after commits"] = sum(one.what.startswith("kill") and one.after_commits for one in self.struck)
-        figures["rows"] = 0
+        figures |= {"steps": len({one.step for one in self.struck}), "rows": 0}
         for query in self.queries:
             out, read = self.folder / "out" / query.name, self.inputs[query.name]
             check_watermarks(self._checkpoint(query.name), read.last_watermark)

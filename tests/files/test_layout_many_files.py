@@ -109,13 +109,14 @@ def test_many_files_are_read_once_with_an_offset_that_stays_small(tmp_path: Path
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("files", [4_000, pytest.param(12_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("case", CASES)
-def test_the_offset_stays_small_over_restarts_in_every_order(tmp_path: Path, case: str) -> None:
+def test_the_offset_stays_small_over_restarts_in_every_order(tmp_path: Path, case: str, files: int) -> None:
     arguments: dict[str, Any] = dict(CASES[case])
     by_event_time = arguments["file_order"] == "eventTime"
     if by_event_time:
         arguments["state_location"] = str(tmp_path)
-    consumed = consume(ManyFiles(12_000, shuffled=by_event_time), restart_every=5, **arguments)
+    consumed = consume(ManyFiles(files, shuffled=by_event_time), restart_every=5, **arguments)
     check_small(consumed, 1024 if by_event_time else 20 * 1024)
 
 

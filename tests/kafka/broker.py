@@ -17,6 +17,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.class_archives import KAFKA
 from tests.kafka.artifacts import BROKER
 
 __all__ = ["PASSWORD", "USER", "BrokerError", "KafkaBroker"]
@@ -224,6 +225,7 @@ class KafkaBroker:
             java or "java",
             *options,
             "-XX:+UseSerialGC",
+            *([f"-XX:SharedArchiveFile={KAFKA}"] if KAFKA.exists() else []),
             f"-Dlog4j2.configurationFile={self._folder / 'log4j2.yaml'}",
             "-cp",
             self._classpath,

@@ -66,6 +66,7 @@ def test_a_topic_is_deleted_created_again_and_grows(topic: Topic) -> None:
     assert {p: len(records) for p, records in topic.read().items()} == {0: 1, 1: 0, 2: 1}
 
 
+# Those with a broker of their own fail in other tests too, where they fail.
 @pytest.mark.soak
 def test_a_broker_that_was_killed_or_paused_comes_back_with_its_data(own_broker: KafkaBroker) -> None:
     topic = Topic(own_broker).create()

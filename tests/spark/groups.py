@@ -26,8 +26,8 @@ from tests.spark.support import SECOND, T0, Run, end_offset, eventually, write_l
 
 DRIFT = 60 * SECOND
 # The same number of records a micro-batch are one time as much event time on the one side, ten times on the other.
-SLOW = {f"s{i}": T0 + i * SECOND + np.arange(200, dtype=np.int64) * SECOND for i in range(2)}
-FAST = {f"f{i}": T0 + i * SECOND + np.arange(200, dtype=np.int64) * 10 * SECOND for i in range(2)}
+SLOW = {f"s{i}": T0 + i * SECOND + np.arange(150, dtype=np.int64) * SECOND for i in range(2)}
+FAST = {f"f{i}": T0 + i * SECOND + np.arange(150, dtype=np.int64) * 10 * SECOND for i in range(2)}
 
 ENDS = ("stopped", "killed", "idle", "finished")
 _BY_ITSELF = ("idle", "finished")

@@ -35,7 +35,7 @@ def skewed(seed: int, rows: int, step_us: tuple[int, ...], ahead_s: tuple[int, .
 
 STEPS = (4_000, 8_000, 8_000, 16_000, 20_000, 40_000, 40_000, 60_000)
 SMALL = skewed(3, 600, (SECOND, 2 * SECOND, 10 * SECOND), (0, 30, 0))
-LOGS = skewed(7, 30_000, STEPS, (0, 0, 60, 0, 300, 0, 30, 1200))
+LOGS = skewed(7, 15_000, STEPS, (0, 0, 60, 0, 300, 0, 30, 1200))
 
 
 def strategy(drift_us: int | None = DRIFT, idle: timedelta | None = None) -> WatermarkStrategy:
@@ -87,7 +87,7 @@ def check_that_windows_are_those_of_the_batch_and_drift_is_bounded(spark: SparkS
     unindexed.write_logs(folder / "logs", LOGS)
     runs = {}
     for drift_us in (DRIFT, None):
-        frame = reported(spark, folder / "logs", f"drift_{drift_us}", strategy(drift_us), maxRowsPerTrigger=24_000)
+        frame = reported(spark, folder / "logs", f"drift_{drift_us}", strategy(drift_us), maxRowsPerTrigger=18_000)
         run = Run(spark, windows(frame, "10 seconds"), folder / f"cp-{drift_us}")
         eventually(lambda run=run: announced(run) == MAX_WATERMARK, "the end", run.query, 180)
         runs[drift_us] = run.caught_up()

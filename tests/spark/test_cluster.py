@@ -15,7 +15,7 @@ from tests.spark import groups, reports
 from tests.spark.cluster import Cluster, Driver
 from tests.spark.support import SKEWS, available_now, naive_windows, state_rows, write_logs
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +32,8 @@ def driver(cluster: Cluster) -> Iterator[Driver]:
 
 
 @pytest.fixture(autouse=True)
-def _formats() -> None:
-    """There is no session here to register them with."""
+def _stopped() -> None:
+    """There is no session of these tests here."""
 
 
 def windows_and_where(spark: SparkSession, folder: Path) -> tuple[list[tuple[int, int, str, int]], set[str], int]:

@@ -15,7 +15,7 @@ import pytest
 from streaming_source.monitoring.explained import explain_checkpoint
 from tests.spark.support import SECOND, T0, naive_windows, write_file
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _PROGRAM = """
 import json, sys, time
@@ -72,6 +72,11 @@ while any(metric.samples for metric in listener.collect()):
 spark.streams.removeListener(listener)
 print(json.dumps([refused, rows, explained, spark.table("late").count(), heard, advise(live).rows]))
 """
+
+
+@pytest.fixture(autouse=True)
+def _stopped() -> None:
+    """There is no session of this test here."""
 
 
 def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_spark_connect(tmp_path: Path) -> None:

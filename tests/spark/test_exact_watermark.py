@@ -70,7 +70,7 @@ def positions_by_batch(spark: SparkSession, frame: DataFrame, checkpoint: Path) 
     ("skew", "options"),
     [
         ("one-ahead", {"bounded": "true", "maxRowsPerTrigger": 190}),
-        ("one-fast", {"maxRowsPerTrigger": 230}),
+        pytest.param("one-fast", {"maxRowsPerTrigger": 230}, marks=pytest.mark.soak),
         ("one-tiny", {"maxRowsPerTrigger": 150}),
         ("one-tiny", {"bounded": "true", "splitBy": "file", "maxRowsPerTrigger": 180}),
     ],

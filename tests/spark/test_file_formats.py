@@ -19,8 +19,8 @@ pytestmark = pytest.mark.spark
 
 CHOSEN = ("parquet", "arrow file", "arrow stream", "orc", "csv", "csv gzip", "json", "text")
 FORMATS = [sample for sample in SAMPLES if sample.id in CHOSEN]
-# What Spark is given is alike; tests/files reads all of them without it.
-IN_SOAK = ("arrow file", "arrow stream", "orc", "csv", "json")
+# What Spark is given is alike; tests/files reads all of them without it, and the tests here all read Parquet.
+IN_SOAK = ("parquet", "arrow file", "arrow stream", "orc", "csv", "json")
 DDL = "t timestamp, n bigint, s string"
 LOGS = SKEWS["one-ahead"]
 

@@ -70,7 +70,7 @@ def test_a_join_goes_on_after_a_restart_in_which_one_side_has_nothing_more_to_sa
 
     def run() -> Run:
         frames = [
-            source_frame(spark, tmp_path / side, f"{side}_again", maxRowsPerTrigger=12) for side in ("left", "right")
+            source_frame(spark, tmp_path / side, f"{side}_again", maxRowsPerTrigger=20) for side in ("left", "right")
         ]
         joining = joined(*frames, "left_outer")
         return Run(spark, joining, tmp_path / "cp", trigger={"availableNow": True}, files=tmp_path / "out")

@@ -75,7 +75,9 @@ def test_exact_mode_gives_all_windows_of_the_batch_result(
         assert max(p["numInputRows"] for p in run.progress) <= max_rows + 1
 
 
-@pytest.mark.parametrize("trigger", [{"processingTime": "200 milliseconds"}, None])
+@pytest.mark.parametrize(
+    "trigger", [{"processingTime": "200 milliseconds"}, pytest.param(None, marks=pytest.mark.soak)]
+)
 def test_exact_mode_gives_all_windows_under_a_running_trigger(
     spark: SparkSession, exact: Loader, tmp_path: Path, trigger: dict[str, str] | None
 ) -> None:
@@ -90,8 +92,8 @@ def test_exact_mode_gives_all_windows_by_trigger_once_run_until_it_is_done(
     spark: SparkSession, exact: Loader, tmp_path: Path
 ) -> None:
     write_logs(tmp_path / "in", SKEWS["one-tiny"])
-    frame = exact(tmp_path / "in", maxOutOfOrderness=BOUND, bounded="true", maxRowsPerTrigger=400)
-    for _ in range(5):  # three with data, one that closes the last windows, one with nothing to do
+    frame = exact(tmp_path / "in", maxOutOfOrderness=BOUND, bounded="true", maxRowsPerTrigger=600)
+    for _ in range(4):  # two with data, one that closes the last windows, one with nothing to do
         run = Run(spark, windows(frame), tmp_path / "cp", "append", {"once": True}, tmp_path / "out").finished()
     assert run.rows == naive_windows(SKEWS["one-tiny"])
 
@@ -113,8 +115,8 @@ def plain(frame: DataFrame, delay: str) -> DataFrame:
 @pytest.mark.parametrize(
     ("skew", "max_rows", "split_by"),
     [
-        ("one-ahead", 250, "directory"),
         ("one-tiny", 200, "file"),
+        pytest.param("one-ahead", 250, "directory", marks=pytest.mark.soak),
         pytest.param("one-fast", 300, "file", marks=pytest.mark.soak),
         pytest.param("one-tiny", 200, "directory", marks=pytest.mark.soak),
     ],
@@ -159,7 +161,7 @@ def run_end(run: Run) -> dict[str, object]:
 MILLIS = skewed_logs(7, rows=(120, 60, 120), starts=(0, 40 * MS, 3 * MS), steps=(MS, 2 * MS, 700), bound=5 * MS)
 
 
-@pytest.mark.parametrize("max_rows", [23, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("max_rows", [60, pytest.param(23, marks=pytest.mark.soak)])
 def test_plain_mode_holds_for_windows_of_one_millisecond(
     spark: SparkSession, stream: Loader, tmp_path: Path, max_rows: int
 ) -> None:
@@ -175,31 +177,32 @@ def test_plain_mode_holds_for_windows_of_one_millisecond(
 ON_THE_BOUND = np.array([T0 + 100 * MS, T0 + 100 * MS, T0 + 95 * MS, T0 + 200 * MS], np.int64)
 
 
-def test_the_required_delay_keeps_a_window_that_a_millisecond_less_loses(
+def test_the_required_delay_keeps_a_window_and_a_row_that_a_millisecond_less_loses(
     spark: SparkSession, stream: Loader, tmp_path: Path
 ) -> None:
     write_file(tmp_path / "in" / "a" / "f.parquet", ON_THE_BOUND)
     assert required_delay(strategy(5 * MS)) == "5 milliseconds"
-    counts = {}
-    for delay in ("5 milliseconds", "4 milliseconds"):
-        frame = stream(tmp_path / "in", maxOutOfOrderness="5 ms", bounded="true", maxRowsPerTrigger=1)
-        run = available_now(spark, windows(plain(frame, delay), "1 millisecond"), tmp_path / delay)
-        counts[delay] = [(start - T0) // MS for start, *_ in run.rows]
-    assert counts == {"5 milliseconds": [95, 100], "4 milliseconds": [100]}
-
-
-def test_the_required_delay_per_row_keeps_a_row_that_a_millisecond_less_loses(
-    spark: SparkSession, stream: Loader, tmp_path: Path
-) -> None:
-    write_file(tmp_path / "in" / "a" / "f.parquet", ON_THE_BOUND)
     assert required_delay(strategy(5 * MS), per_row=True) == "6 milliseconds"
-    kept = {}
-    for delay in ("6 milliseconds", "5 milliseconds"):
-        frame = stream(tmp_path / "in", maxOutOfOrderness="5 ms", bounded="true", maxRowsPerTrigger=1)
-        distinct = plain(frame, delay).dropDuplicates(["ts", "k"])
-        run = available_now(spark, distinct.select(F.unix_micros("ts")), tmp_path / delay)
-        kept[delay] = [(t - T0) // MS for (t,) in run.rows]
-    assert kept == {"6 milliseconds": [95, 100, 100, 200], "5 milliseconds": [100, 100, 200]}
+    frame = stream(tmp_path / "in", maxOutOfOrderness="5 ms", bounded="true", maxRowsPerTrigger=1)
+
+    def start(rows: DataFrame, name: str) -> Run:
+        return Run(spark, rows, tmp_path / name, trigger={"availableNow": True})
+
+    def delayed(milliseconds: int) -> DataFrame:
+        return plain(frame, f"{milliseconds} milliseconds")
+
+    def distinct(rows: DataFrame) -> DataFrame:
+        return rows.dropDuplicates(["ts", "k"]).select(F.unix_micros("ts"))
+
+    # All at once: each waits for Spark most of its time.
+    counts = {n: start(windows(delayed(n), "1 millisecond"), f"windows-{n}") for n in (4, 5)}
+    kept = {n: start(distinct(delayed(n)), f"rows-{n}") for n in (5, 6)}
+
+    def found(run: Run) -> list[int]:
+        return [(time - T0) // MS for time, *_ in run.finished().rows]
+
+    assert {n: found(run) for n, run in counts.items()} == {4: [100], 5: [95, 100]}
+    assert {n: found(run) for n, run in kept.items()} == {5: [100, 100, 200], 6: [95, 100, 100, 200]}
 
 
 def test_the_gap_rule_goes_on_over_quiet_hours_and_loses_nothing(

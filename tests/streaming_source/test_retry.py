@@ -86,7 +86,7 @@ def test_an_http_source_that_answers_503_is_asked_again_and_one_that_answers_404
             return isinstance(error, HTTPError) and error.code >= 500
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
 
         def get() -> bytes:
             try:
