@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from streaming_source.connectors.files import FileSource, listing
+from streaming_source.connectors.files import CsvFormat, FileSource, listing
 from streaming_source.connectors.files.formats import FileRows, StoredFile
 from streaming_source.connectors.files.formats.columns import partition_schema, values_in
 from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
@@ -539,3 +541,29 @@ def test_a_file_that_a_listing_missed_comes_before_the_next_one(
     monkeypatch.setattr(listing.Lister, "_list_one", listed)
     look_again(run)
     assert run.records() == {"a": [(position, (position + 1) * 10 * SECOND) for position in range(4)]}
+
+
+# ---- many at once ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("files_ahead", "patience_s"), [({}, 0.2), ({"filesAhead": "4"}, 30.0)], ids=["local", "far"])
+def test_two_local_files_a_core_are_scanned_at_once_and_more_where_the_path_leads_over_a_network(
+    files_ahead: dict[str, str], patience_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.csv").write_text(f"2024-01-0{number + 1}\n")
+    met: list[bool] = []
+    three = threading.Barrier(3, lambda: met.append(True))
+    count = CsvFormat.count
+
+    def count_together(self: CsvFormat, data: bytes) -> int:
+        with suppress(threading.BrokenBarrierError):
+            if not met:
+                three.wait(patience_s)
+        return count(self, data)
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(CsvFormat, "count", count_together)
+    schema = StructType().add("t", TimestampType())
+    assert read_all(tmp_path, schema, fileFormat="csv", eventTimeColumn="t", **files_ahead).num_rows == 3
+    assert bool(met) is bool(files_ahead)

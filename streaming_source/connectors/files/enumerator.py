@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import posixpath
+import threading
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -40,6 +43,11 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
         self._filesystem, self._root = config.root.open()
         self._reading = config.reading
         self._retries = StoreRetries()
+        self._scanning: AbstractContextManager[Any] = nullcontext()
+        is_local = self._filesystem.type_name == "local" and not config.files_ahead
+        if is_local and not self._reading.has_statistics:
+            # A scan that waits for no store takes a core: more of them take memory and caches from each other.
+            self._scanning = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
         self._place_columns = config.place_columns(self._root)
         self._cleaner = Cleaner(config, context.map_on_workers)
         self._logs: dict[str, FileLog] = {}
@@ -125,7 +133,7 @@ class FileSplitEnumerator(SupportsEventTimeIndex[FileSplit], SplitEnumerator[Fil
 
     def _describe(self, path: str) -> FileBlocks | None:
         """What is in a file; None of one that the source goes on without."""
-        with self._config.tolerated():
+        with self._config.tolerated(), self._scanning:
             file, schema, assigner = self._stored(path), self._context.schema, self._context.timestamp_assigner
             blocks = self._retries.run(lambda: self._reading.describe(file, schema, assigner, self._config.indexing))
             if self._config.columns is None:
