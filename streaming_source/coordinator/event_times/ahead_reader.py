@@ -60,14 +60,12 @@ class Fetched:
         return sum(map(len, self.blocks))
 
 
-class AheadSplit(Generic[SplitT]):
+class AheadSplit(SplitOutput[SplitT]):
     """Where an `AheadReader` stands in one split, which is read from its position on.
 
     `columns` are paths of columns that are kept beside the event times; where it `hears` the watermarks that the source
     emits are kept, too.
     """
-
-    __slots__ = ("output", "split", "state", "times")
 
     def __init__(
         self,
@@ -78,16 +76,13 @@ class AheadSplit(Generic[SplitT]):
         *,
         hears: bool = False,
     ) -> None:
-        self.split = split
-        self.state = SplitState(split)
-        self.times = _TimesOutput(assigner, columns, hears=hears)
-        self.output = SplitOutput(self.times, ReaderMetrics(), end_of_stream, split.stop)
+        super().__init__(SplitState(split), ReaderMetrics(), end_of_stream)
+        self.target = self.times = _TimesOutput(assigner, columns, hears=hears)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether it is at its stop, or behind the record that ends it."""
-        stop = self.split.stop
-        return self.output.ended or (stop is not None and self.state.position >= stop)
+    def split(self) -> SplitT:
+        """As it was taken over."""
+        return self.state.split
 
 
 class AheadReader(Generic[SplitT]):
@@ -112,7 +107,7 @@ class AheadReader(Generic[SplitT]):
 
         Gives what came of each split; of one that is paused only if something did, as where pausing is not supported.
         """
-        fetched = {split_id: Fetched((), finished=True) for split_id, split in splits.items() if split.has_ended}
+        fetched = {split_id: Fetched((), finished=True) for split_id, split in splits.items() if split.has_reached_end}
         if not fetched:
             fetched = self._fetch(self._opened(), splits, paused)
         if all(split_id in fetched and fetched[split_id].finished for split_id in splits):
@@ -148,12 +143,12 @@ class AheadReader(Generic[SplitT]):
                 of = ", ".join(map(repr, splits))
                 raise SourceError(f"fetched records of split {split_id!r} with the reader of {of}")
             while (element := records.next_record_from_split()) is not None:
-                self._emitter.emit_record(element, split.output, split.state)
+                self._emitter.emit_record(element, split, split.state)
         finished = records.finished_splits
         records.recycle()
         fetched = {}
         for split_id, split in splits.items():
-            (blocks, said), is_finished = split.times.take(), split_id in finished or split.has_ended
+            (blocks, said), is_finished = split.times.take(), split_id in finished or split.has_reached_end
             if blocks or is_finished:
                 fetched[split_id] = Fetched(blocks, is_finished, said=said)
             elif said or split_id not in paused:
