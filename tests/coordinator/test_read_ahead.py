@@ -347,24 +347,6 @@ def test_an_error_reaches_the_query_with_a_note_of_the_split_and_records_of_othe
     assert looking.run() == {"a": 1, "b": 2}
 
 
-def test_what_arrived_with_an_error_is_taken_over_before_it_is_raised() -> None:
-    workers = HeldWorkers()
-    source = FetchSource({"a": [], "b": [2]})
-
-    def fail() -> int:
-        raise OSError("broken")
-
-    source.steps["a"] = [fail]
-    looking = Looking(source, workers)
-    looking.add("a", "b")
-    workers.do("_fetch")
-    workers.do("_fetch")
-    with pytest.raises(OSError, match="broken"):
-        looking.run()
-    assert looking.seen() == {"a": 0, "b": 2}
-    looking.read_ahead.close()
-
-
 def test_an_error_of_a_split_that_nobody_wants_to_know_of_any_more_is_not_heard() -> None:
     workers = HeldWorkers()
     source = FetchSource({"a": []})

@@ -21,7 +21,7 @@ from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
-    from streaming_source.coordinator.event_times.scanned_records import SeenBlock
+    from streaming_source.coordinator.event_times.ahead_reader import SeenBlock
 
 __all__ = ["EventTimeProvider", "IndexedTimes"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.split_generators import LatestWatermark
-from alignment.timestamps import TimestampAssigner, top_level_column
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
 from alignment.watermarks import Int64Array
 from streaming_source.api import (
     CaughtUp,
@@ -26,11 +26,10 @@ from streaming_source.api import (
 )
 from streaming_source.api.reader import ignore
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.base import SplitOutput
 
-__all__ = ["AheadReader", "AheadSplit", "Fetched", "columns_for_times", "read_range"]
+__all__ = ["AheadReader", "AheadSplit", "Fetched", "SeenBlock", "columns_for_times", "read_range"]
 
 
 def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Sequence[str] = ()) -> pa.Schema:
@@ -40,6 +39,33 @@ def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Se
         return schema
     needed = {top_level_column(column, schema.names) for column in (*columns, *others)} or {*schema.names[:1]}
     return pa.schema([field for field in schema if field.name in needed])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeenBlock:
+    """Consecutive records of a split: their positions, as in `RecordBlock`, and event times, `int64[n]`.
+
+    `records` has the columns of them that a watermark generator needs; None if none does.
+    """
+
+    positions: int | Int64Array
+    times: Int64Array
+    records: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        return self.times.size
+
+    def __getitem__(self, row: int) -> int:
+        return self.positions + row if isinstance(self.positions, int) else int(self.positions[row])
+
+    @property
+    def end(self) -> int:
+        return self[len(self) - 1] + 1
+
+    def bounds(self) -> tuple[int, int]:
+        """Smallest and largest event time, as `alignment.EventTimeIndex.append` takes them. O(n)."""
+        # The mark of an invalid time is the smallest number: it is the minimum if there is one, as it should be.
+        return int(self.times.min(initial=2**63 - 1)), int(self.times.max(initial=NO_TIMESTAMP))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,21 @@ from streaming_source.api import CaughtUp, Source, SourceReaderContext, SplitRan
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, columns_for_times
-from streaming_source.coordinator.event_times.scanned_records import ScannedRecords, SeenBlock
-from streaming_source.coordinator.event_times.split_scan import Arrival, Fetcher, FetchScheduler, SplitScan, Stage
+from streaming_source.coordinator.event_times.ahead_reader import (
+    AheadReader,
+    AheadSplit,
+    Fetched,
+    SeenBlock,
+    columns_for_times,
+)
+from streaming_source.coordinator.event_times.split_scan import (
+    Arrival,
+    Fetcher,
+    FetchScheduler,
+    ScannedRecords,
+    SplitScan,
+    Stage,
+)
 from streaming_source.coordinator.state import SourceState
 
 __all__ = ["ReadAheadTimes"]
@@ -93,8 +105,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._turns: FetchScheduler[Fetcher[SplitT]] = FetchScheduler(_AT_ONCE)
         self._share = max_rows
         self._latest_us = MAX_WATERMARK
-        self._arrived: list[Arrival[SplitT]] = []
-        self._failed: list[tuple[Fetcher[SplitT], BaseException]] = []
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
@@ -278,7 +288,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             is_gone = fetcher.is_gone
             if error is not None:
                 fetcher.stage = Stage.FAILED
-                self._fail(fetcher, scans, error)
+                error.add_note(f"while the planner read {_named(scans)} ahead")
+                self._calls.post(partial(self._fail, fetcher, error))
             else:
                 self._judge(fetcher, began_us, {scans[split_id]: part for split_id, part in fetched.items()})
             is_limit_moved = self._max_drift_us is not None and self._measure()
@@ -345,42 +356,29 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             last.began_us = arrival.began_us
             return
         arrival.scan.last_arrival = arrival
-        self._post_taking()
-        self._arrived.append(arrival)
-
-    def _fail(self, fetcher: Fetcher[SplitT], splits: Collection[str], error: BaseException) -> None:
-        error.add_note(f"while the planner read {_named(splits)} ahead")
-        self._post_taking()
-        self._failed.append((fetcher, error))
-
-    def _post_taking(self) -> None:
-        if not (self._arrived or self._failed):
-            self._calls.post(self._take)
+        self._calls.post(partial(self._take_over, arrival))
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
-    def _take(self) -> None:
-        with self._lock:
-            arrived, self._arrived = self._arrived, []
-            failed, self._failed = self._failed, []
-            for arrival in arrived:
-                arrival.scan.last_arrival = None
-        for arrival in arrived:
-            if not arrival.scan.is_gone:
-                self._take_over(arrival)
-        for fetcher, error in failed:
-            if not fetcher.is_gone:
-                raise error
+    def _fail(self, fetcher: Fetcher[SplitT], error: BaseException) -> None:
+        if not fetcher.is_gone:
+            raise error
 
     def _take_over(self, arrival: Arrival[SplitT]) -> None:
-        scan, fetched = arrival.scan, arrival.fetched
+        scan, fetched, blocks = arrival.scan, arrival.fetched, arrival.fetched.blocks
+        with self._lock:
+            if scan.last_arrival is arrival:
+                scan.last_arrival = None
+        if scan.is_gone:
+            return
         split_id = scan.split.split_id
-        for block in fetched.blocks:
-            low, high = block.bounds()
-            self._host.add_blocks(split_id, len(block), low, high)
+        if blocks:
+            low, high = zip(*(block.bounds() for block in blocks), strict=True)
+            self._host.add_blocks(split_id, [*map(len, blocks)], low, high)
             with self._lock:
-                scan.seen.append(block)
-                scan.untaken -= len(block)
+                for block in blocks:
+                    scan.seen.append(block)
+                scan.untaken -= fetched.rows
         for rows, watermark, is_idle in fetched.said:
             scan.seen.say(fetched.rows - rows, watermark, is_idle)
         if fetched.finished:
@@ -390,7 +388,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         scan.is_done |= arrival.is_last
         if fetched.caught_up is CaughtUp.BLOCKED:
             self._host.engine.apply(SplitsBlocked(frozenset([split_id])))
-        elif arrival.found_nothing and not fetched.blocks:
+        elif arrival.found_nothing and not blocks:
             self._host.engine.apply(Probed(arrival.began_us, (split_id,)))
 
     def _let_go(self, split_ids: Sequence[str]) -> None:
