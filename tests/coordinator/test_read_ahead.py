@@ -266,7 +266,7 @@ def test_records_are_numbered_and_gaps_are_not() -> None:
     looking = Looking(TestingSource({"a": [Gap(5), 1, Gap(10), 2, 3]}))
     looking.add("a")
     assert looking.run() == {"a": 3}
-    at = [looking.read_ahead.split_at("a", number).position for number in range(4)]
+    at = [looking.read_ahead.position_at("a", number) for number in range(4)]
     assert at == [0, 6, 17, 18]
 
 
@@ -390,7 +390,7 @@ def test_with_more_than_64_splits_no_reader_stays_open_between_two_fetches() -> 
     assert looking.run() == dict.fromkeys(names, 6)
     assert len(source.readers) == 4 * 70
     assert all(reader.closed == 1 for reader in source.readers)
-    assert looking.read_ahead.split_at("s00", 6).position == 6
+    assert looking.read_ahead.position_at("s00", 6) == 6
 
 
 def test_with_64_splits_each_has_one_reader_for_all_its_fetches() -> None:
@@ -504,7 +504,7 @@ def test_what_ended_in_the_last_micro_batch_is_still_cut_into_ranges() -> None:
     looking = Looking(TestingSource({"a": [Gap(100), *range(10), EOF]}))
     looking.add("a")
     looking.run()
-    begun, ended = RecordSplit("a"), looking.read_ahead.split_at("a", 10)
+    begun, ended = RecordSplit("a"), RecordSplit("a").at(looking.read_ahead.position_at("a", 10))
     looking.read_ahead.commit_plan(["a"], [10])
     looking.read_ahead.finish_splits(["a"])
     cut = looking.read_ahead.ranges(begun, ended, 4)

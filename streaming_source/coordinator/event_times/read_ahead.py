@@ -135,13 +135,14 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
 
     def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
         self._ended.clear()
-        splits = tuple(self.split_at(split_id, number) for split_id, number in zip(split_ids, positions, strict=True))
+        splits = []
         for split_id, number in zip(split_ids, positions, strict=True):
-            seen = self._scans[split_id].seen
-            if number > seen.committed_to:
-                seen.commit_plan(number)
+            scan = self._scans[split_id]
+            splits.append(scan.split.at(scan.seen.position_at(number)))
+            if number > scan.seen.committed_to:
+                scan.seen.commit_plan(number)
         self._go_on()
-        return splits
+        return tuple(splits)
 
     def drain(self) -> None:
         """A split that has been caught up with is scanned no further."""
@@ -167,7 +168,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     # ---- what the planner reads ----------------------------------------------------------------------------------
 
     def is_warm(self) -> bool:
-        return all(scan.is_known for scan in self._scans.values())
+        return all(scan.scanned_us > MIN_WATERMARK for scan in self._scans.values())
 
     @property
     def is_settled(self) -> bool:
@@ -191,11 +192,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
 
     def said_before(self, split_id: str, position: int) -> tuple[int, bool] | None:
         return self._scans[split_id].seen.said_before(position)
-
-    def split_at(self, split_id: str, position: int) -> SplitT:
-        """The split in the state in which the record of this number is next."""
-        scan = self._scans[split_id]
-        return scan.split.at(scan.seen.position_at(position))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """See `EventTimeProvider`. Cut where a fetch ended, unless a split can be read from any position."""
@@ -346,7 +342,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             # It may have been fetched from in the meantime, for a trigger.
             if fetcher.stage is Stage.WAITING and fetcher.fetches == number:
                 fetcher.stage = Stage.QUEUED
-                self._turns.add(fetcher, quiet=fetcher.is_quiet)
+                self._turns.add(fetcher, quiet=True)
                 self._begin_ready()
 
     def _pass_on(self, arrival: Arrival[SplitT]) -> None:
@@ -383,7 +379,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             scan.seen.say(fetched.rows - rows, watermark, is_idle)
         if fetched.finished:
             self._host.complete_split(split_id)
-        scan.is_known = True
         scan.scanned_us = arrival.began_us
         scan.is_done |= arrival.is_last
         if fetched.caught_up is CaughtUp.BLOCKED:

@@ -129,9 +129,9 @@ class SplitScan(Generic[SplitT]):
     Attributes
     ----------
     scanned_us
-        When the last fetch began that the coordinator took over.
-    is_known, is_done
-        Whether the coordinator took over a fetch; the last one.
+        When the last fetch began that the coordinator took over; `MIN_WATERMARK` if it took over none.
+    is_done
+        Whether that was the last one.
     untaken, front_us
         Records fetched, and not taken over; the largest valid event time fetched.
     is_gone, is_last, found_nothing
@@ -146,7 +146,7 @@ class SplitScan(Generic[SplitT]):
         self.ahead = ahead
         self.seen = ScannedRecords(ahead.split.position)
         self.scanned_us = MIN_WATERMARK
-        self.is_known = self.is_done = False
+        self.is_done = False
         # Guarded by the lock.
         self.untaken = 0
         self.front_us = MIN_WATERMARK
@@ -200,8 +200,8 @@ class Fetcher(Generic[SplitT]):
     ----------
     left_out
         Splits that the last fetch left out: they were far ahead when it began, or are newer.
-    is_gone, is_quiet
-        No split is left, and none will come; the last fetch brought nothing.
+    is_gone
+        No split is left, and none will come.
     is_wanted, is_timed
         It is to fetch again as soon as the fetch under way is over; somebody will see whether a fetch blocks.
     fetches
@@ -215,7 +215,7 @@ class Fetcher(Generic[SplitT]):
         self.scans: dict[str, SplitScan[SplitT]] = {}
         self.left_out: list[SplitScan[SplitT]] = []
         self.stage = Stage.RESTING
-        self.is_gone = self.is_quiet = self.is_wanted = self.is_timed = False
+        self.is_gone = self.is_wanted = self.is_timed = False
         self.fetches = 0
         self.retry_s = _FIRST_RETRY_S
         self.patience_s = _FIRST_PATIENCE_S
@@ -261,9 +261,8 @@ class Fetcher(Generic[SplitT]):
     def judge(self, found: bool) -> bool:
         """A fetch is over: whether there was nothing to fetch. One that was cut short says nothing of that."""
         if found:
-            self.is_quiet, self.retry_s = False, _FIRST_RETRY_S
+            self.retry_s = _FIRST_RETRY_S
             return False
-        self.is_quiet = True
         if self._impatient != self.fetches:
             return self.fetches > self._woken_through
         waited_enough = self.patience_s >= _LAST_PATIENCE_S
