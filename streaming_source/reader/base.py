@@ -196,32 +196,20 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
             self._output = output
             for split_id, opened in self._open.items():
                 opened.target = output.create_output_for_split(split_id)
-        taken = self._take()
-        if taken is None:
-            return self._without_element()
-        self._emit(*taken)
-        return InputStatus.MORE_AVAILABLE
-
-    def _take(self) -> tuple[str, ElementT, Handover[ElementT]] | None:
-        """The next element to emit."""
-        while True:
-            if self._handover is None:
-                self._handover = self._fetchers.poll()
-                if self._handover is None:
-                    return None
-            handover = self._handover
+        while (handover := self._handover or self._fetchers.poll()) is not None:
+            self._handover = handover
             while self._split_id is not None or self._next_split(handover):
-                split_id = self._split_id
-                assert split_id is not None
                 element = handover.records.next_record_from_split()
                 if element is None:
                     self._split_id = None
-                elif split_id not in self._dropped:
-                    return split_id, element, handover
+                elif self._split_id not in self._dropped:
+                    self._emit(element, handover)
+                    return InputStatus.MORE_AVAILABLE
             self._handover = None
             self._end_splits(handover)
             handover.recycle()
             self.context.metrics.fetches += 1
+        return self._without_element()
 
     def _next_split(self, handover: Handover[ElementT]) -> bool:
         split_id = self._split_id = handover.records.next_split()
@@ -235,7 +223,9 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
             )
         return True
 
-    def _emit(self, split_id: str, element: ElementT, handover: Handover[ElementT]) -> None:
+    def _emit(self, element: ElementT, handover: Handover[ElementT]) -> None:
+        split_id = self._split_id
+        assert split_id is not None
         opened = self._open[split_id]
         self._emitter.emit_record(element, opened, opened.state)
         if opened.ended or (opened.has_reached_end and split_id not in handover.finished):
@@ -256,30 +246,28 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         """All elements of a hand-over are out: end the splits that end with it."""
         ended: dict[str, SplitState[SplitT]] = {}
         for split_id in (*sorted(handover.finished), *sorted(handover.removed)):
-            if split_id in self._dropped:
-                self._dropped.discard(split_id)
-                self._fetchers.forget_split(split_id)
-            elif split_id in handover.removed and self._fetchers.is_moving(split_id):
+            is_dropped = split_id in self._dropped
+            if split_id in handover.removed and not is_dropped and self._fetchers.is_moving(split_id):
                 self._fetchers.move_split(self._open[split_id].state.to_split())
+                continue
+            self._fetchers.forget_split(split_id)
+            if is_dropped:
+                self._dropped.discard(split_id)
             else:
                 ended[split_id] = self._release(split_id)
         if ended:
             self.on_split_finished(ended)
 
+    def _drop(self, split_id: str) -> None:
+        """A record said that its split ends with it: what else was fetched of it is nothing any more."""
+        self._dropped.add(split_id)
+        self._fetchers.remove_splits([split_id])
+        self.on_split_finished({split_id: self._release(split_id)})
+
     def _release(self, split_id: str) -> SplitState[SplitT]:
         assert self._output is not None
         self._output.release_output_for_split(split_id)
-        self._fetchers.forget_split(split_id)
         return self._open.pop(split_id).state
-
-    def _drop(self, split_id: str) -> None:
-        """A record said that its split ends with it: what else was fetched of it is nothing any more."""
-        opened = self._open.pop(split_id)
-        self._dropped.add(split_id)
-        self._fetchers.remove_splits([split_id])
-        assert self._output is not None
-        self._output.release_output_for_split(split_id)
-        self.on_split_finished({split_id: opened.state})
 
 
 def create_reader(source: Source[SplitT, Any], context: SourceReaderContext) -> SourceReader[SplitT]:

@@ -14,8 +14,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from streaming_source.api import SplitReader
 from streaming_source.api.split import SplitT
 from streaming_source.exceptions import SourceError
-from streaming_source.reader.fetcher import Handover, SplitFetcher
-from streaming_source.reader.queue import DEFAULT_CAPACITY, ElementQueue
+from streaming_source.reader.fetcher import DEFAULT_CAPACITY, ElementQueue, Handover, SplitFetcher
 
 __all__ = [
     "AdaptiveFetcherManager",
@@ -56,7 +55,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         self._next_id = 0
         self._fetcher_of: dict[str, SplitFetcher[SplitT, ElementT]] = {}
         self._is_closed = False
-        # The one thing that fetchers' threads write.
+        # For writing the one thing that fetchers' threads write.
         self._errors_lock = threading.Lock()
         self._error: BaseException | None = None
 
@@ -76,10 +75,8 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
                 raise SourceError(f"split {split.split_id!r} was added, and is being read already")
             by_key.setdefault(self.key_of(split.split_id), []).append(split)
         for key, group in by_key.items():
-            fetcher = self._live.get(key)
-            is_new = fetcher is None
-            if fetcher is None:
-                fetcher = self._create_fetcher(key)
+            is_new = key not in self._live
+            fetcher = self._create_fetcher(key) if is_new else self._live[key]
             self._fetcher_of.update((split.split_id, fetcher) for split in group)
             fetcher.add_splits(group)
             if is_new:
@@ -129,10 +126,8 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
 
     def check_errors(self) -> None:
         """Raise the first error of any fetcher; what failed after it is in its notes."""
-        with self._errors_lock:
-            error = self._error
-        if error is not None:
-            raise error
+        if self._error is not None:
+            raise self._error
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
