@@ -12,16 +12,23 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
-from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked, TimeLimitMoved
+from alignment.events import (
+    DrainStarted,
+    EmitPeriodElapsed,
+    GroupLimitMoved,
+    Restored,
+    SplitsBlocked,
+    TimeLimitMoved,
+)
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
 from alignment.plan import MicroBatchPlan
-from alignment.watermarks import MIN_WATERMARK, Int64Array
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes
 from streaming_source.coordinator.runtime import SourceRuntime
-from streaming_source.coordinator.state import ReadRules, SourceState
+from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.threads import WorkerPool, Workers
 from streaming_source.exceptions import SourceError
 
@@ -38,6 +45,7 @@ _LOOK_S: Final = 1.0
 """How long a trigger that finds nothing waits for another look."""
 _NAMED: Final = 10
 """Splits that a message names at most."""
+_ALL_ROWS: Final = 2**62
 
 CheckpointT = TypeVar("CheckpointT")
 
@@ -150,7 +158,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.restore(state)
             return
         self._begin_from(state)
-        runtime.go_back(state)
+        self.host.added.clear()
+        self._put_in_work(state)
+        self.host.go_back(state.sequence, [split.split_id for split in state.unfinished()])
 
     def drain(self) -> None:
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
@@ -164,10 +174,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         runtime = self.runtime
         if self.is_draining:
             self._drain_engine()
-        runtime.begin_from(self.state)
+        self._put_in_work(self.state)
         self.host.start(runtime.engine.table.split_ids)
         self.host.run_until(lambda: not runtime.host.calls.awaits_first)
-        runtime.take_added()
+        self._take_added()
         runtime.event_times.start()
         self._started = True
         if self.is_draining:
@@ -200,7 +210,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         runtime = self.runtime
         while True:
             runtime.host.run()
-            runtime.take_added()
+            self._take_added()
             if self.is_draining:
                 runtime.event_times.extend_snapshot()
             elif runtime.engine.emits_at_us <= (now_us := self._now_us()):
@@ -225,7 +235,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if not self._started:
             self.start()
         self.host.run()
-        self.runtime.take_added()
+        self._take_added()
         return int(self.runtime.engine.unread().sum())
 
     @property
@@ -272,7 +282,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._announce_again = False
         # In all other cases discovery looks in the background.
         lost = () if self._started and not self.is_draining else self.host.enumerator.lost_splits()
-        ranges = self.runtime.ranges(start, end, readers, min_rows)
+        reads_on, ranges_between = self.runtime.reads_on, self.runtime.event_times.ranges
+        pairs = end.since(start, reads_on=reads_on)
+        pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
+        rows = sum(ended.position - begun.position for begun, ended in pairs)
+        # Where a watermark needs the records in their order a split has one reader.
+        size = _ALL_ROWS if reads_on else rows_per_range(rows, readers, min_rows)
+        ranges = [part for begun, ended in pairs for part in ranges_between(begun, ended, size)]
         return [part for part in ranges if part.split.split_id not in lost]
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
@@ -282,7 +298,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """
         self.drain()
         if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self.runtime.event_times, IndexedTimes):
-            return self.runtime.whole_splits(self._readers, min_rows)
+            self.host.start()
+            self.host.run_until(lambda: not self.host.calls.awaits_first)
+            ends = [(split, split.position + 1 if split.stop is None else split.stop) for split in self.host.added]
+            whole = [SplitRange(split, end - split.position) for split, end in ends if end > split.position]
+            size = rows_per_range(sum(part.rows for part in whole), self._readers, min_rows)
+            return [part for one in whole for part in cut_range(one, size)]
         found = []
         while (before := self.state) is not self.advance():
             found += self.ranges(before, self.state, self._readers, min_rows)
@@ -300,7 +321,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         limit_us = runtime.host.event_time_limit_us
         if limit_us is not None:
             engine.apply(TimeLimitMoved(limit_us))
-        runtime.assign_waiting()
+        self._assign_waiting()
         self._look_again = False
         # A snapshot says nothing of the time that passes while it is read.
         group = None if self.is_draining else self._group
@@ -314,6 +335,21 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if group is not None:
             group.report(plan.slowest_us, engine.nearest_us())
         return is_news
+
+    def _assign_waiting(self) -> None:
+        """Let splits that wait join until something before the horizon can be read."""
+        engine, event_times = self.runtime.engine, self.runtime.event_times
+        while engine.horizon_us < MAX_WATERMARK:
+            nearest_us = engine.nearest_us()
+            readable = engine.readable_splits()
+            if not event_times.assign_waiting(readable, MAX_WATERMARK if nearest_us is None else nearest_us):
+                return
+            self._take_added()
+
+    def _take_added(self) -> None:
+        """Let event times be found of the splits that were assigned."""
+        if added := self.host.take_added():
+            self.runtime.event_times.add_splits(added)
 
     def _block_splits(self) -> None:
         enumerator, engine = self.host.enumerator, self.runtime.engine
@@ -385,6 +421,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._group is not None and len(state.table) and not self.is_draining:
             # The others may plan before this source, which until then is where it was (FLINK-40505).
             self._group.report(state.table.slowest_counting(), None)
+
+    def _put_in_work(self, state: SourceState[SplitT, CheckpointT]) -> None:
+        """Let the splits of a state be in work; those that it finished leave."""
+        runtime = self.runtime
+        origins = np.array([split.origin().position for split in state.splits], np.int64)
+        restored = Restored(state.table, origins, state.late, state.silent_since_us, self._now_us())
+        runtime.engine.apply(restored)
+        if runtime.generators is not None and state.generators:
+            runtime.generators.restore([split.split_id for split in state.splits], state.generators)
+        runtime.event_times.restore_splits(state)
+        runtime.event_times.finish_splits(state.finished())
 
     def _drain_engine(self) -> None:
         assert self._drains_from_us is not None

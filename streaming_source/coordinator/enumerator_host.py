@@ -255,12 +255,26 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
         self.enumerator.handle_source_event(subtask_id, event)
 
+    def post_source_event(self, subtask_id: int, event: SourceEvent) -> None:
+        """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
+        self.calls.post(lambda: self.handle_source_event(subtask_id, event))
+
+    def post_reports(self, reports: Sequence[events.RangeReport]) -> None:
+        self.calls.post(lambda: self.engine.apply(events.RangesReported(tuple(reports))))
+
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Do what has arrived, and let readers ask."""
         self.calls.run()
         self.ask()
+
+    def work(self) -> None:
+        """Do what has arrived between two plans. An error is raised by the next plan."""
+        try:
+            self.run()
+        except BaseException as error:  # whatever it is, the query must hear of it
+            self.calls.fail(error)
 
     def run_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> None:
         """Do what arrives, and let readers ask, until something is so, or the time is over."""

@@ -285,7 +285,7 @@ class SourceHarness:
         output = CollectingOutput(self.strategy.timestamp_assigner, self._schema)
         task.run(lambda: self.create_reader(context), output, hook, self._patience_s if self._threads else 0)
         if self._reports is not None:
-            self._coordinator.runtime.take_reports(self._reports(reports_of(task.ranges(), output.records)))
+            self._coordinator.host.post_reports(self._reports(reports_of(task.ranges(), output.records)))
         return output.records
 
     def _excuse_splits(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:
