@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
-from alignment.events import (
-    DrainStarted,
-    EmitPeriodElapsed,
-    GroupLimitMoved,
-    Restored,
-    SplitsBlocked,
-    TimeLimitMoved,
-)
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
 from alignment.plan import MicroBatchPlan
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
@@ -29,7 +22,7 @@ from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
-from streaming_source.coordinator.threads import WorkerPool, Workers
+from streaming_source.coordinator.threads import AsyncCalls, WorkerPool, Workers
 from streaming_source.exceptions import SourceError
 
 if TYPE_CHECKING:
@@ -131,18 +124,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 f"cannot restore state {state.sequence}: planning has begun, and stands at state "
                 f"{self.state.sequence}; go on from an earlier state with rewind()"
             )
-        self._runtime = SourceRuntime.of(
-            self._source,
-            state.checkpoint,
-            self._rules,
-            self._schema,
-            self._readers,
-            self._workers,
-            self._now_us,
-            lambda: self._rules.time_limit_at(self._clock_us()),
-            self._recorder,
+        calls = AsyncCalls(self._workers, self._now_us)
+        host: EnumeratorHost[SplitT, CheckpointT] = EnumeratorHost(
+            self._readers, self._schema, self._rules, calls, self._clock_us
         )
-        self._started = False
+        self._runtime = SourceRuntime.of(self._source, host, state.checkpoint, self._rules, self._recorder)
         self._begin_from(state)
         if self._group is not None and not self.is_draining:
             self._group.start(self.host.calls, self._plan_again)
@@ -171,17 +157,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def start(self) -> None:
         """Start discovery and wait for its first result."""
-        runtime = self.runtime
+        runtime, calls = self.runtime, self.host.calls
         if self.is_draining:
             self._drain_engine()
         self._put_in_work(self.state)
         self.host.start(runtime.engine.table.split_ids)
-        self.host.run_until(lambda: not runtime.host.calls.awaits_first)
+        self.host.run_until(lambda: not calls.awaits_first)
         self._take_added()
         runtime.event_times.start()
         self._started = True
         if self.is_draining:
-            runtime.host.calls.end()
+            calls.end()
         else:
             # Not needed, but the first micro-batch had better not be an empty one.
             self.host.run_until(runtime.event_times.is_warm, _FIRST_LOOKS_S)
@@ -214,7 +200,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             if self.is_draining:
                 runtime.event_times.extend_snapshot()
             elif runtime.engine.emits_at_us <= (now_us := self._now_us()):
-                runtime.engine.apply(EmitPeriodElapsed(now_us))
+                runtime.engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
             is_due = runtime.engine.is_due or self._look_again
             if is_due and (not self.is_draining or runtime.event_times.is_settled) and self._plan(max_rows):
@@ -246,13 +232,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     @property
     def is_draining(self) -> bool:
         return self._drains_from_us is not None
-
-    def available(self) -> dict[str, tuple[int, int]]:
-        """Of each split in work: its next position, and the position after the last record known to be there."""
-        if not self._started:
-            return {split.split_id: (split.position, split.position) for split in self.state.unfinished()}
-        position_at, available = self.runtime.event_times.position_at, self.runtime.engine.available()
-        return {i: (position_at(i, position), position_at(i, end)) for i, (position, end) in available.items()}
 
     def explain(self) -> Explanation | None:
         """Why the watermark stands where it does, in positions of the source; None before planning has begun. O(n)."""
@@ -320,13 +299,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         runtime, engine = self.runtime, self.runtime.engine
         limit_us = runtime.host.event_time_limit_us
         if limit_us is not None:
-            engine.apply(TimeLimitMoved(limit_us))
+            engine.apply(events.TimeLimitMoved(limit_us))
         self._assign_waiting()
         self._look_again = False
         # A snapshot says nothing of the time that passes while it is read.
         group = None if self.is_draining else self._group
         if group is not None:
-            engine.apply(GroupLimitMoved(group.renew()))
+            engine.apply(events.GroupLimitMoved(group.renew()))
         runtime.event_times.before_plan()
         plan = engine.plan(self._now_us(), max_rows)
         is_news = self._announce_again or engine.has_news(plan)
@@ -357,7 +336,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         wait_for = dict.fromkeys(blocked, WaitsFor.TRANSACTION) | dict.fromkeys(unreachable, WaitsFor.SOURCE)
         # Triggers come every few milliseconds: the log of events need not have it with each.
         if not wait_for.items() <= engine.idle_clock.blocked.items():
-            engine.apply(SplitsBlocked(blocked, unreachable))
+            engine.apply(events.SplitsBlocked(blocked, unreachable))
 
     def _look_for_more(self) -> None:
         """Whether something is there that was not seen yet, as far as that can be said soon."""
@@ -426,7 +405,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Let the splits of a state be in work; those that it finished leave."""
         runtime = self.runtime
         origins = np.array([split.origin().position for split in state.splits], np.int64)
-        restored = Restored(state.table, origins, state.late, state.silent_since_us, self._now_us())
+        restored = events.Restored(state.table, origins, state.late, state.silent_since_us, self._now_us())
         runtime.engine.apply(restored)
         if runtime.generators is not None and state.generators:
             runtime.generators.restore([split.split_id for split in state.splits], state.generators)
@@ -435,7 +414,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _drain_engine(self) -> None:
         assert self._drains_from_us is not None
-        self.runtime.engine.apply(DrainStarted(self._drains_from_us))
+        self.runtime.engine.apply(events.DrainStarted(self._drains_from_us))
         self.runtime.event_times.drain()
 
     def _plan_again(self) -> None:

@@ -91,15 +91,17 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     enumerator: SplitEnumerator[SplitT, CheckpointT]
     engine: Engine
 
-    def __init__(self, parallelism: int, schema: pa.Schema, rules: ReadRules, calls: AsyncCalls) -> None:
+    def __init__(
+        self, parallelism: int, schema: pa.Schema, rules: ReadRules, calls: AsyncCalls, clock_us: Callable[[], int]
+    ) -> None:
         self._parallelism = parallelism
         self.schema = schema
         self.timestamp_assigner = rules.strategy.timestamp_assigner
         self.out_of_orderness_us = rules.strategy.out_of_orderness_us
         self.supports_opaque_blocks = rules.supports_opaque_blocks
-        self._earliest_us = rules.earliest_us
+        self._rules = rules
+        self._clock_us = clock_us
         self._is_hosted = self._probes_records = False
-        self._time_limit_us: Callable[[], int | None] = lambda: None
         self.calls = calls
         self._events: dict[int, list[SourceEvent]] = {}
         self.readers: dict[int, ReaderInfo] = {}
@@ -111,20 +113,18 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self.expected: dict[str, int] = {}
         self.known_ends: dict[str, int] = {}
 
-    def take_engine(self, engine: Engine, time_limit_us: Callable[[], int | None], *, probes_records: bool) -> None:
+    def take_engine(self, engine: Engine, *, probes_records: bool) -> None:
         """Send events to this engine from now on. Called once, before any use.
 
-        `time_limit_us` says from when on event times are invalid now; None for no limit. Where `probes_records` the
-        enumerator's calls look for records of all splits; else they look for splits alone.
+        Where `probes_records` the enumerator's calls look for records of all splits; else they look for splits alone.
         """
         self.engine = engine
         self._is_hosted = True
         self._probes_records = probes_records
-        self._time_limit_us = time_limit_us
 
     @property
     def event_time_limit_us(self) -> int | None:
-        return self._time_limit_us()
+        return self._rules.time_limit_at(self._clock_us())
 
     def take_added(self) -> list[SplitT]:
         added, self.added = self.added, []
@@ -190,8 +190,8 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         # Copied: it may take effect later.
         count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
-        low[low < self._earliest_us] = NO_TIMESTAMP
-        high[high < self._earliest_us] = NO_TIMESTAMP
+        for bound in (low, high):
+            bound[bound < self._rules.earliest_us] = NO_TIMESTAMP
         if high.size:
             self._send(events.BlocksIndexed(split_id, count, low, high))
 

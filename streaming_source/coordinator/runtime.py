@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.engine import Engine
-from alignment.index import EventTimeIndex, EventTimeLoader
+from alignment.index import EventTimeIndex
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
@@ -19,7 +19,6 @@ from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider, IndexedTimes
 from streaming_source.coordinator.state import ReadRules
-from streaming_source.coordinator.threads import AsyncCalls, Workers
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:
@@ -50,30 +49,24 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     def of(
         cls,
         source: Source[SplitT, CheckpointT],
+        host: EnumeratorHost[SplitT, CheckpointT],
         checkpoint: CheckpointT | None,
         rules: ReadRules,
-        schema: pa.Schema,
-        readers: int,
-        workers: Workers,
-        now_us: Callable[[], int],
-        time_limit_us: Callable[[], int | None],
-        recorder: Recorder | None = None,
+        recorder: Recorder | None,
     ) -> SourceRuntime[SplitT, CheckpointT]:
         """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
 
-        `time_limit_us` says from when on event times are invalid now; None for no limit. An `OptionError` if the source
-        has an index, or records that end its splits, and is to be read by reports.
+        An `OptionError` if the source has an index, or records that end its splits, and is to be read by reports.
         """
-        host: EnumeratorHost[SplitT, CheckpointT] = EnumeratorHost(readers, schema, rules, AsyncCalls(workers, now_us))
         if checkpoint is None:
             host.enumerator = source.create_enumerator(host)
         else:
             host.enumerator = source.restore_enumerator(host, checkpoint)
         event_times = _event_times_of(source, host, rules)
-        index = _index_of(event_times, rules.earliest_us, recorder)
+        index = event_times.create_index(rules.earliest_us, recorder)
         generators = _generators_of(event_times, index, rules)
         engine = _engine_of(index, generators, rules, recorder)
-        host.take_engine(engine, time_limit_us, probes_records=isinstance(event_times, IndexedTimes))
+        host.take_engine(engine, probes_records=isinstance(event_times, IndexedTimes))
         return cls(host, event_times, engine, generators, rules.reports and generators is not None)
 
 
@@ -131,20 +124,6 @@ def _indexed_times_of(
 
     assigner = strategy.timestamp_assigner
     return IndexedTimes(enumerator, lambda split: read_range(source, split, schema, assigner, columns))
-
-
-def _index_of(event_times: EventTimeProvider[Any], earliest_us: int, recorder: Recorder | None) -> EventTimeIndex:
-    """An index that loads event times where they come from."""
-
-    def load_valid(split_id: str, start: int, stop: int) -> Int64Array:
-        times = event_times.event_times(split_id, start, stop)
-        return times if earliest_us == NO_TIMESTAMP else np.where(times < earliest_us, NO_TIMESTAMP, times)
-
-    load: EventTimeLoader = load_valid
-    locate = event_times.locate
-    if recorder is not None:
-        load, locate = recorder.loading(load), locate and recorder.locating(locate)
-    return EventTimeIndex(load, cached_times=event_times.cached_times, locate=locate)
 
 
 def _generators_of(

@@ -115,10 +115,12 @@ class Planner:
         self.workers = InlineWorkers(self.clock) if workers is None else workers
         self.calls = AsyncCalls(self.workers, self.clock.now_us)
         rules = ReadRules(WatermarkStrategy.no_watermarks(), PlanningRules(None))
-        self.host: EnumeratorHost[RecordSplit, Any] = EnumeratorHost(readers, SCHEMA, rules, self.calls)
+        self.host: EnumeratorHost[RecordSplit, Any] = EnumeratorHost(
+            readers, SCHEMA, rules, self.calls, self.clock.now_us
+        )
         self.index = EventTimeIndex(self._load)
         self.engine = Engine(PlanningRules(None), self.index)
-        self.host.take_engine(self.engine, lambda: None, probes_records=True)
+        self.host.take_engine(self.engine, probes_records=True)
         self.enumerator = NotingEnumerator(self.host, splits)
         self.host.enumerator = self.enumerator
 
@@ -276,3 +278,11 @@ def coordinator(
     clock = source.clock
     workers = InlineWorkers(clock) if workers is None else workers
     return SourceCoordinator(source, rules, source.schema(), now_us or clock.now_us, readers=readers, workers=workers)
+
+
+def available(of: SourceCoordinator[Any, Any]) -> dict[str, tuple[int, int]]:
+    """Of each split in work: its next position, and the position after the last record known to be there."""
+    if of.last_plan is None and of.explain() is None:
+        return {split.split_id: (split.position, split.position) for split in of.state.unfinished()}
+    position_at, known = of.runtime.event_times.position_at, of.runtime.engine.available()
+    return {i: (position_at(i, position), position_at(i, end)) for i, (position, end) in known.items()}

@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
-import numpy.typing as npt
 
-from alignment.index import FirstLater
+from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
 from alignment.index.exact import CACHED_TIMES
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Int64Array
 from streaming_source.api import SplitRange, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
+    from alignment.recording import Recorder
     from streaming_source.coordinator.event_times.ahead_reader import SeenBlock
 
 __all__ = ["EventTimeProvider", "IndexedTimes"]
@@ -29,16 +31,26 @@ __all__ = ["EventTimeProvider", "IndexedTimes"]
 class EventTimeProvider(ABC, Generic[SplitT]):
     """Fills the planner's index, and turns its positions into splits and ranges, on the coordinator's thread.
 
-    It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`.
+    It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`;
+    opaque blocks are cut where `first_later` says, if there are any.
     """
 
     goes_back: ClassVar[bool] = True
     cached_times: ClassVar[int] = CACHED_TIMES
+    first_later: FirstLater | None = None
 
-    @property
-    def locate(self) -> FirstLater | None:
-        """What says where opaque blocks are cut; None if there are none."""
-        return None
+    def create_index(self, earliest_us: int, recorder: Recorder | None) -> EventTimeIndex:
+        """An index that loads event times from here; those before `earliest_us` are invalid."""
+
+        def load_valid(split_id: str, start: int, stop: int) -> Int64Array:
+            times = self.event_times(split_id, start, stop)
+            return times if earliest_us == NO_TIMESTAMP else np.where(times < earliest_us, NO_TIMESTAMP, times)
+
+        load: EventTimeLoader = load_valid
+        locate = self.first_later
+        if recorder is not None:
+            load, locate = recorder.loading(load), locate and recorder.locating(locate)
+        return EventTimeIndex(load, cached_times=self.cached_times, locate=locate)
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
@@ -73,7 +85,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         return position
 
     @abstractmethod
-    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+    def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         """See `SupportsEventTimeIndex`."""
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
@@ -134,10 +146,7 @@ class IndexedTimes(EventTimeProvider[SplitT]):
     ) -> None:
         self._index = index
         self._read = read
-
-    @property
-    def locate(self) -> FirstLater:
-        return self._index.first_later
+        self.first_later = index.first_later
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         # Those that the last micro-batch finished, too: they leave it next.
@@ -156,7 +165,7 @@ class IndexedTimes(EventTimeProvider[SplitT]):
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         return self._index.ranges(start, end, rows_per_range)
 
-    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+    def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         return self._index.event_times(split_id, start, stop)
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
