@@ -280,7 +280,7 @@ class SourceHarness:
             self._schema,
             subtask_id,
             send_split_request=lambda: host.request_split(subtask_id),
-            send_source_event_to_coordinator=lambda event: host.handle_source_event(subtask_id, event),
+            send_source_event_to_coordinator=lambda event: host.enumerator.handle_source_event(subtask_id, event),
         )
         output = CollectingOutput(self.strategy.timestamp_assigner, self._schema)
         task.run(lambda: self.create_reader(context), output, hook, self._patience_s if self._threads else 0)
