@@ -153,7 +153,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         return SplitState(split)
 
     def on_split_finished(self, finished: Mapping[str, SplitState[SplitT]]) -> None:
-        """Splits were read to their end, or removed, and all that was fetched of them is out. Theirs are the states."""
+        """Splits were read to their end, and all that was fetched of them is out. Theirs are the states."""
 
     # ---- the life of a reader ------------------------------------------------------------------------------------
 
@@ -167,10 +167,6 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
             self._open[split.split_id] = opened
             if self._output is not None:
                 opened.target = self._output.create_output_for_split(split.split_id)
-
-    def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Stop reading splits. What was fetched of them is emitted, then they end as if they were finished."""
-        self._fetchers.remove_splits([split_id for split_id in split_ids if split_id not in self._dropped])
 
     def notify_no_more_splits(self) -> None:
         self._no_more_splits = True
@@ -243,15 +239,14 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     # ---- the end of a split --------------------------------------------------------------------------------------
 
     def _end_splits(self, handover: Handover[ElementT]) -> None:
-        """All elements of a hand-over are out: end the splits that end with it."""
+        """All elements of a hand-over are out: end the splits that end with it, and move those that it let go of."""
         ended: dict[str, SplitState[SplitT]] = {}
         for split_id in (*sorted(handover.finished), *sorted(handover.removed)):
-            is_dropped = split_id in self._dropped
-            if split_id in handover.removed and not is_dropped and self._fetchers.is_moving(split_id):
+            if split_id in handover.removed and split_id not in self._dropped:
                 self._fetchers.move_split(self._open[split_id].state.to_split())
                 continue
             self._fetchers.forget_split(split_id)
-            if is_dropped:
+            if split_id in self._dropped:
                 self._dropped.discard(split_id)
             else:
                 ended[split_id] = self._release(split_id)

@@ -56,11 +56,6 @@ class ElementQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self._elements)
 
-    @property
-    def remaining_capacity(self) -> int:
-        """Elements that can be put without waiting."""
-        return self._capacity - len(self._elements)
-
     # ---- producers -----------------------------------------------------------------------------------------------
 
     def put(self, producer: int, element: T) -> bool:

@@ -84,7 +84,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
                 self._started.append(fetcher)
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Stop reading splits; unknown ones are left out. A hand-over says when they are gone."""
+        """Let go of splits, to move or to drop them; unknown ones are left out. A hand-over says when they are gone."""
         own: dict[SplitFetcher[SplitT, ElementT], list[str]] = {}
         for split_id in split_ids:
             if split_id in self._fetcher_of:
@@ -93,19 +93,15 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
             fetcher.remove_splits(ids)
 
     def forget_split(self, split_id: str) -> None:
-        """A split came to its end, or was removed, and the reader is done with it."""
+        """A split came to its end, or was dropped, and the reader is done with it."""
         self._fetcher_of.pop(split_id, None)
 
     def is_read_by(self, split_id: str, fetcher: SplitFetcher[SplitT, ElementT]) -> bool:
         """Whether a split is this fetcher's."""
         return self._fetcher_of.get(split_id) is fetcher
 
-    def is_moving(self, split_id: str) -> bool:
-        """Whether a split was removed from its fetcher for another one to take over; `move_split` ends that."""
-        return False
-
     def move_split(self, split: SplitT) -> None:
-        """A split that was moving is out of its old fetcher: another one takes over from here."""
+        """A split is out of its fetcher, and was not dropped: the one whose it is now takes over from here."""
         del self._fetcher_of[split.split_id]
         self.add_splits([split])
 
@@ -270,14 +266,6 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
         super().forget_split(split_id)
         self._slots.pop(split_id, None)
         self._moving.discard(split_id)
-
-    def is_moving(self, split_id: str) -> bool:
-        return split_id in self._moving
-
-    def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """See `SplitFetcherManager`. Splits that were to move to another fetcher do not."""
-        self._moving.difference_update(split_ids)
-        super().remove_splits(split_ids)
 
     def poll(self) -> Handover[ElementT] | None:
         """See `SplitFetcherManager`; measures, and spreads the splits."""

@@ -80,17 +80,13 @@ class ReaderMachine(RuleBasedStateMachine):
         self.is_read |= ids
         self.reader.add_splits(added)
 
-    @rule(split_id=IDS)
-    def remove(self, split_id: str) -> None:
-        self.reader.remove_splits([split_id])
-
     @rule(splits=st.sets(IDS, min_size=1))
     def move(self, splits: set[str]) -> None:
+        moved = sorted(splits & self.is_read)
         if self.kind == "adaptive":
-            moved = sorted(splits & self.manager._slots.keys() & self.is_read)
             self.manager._fetchers = 3
-            self.manager.remove_splits(moved)
             self.manager._moving.update(moved)
+        self.manager.remove_splits(moved)
 
     @rule(number=st.integers(0, 3), times=st.integers(1, 4), woken=st.booleans())
     def step(self, number: int, times: int, woken: bool) -> None:
@@ -103,7 +99,7 @@ class ReaderMachine(RuleBasedStateMachine):
         has_work = fetcher._changes or fetcher._left or fetcher._fetched
         if not (has_work or fetcher._assigned):
             return
-        if not self.manager.queue.remaining_capacity:
+        if len(self.manager.queue) == self.manager.queue._capacity:
             # Nobody else would ever make room: the put must give up.
             self.manager.queue.wake_up(fetcher.fetcher_id)
         fetcher._woken = woken
