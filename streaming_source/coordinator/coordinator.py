@@ -50,19 +50,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     it: splits that the last micro-batch finished have left it, and splits assigned since have joined it. Its positions
     are those of the index, which for a source without an index of its own are numbers of records.
 
-    Parameters
-    ----------
-    now_us, clock_us
-        Microseconds since the epoch: processing time, which is monotonic, for idleness; the wall clock for
-        `maxFutureSkew`, None for that of processing time.
-    readers
-        How many read one micro-batch, at least 1.
-    workers
-        Do what must not keep the planner waiting; by default threads. Closed with this.
-    meeting
-        Of the alignment group whose other members are other sources; None if there is none. Left when this is closed.
-    recorder
-        Writes down what drives the engine; None for nobody.
+    `now_us` is processing time in microseconds since the epoch, which is monotonic, for idleness; `clock_us` the wall
+    clock, for `maxFutureSkew`, by default the same. `readers`, at least 1, is how many read a micro-batch. The
+    `workers`, by default threads, do what must not keep the planner waiting; they are closed with this. The `meeting`
+    is that of the alignment group whose other members are other sources, and left when this is closed. The `recorder`
+    writes down what drives the engine.
     """
 
     def __init__(
@@ -193,28 +185,28 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         has_looked = not self._started
         if not self._started:
             self.start()
-        runtime = self.runtime
+        engine, event_times = self.runtime.engine, self.runtime.event_times
         while True:
-            runtime.host.run()
+            self.host.run()
             self._take_added()
             if self.is_draining:
-                runtime.event_times.extend_snapshot()
-            elif runtime.engine.emits_at_us <= (now_us := self._now_us()):
-                runtime.engine.apply(events.EmitPeriodElapsed(now_us))
+                event_times.extend_snapshot()
+            elif engine.emits_at_us <= (now_us := self._now_us()):
+                engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
-            is_due = runtime.engine.is_due or self._look_again
-            if is_due and (not self.is_draining or runtime.event_times.is_settled) and self._plan(max_rows):
+            is_due = engine.is_due or self._look_again
+            if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows):
                 return self.state
             if not self.is_draining:
                 if has_looked:
                     return self.state
                 self._look_for_more()
                 has_looked = True
-                continue
-            if runtime.event_times.is_at_rest:
+            elif event_times.is_at_rest:
                 self._warn_of_unread()
                 return self.state
-            runtime.host.calls.wait()
+            else:
+                self.host.calls.wait()
 
     def unread_rows(self) -> int:
         """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
@@ -243,9 +235,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             _located(s, known.get(s.split_id), position_at(s.split_id, s.position), known_ends.get(s.split_id, 0))
             for s in explanation.splits
         )
-        member = None
-        if self._group is not None and explanation.waits_for_group:
-            member = self._group.slowest_at(explanation.at_us)
+        waits_for = self._group if explanation.waits_for_group else None
+        member = None if waits_for is None else waits_for.slowest_at(explanation.at_us)
         return replace(explanation, splits=splits, group=member)
 
     def ranges(
@@ -295,9 +286,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     # ---- inside: plans -------------------------------------------------------------------------------------------
 
     def _plan(self, max_rows: int | None) -> bool:
-        """Plan, and hand the state out if there is news in it; whether there is."""
-        runtime, engine = self.runtime, self.runtime.engine
-        limit_us = runtime.host.event_time_limit_us
+        """Plan, and commit the plan if there is news in it; whether there is."""
+        engine, limit_us = self.runtime.engine, self.host.event_time_limit_us
         if limit_us is not None:
             engine.apply(events.TimeLimitMoved(limit_us))
         self._assign_waiting()
@@ -306,11 +296,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         group = None if self.is_draining else self._group
         if group is not None:
             engine.apply(events.GroupLimitMoved(group.renew()))
-        runtime.event_times.before_plan()
+        self.runtime.event_times.before_plan()
         plan = engine.plan(self._now_us(), max_rows)
         is_news = self._announce_again or engine.has_news(plan)
         if is_news:
-            self._hand_out(plan, None if self._rules.max_future_skew_us is None else limit_us)
+            self._commit(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if group is not None:
             group.report(plan.slowest_us, engine.nearest_us())
         return is_news
@@ -339,13 +329,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             engine.apply(events.SplitsBlocked(blocked, unreachable))
 
     def _look_for_more(self) -> None:
-        """Whether something is there that was not seen yet, as far as that can be said soon."""
-        runtime = self.runtime
-        runtime.host.calls.refresh(_LOOK_S)
-        if runtime.host.expected:
-            runtime.event_times.find_expected(runtime.host.expected)
-            runtime.host.expected.clear()
-            runtime.host.run_until(runtime.event_times.has_found_expected, _LOOK_S)
+        """Find what is there and was not seen yet, as far as that can be done soon."""
+        host, event_times = self.host, self.runtime.event_times
+        host.calls.refresh(_LOOK_S)
+        if host.expected:
+            event_times.find_expected(host.expected)
+            host.expected.clear()
+            host.run_until(event_times.has_found_expected, _LOOK_S)
 
     def _warn_of_unread(self) -> None:
         """The run ends (AvailableNow): say once what it leaves unread, and why."""
@@ -369,7 +359,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             "" if idle_us is None else f", or has had nothing to read for idleTimeout, {format_duration(idle_us)}",
         )
 
-    def _hand_out(self, plan: MicroBatchPlan, time_limit_us: int | None) -> None:
+    def _commit(self, plan: MicroBatchPlan, time_limit_us: int | None) -> None:
         runtime, engine = self.runtime, self.runtime.engine
         ids = plan.after.split_ids
         if plan.late.any():
@@ -405,8 +395,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Let the splits of a state be in work; those that it finished leave."""
         runtime = self.runtime
         origins = np.array([split.origin().position for split in state.splits], np.int64)
-        restored = events.Restored(state.table, origins, state.late, state.silent_since_us, self._now_us())
-        runtime.engine.apply(restored)
+        since_us, now_us = state.silent_since_us, self._now_us()
+        runtime.engine.apply(events.Restored(state.table, origins, state.late, since_us, now_us))
         if runtime.generators is not None and state.generators:
             runtime.generators.restore([split.split_id for split in state.splits], state.generators)
         runtime.event_times.restore_splits(state)

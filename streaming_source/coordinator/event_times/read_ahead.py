@@ -387,8 +387,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             self._host.engine.apply(Probed(arrival.began_us, (split_id,)))
 
     def _let_go(self, split_ids: Sequence[str]) -> None:
-        idle: list[Fetcher[SplitT]] = []
-        fetching: list[Fetcher[SplitT]] = []
+        gone: list[tuple[Fetcher[SplitT], bool]] = []
         with self._lock:
             for split_id in split_ids:
                 scan = self._scans.pop(split_id)
@@ -399,11 +398,10 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 if not fetcher.scans:
                     fetcher.is_gone = True
                     del self._fetchers[key]
-                    (fetching if fetcher.stage is Stage.FETCHING else idle).append(fetcher)
-        for fetcher in idle:
-            self._close(fetcher)
-        for fetcher in fetching:
-            self._wake_up(fetcher)
+                    gone.append((fetcher, fetcher.stage is Stage.FETCHING))
+        for fetcher, is_fetching in gone:
+            # Closed by the fetch under way when that is over.
+            (self._wake_up if is_fetching else self._close)(fetcher)
         self._go_on()
 
     def _close(self, fetcher: Fetcher[SplitT]) -> None:
