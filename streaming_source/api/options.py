@@ -152,9 +152,7 @@ def option_field(default: object, name: str, parse: Parser, doc: str, default_te
     return field(default=default, metadata={**option(name, parse, doc, default_text), **metadata})
 
 
-def duration_field(
-    default: object, name: str, minimum_us: int, doc: str, default_text: str = "", *, optional: bool = False
-) -> Any:
+def duration_field(default: object, name: str, minimum_us: int, doc: str, *, optional: bool = False) -> Any:
     """The same of a duration of at least this, or if it is `optional` of `none`; see `durations_as_timedelta`."""
     parse_us = optional_duration(minimum_us) if optional else duration(minimum_us)
 
@@ -162,7 +160,7 @@ def duration_field(
         parsed_us = parse_us(name, value)
         return None if parsed_us is None else timedelta(microseconds=parsed_us)
 
-    return option_field(default, name, parse, doc, default_text, minimum_us=minimum_us)
+    return option_field(default, name, parse, doc, minimum_us=minimum_us)
 
 
 def durations_as_timedelta(value: Any) -> None:

@@ -317,7 +317,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _take_added(self) -> None:
         """Let event times be found of the splits that were assigned."""
-        if added := self.host.take_added():
+        added, self.host.added = self.host.added, []
+        if added:
             self.runtime.event_times.add_splits(added)
 
     def _block_splits(self) -> None:

@@ -126,10 +126,6 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def event_time_limit_us(self) -> int | None:
         return self._rules.time_limit_at(self._clock_us())
 
-    def take_added(self) -> list[SplitT]:
-        added, self.added = self.added, []
-        return added
-
     # ---- readers -------------------------------------------------------------------------------------------------
 
     def current_parallelism(self) -> int:

@@ -86,15 +86,7 @@ def _event_times_of(
     if not rules.reports:
         from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
 
-        return ReadAheadTimes(
-            source,
-            host,
-            rules.read_ahead_rows,
-            max_drift_us=rules.planning.max_drift_us,
-            allow_unaligned=rules.allow_unaligned,
-            columns=rules.strategy.generator_columns,
-            hears=rules.strategy.uses_source_watermarks,
-        )
+        return ReadAheadTimes(source, host, rules)
     if source.end_of_stream is not None:
         raise OptionError(
             f"option indexing = 'off': {source.name} has records that end their splits (Source.end_of_stream), which "

@@ -249,11 +249,6 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
         self._process_s = 0.0
         self._polled_at: float | None = None
 
-    @property
-    def fetchers(self) -> int:
-        """How many fetchers the splits are spread over, if there are as many splits."""
-        return self._fetchers
-
     def key_of(self, split_id: str) -> Hashable:
         """The fetcher that has the fewest splits."""
         self._moving.discard(split_id)

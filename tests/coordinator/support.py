@@ -233,7 +233,15 @@ class FetchSource(TestingSource):
 class Looking:
     """A `ReadAheadTimes` alone."""
 
-    def __init__(self, source: Any, workers: Workers | None = None, max_rows: int = 100, **options: Any) -> None:
+    def __init__(
+        self,
+        source: Any,
+        workers: Workers | None = None,
+        max_rows: int = 100,
+        *,
+        max_drift_us: int | None = None,
+        allow_unaligned: bool = False,
+    ) -> None:
         self.planner = Planner(workers=workers)
         if workers is None:
             self.planner.clock = source.clock
@@ -242,7 +250,11 @@ class Looking:
             self.planner.host.calls = self.planner.calls
         self.calls, self.host = self.planner.calls, self.planner.host
         self.index = self.planner.index
-        self.read_ahead = ReadAheadTimes(source, self.host, max_rows, **options)
+        planning = PlanningRules(None, max_drift_us=max_drift_us)
+        rules = ReadRules(
+            WatermarkStrategy.no_watermarks(), planning, read_ahead_rows=max_rows, allow_unaligned=allow_unaligned
+        )
+        self.read_ahead = ReadAheadTimes(source, self.host, rules)
 
     def add(self, *split_ids: str) -> None:
         self.planner.engine.apply(SplitsAssigned(split_ids, (0,) * len(split_ids), (0,) * len(split_ids), 0))

@@ -359,19 +359,19 @@ def adaptive(process_s: float, fetch_s: float, count: int, most: int) -> tuple[A
 
 def test_where_processing_is_slower_one_fetcher_is_enough() -> None:
     manager, _, readers = adaptive(process_s=0.02, fetch_s=0.01, count=6, most=8)
-    assert manager.fetchers == 1
+    assert manager._fetchers == 1
     assert len(readers.made) == 1
 
 
 def test_where_fetching_is_slower_the_splits_are_spread_and_each_record_comes_once_and_in_order() -> None:
     manager, _, readers = adaptive(process_s=0.001, fetch_s=0.02, count=6, most=8)
-    assert manager.fetchers == 6
+    assert manager._fetchers == 6
     assert len(readers.made) >= 6
 
 
 def test_no_more_fetchers_than_allowed() -> None:
     manager, _, _ = adaptive(process_s=0.001, fetch_s=0.02, count=6, most=2)
-    assert manager.fetchers == 2
+    assert manager._fetchers == 2
 
 
 def test_new_splits_go_where_there_are_fewest() -> None:

@@ -40,7 +40,7 @@ from streaming_source.coordinator.event_times.split_scan import (
     SplitScan,
     Stage,
 )
-from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.state import ReadRules, SourceState
 
 __all__ = ["ReadAheadTimes"]
 
@@ -69,28 +69,19 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     # All times are in memory already: nothing is to be gained by keeping them twice.
     cached_times = 0
 
-    def __init__(
-        self,
-        source: Source[SplitT, Any],
-        host: EnumeratorHost[SplitT, Any],
-        max_rows: int,
-        *,
-        max_drift_us: int | None = None,
-        allow_unaligned: bool = False,
-        columns: Sequence[str] = (),
-        hears: bool = False,
-    ) -> None:
+    def __init__(self, source: Source[SplitT, Any], host: EnumeratorHost[SplitT, Any], rules: ReadRules) -> None:
         self._source = source
         self._host = host
         self._calls = host.calls
         self._workers = host.calls.workers
         self._now_us = host.calls.now_us
-        self._max_rows = max_rows
-        self._max_drift_us = max_drift_us
+        self._max_rows = rules.read_ahead_rows
+        self._max_drift_us = rules.planning.max_drift_us
         self._fetching = source.fetching
-        self._must_pause = self._fetching.kind != "per_split" and not allow_unaligned
-        self._columns, self._hears = columns, hears
-        schema = columns_for_times(host.schema, host.timestamp_assigner, columns)
+        self._must_pause = self._fetching.kind != "per_split" and not rules.allow_unaligned
+        self._columns = rules.strategy.generator_columns
+        self._hears = rules.strategy.uses_source_watermarks
+        schema = columns_for_times(host.schema, host.timestamp_assigner, self._columns)
         self._reader_context = SourceReaderContext(schema, enumerator=host.enumerator)
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, ScannedRecords] = {}
@@ -103,7 +94,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._scans: dict[str, SplitScan[SplitT]] = {}
         self._fetchers: dict[Hashable, Fetcher[SplitT]] = {}
         self._turns: FetchScheduler[Fetcher[SplitT]] = FetchScheduler(_AT_ONCE)
-        self._share = max_rows
+        self._share = rules.read_ahead_rows
         self._latest_us = MAX_WATERMARK
 
     # ---- splits --------------------------------------------------------------------------------------------------
