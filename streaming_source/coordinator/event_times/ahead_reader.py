@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic
 
 import numpy as np
@@ -19,6 +20,7 @@ from streaming_source.api import (
     Source,
     SourceOutput,
     SourceReaderContext,
+    SplitEnumerator,
     SplitReader,
     SplitsAddition,
     SplitsRemoval,
@@ -87,23 +89,11 @@ class Fetched:
 
 
 class AheadSplit(SplitOutput[SplitT]):
-    """Where an `AheadReader` stands in one split, which is read from its position on.
+    """Where an `AheadReader` stands in one split."""
 
-    `columns` are paths of columns that are kept beside the event times; where it `hears` the watermarks that the source
-    emits are kept, too.
-    """
-
-    def __init__(
-        self,
-        split: SplitT,
-        assigner: TimestampAssigner,
-        end_of_stream: RecordEvaluator | None,
-        columns: Sequence[str] = (),
-        *,
-        hears: bool = False,
-    ) -> None:
+    def __init__(self, split: SplitT, end_of_stream: RecordEvaluator | None, times: _TimesOutput) -> None:
         super().__init__(SplitState(split), ReaderMetrics(), end_of_stream)
-        self.target = self.times = _TimesOutput(assigner, columns, hears=hears)
+        self.target = self.times = times
 
     @property
     def split(self) -> SplitT:
@@ -114,12 +104,25 @@ class AheadSplit(SplitOutput[SplitT]):
 class AheadReader(Generic[SplitT]):
     """Fetches splits with one `SplitReader`, opened when it is needed, and closed in between if need be.
 
-    Used by one thread at a time, but for `wake_up`. Where it `must_pause` a `SplitReader` that cannot is refused.
+    `columns` are paths of columns that are kept beside the event times; where it `hears` the watermarks that the source
+    emits these are kept, too. Used by one thread at a time, but for `wake_up`. Where it `must_pause` a `SplitReader`
+    that cannot is refused.
     """
 
-    def __init__(self, source: Source[SplitT, Any], context: SourceReaderContext, *, must_pause: bool = False) -> None:
+    def __init__(
+        self,
+        source: Source[SplitT, Any],
+        schema: pa.Schema,
+        assigner: TimestampAssigner,
+        enumerator: SplitEnumerator[SplitT, Any] | None = None,
+        *,
+        columns: Sequence[str] = (),
+        hears: bool = False,
+        must_pause: bool = False,
+    ) -> None:
         self._source = source
-        self._context = context
+        self._context = SourceReaderContext(columns_for_times(schema, assigner, columns), enumerator=enumerator)
+        self._new_output = partial(_TimesOutput, assigner, columns, hears=hears)
         self._must_pause = must_pause
         self._emitter = source.create_record_emitter(self._context)
         self._reader: SplitReader[SplitT] | None = None
@@ -127,6 +130,10 @@ class AheadReader(Generic[SplitT]):
         self._added: dict[str, tuple[AheadSplit[SplitT], SplitT]] = {}
         self._paused: set[str] = set()
         self._is_woken = False
+
+    def take_over(self, split: SplitT) -> AheadSplit[SplitT]:
+        """A split to fetch, from its position on."""
+        return AheadSplit(split, self._source.end_of_stream, self._new_output())
 
     def fetch(self, splits: Mapping[str, AheadSplit[SplitT]], paused: Set[str] = frozenset()) -> dict[str, Fetched]:
         """Fetch once, of these splits but for the paused. May block until `wake_up`.
@@ -219,9 +226,8 @@ def read_range(
     source: Source[SplitT, Any], split: SplitT, schema: pa.Schema, assigner: TimestampAssigner, columns: Sequence[str]
 ) -> Iterator[SeenBlock]:
     """The records of a split up to its stop: their event times, and these columns."""
-    context = SourceReaderContext(columns_for_times(schema, assigner, columns))
-    reader: AheadReader[SplitT] = AheadReader(source, context)
-    ahead = AheadSplit(split, assigner, source.end_of_stream, columns)
+    reader = AheadReader(source, schema, assigner, columns=columns)
+    ahead = reader.take_over(split)
     try:
         is_finished = False
         while not is_finished:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -21,17 +21,11 @@ import numpy.typing as npt
 from alignment.events import Probed, SplitsBlocked
 from alignment.sentence import named
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.api import CaughtUp, Source, SourceReaderContext, SplitRange
+from streaming_source.api import CaughtUp, Source, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
-from streaming_source.coordinator.event_times.ahead_reader import (
-    AheadReader,
-    AheadSplit,
-    Fetched,
-    SeenBlock,
-    columns_for_times,
-)
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, Fetched, SeenBlock
 from streaming_source.coordinator.event_times.split_scan import (
     Arrival,
     Fetcher,
@@ -70,7 +64,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     cached_times = 0
 
     def __init__(self, source: Source[SplitT, Any], host: EnumeratorHost[SplitT, Any], rules: ReadRules) -> None:
-        self._source = source
         self._host = host
         self._calls = host.calls
         self._workers = host.calls.workers
@@ -78,11 +71,16 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._max_rows = rules.read_ahead_rows
         self._max_drift_us = rules.planning.max_drift_us
         self._fetching = source.fetching
-        self._must_pause = self._fetching.kind != "per_split" and not rules.allow_unaligned
-        self._columns = rules.strategy.generator_columns
-        self._hears = rules.strategy.uses_source_watermarks
-        schema = columns_for_times(host.schema, host.timestamp_assigner, self._columns)
-        self._reader_context = SourceReaderContext(schema, enumerator=host.enumerator)
+        self._new_reader: Callable[[], AheadReader[SplitT]] = partial(
+            AheadReader,
+            source,
+            host.schema,
+            host.timestamp_assigner,
+            host.enumerator,
+            columns=rules.strategy.generator_columns,
+            hears=rules.strategy.uses_source_watermarks,
+            must_pause=self._fetching.kind != "per_split" and not rules.allow_unaligned,
+        )
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, ScannedRecords] = {}
         self._drains_from_us: int | None = None
@@ -106,17 +104,13 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        assigner, end_of_stream = self._host.timestamp_assigner, self._source.end_of_stream
         with self._lock:
             for split in splits:
-                ahead = AheadSplit(split, assigner, end_of_stream, self._columns, hears=self._hears)
-                scan = self._scans[split.split_id] = SplitScan(ahead)
                 key = self._fetching.key_of(split.split_id)
                 fetcher = self._fetchers.get(key)
                 if fetcher is None:
-                    reader = AheadReader(self._source, self._reader_context, must_pause=self._must_pause)
-                    fetcher = self._fetchers[key] = Fetcher(reader)
-                fetcher.add(scan)
+                    fetcher = self._fetchers[key] = Fetcher(self._new_reader())
+                self._scans[split.split_id] = fetcher.add(split)
         self._go_on()
 
     def finish_splits(self, split_ids: Iterable[str]) -> None:

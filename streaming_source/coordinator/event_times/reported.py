@@ -22,11 +22,11 @@ import numpy.typing as npt
 from alignment.events import Probed
 from alignment.sentence import named
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import Source, SourceReaderContext, SplitRange
+from streaming_source.api import Source, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader
 from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import SourceError
 
@@ -250,10 +250,9 @@ class SplitEnds(Generic[SplitT]):
     def __init__(
         self, source: Source[SplitT, Any], host: EnumeratorHost[SplitT, Any], on_probed: EndProbed[SplitT]
     ) -> None:
-        self._source = source
-        self._assigner = host.timestamp_assigner
-        schema = columns_for_times(host.schema, host.timestamp_assigner)
-        self._reader_context = SourceReaderContext(schema, enumerator=host.enumerator)
+        self._new_reader: Callable[[], AheadReader[SplitT]] = partial(
+            AheadReader, source, host.schema, host.timestamp_assigner, host.enumerator
+        )
         self._calls = host.calls
         self._workers = host.calls.workers
         self._now_us = host.calls.now_us
@@ -289,12 +288,11 @@ class SplitEnds(Generic[SplitT]):
     def _fetch(self, split: SplitT) -> None:
         """On a worker."""
         began_us, woken, ended_at = self._now_us(), threading.Event(), None
-        reader: AheadReader[SplitT] = AheadReader(self._source, self._reader_context)
-        ahead = AheadSplit(split, self._assigner, self._source.end_of_stream)
+        reader = self._new_reader()
         self._workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
         try:
             with closing(reader):
-                ended_at = _end_of(reader, ahead, woken)
+                ended_at = _end_of(reader, split, woken)
         except Exception:
             _log.warning("whether split %r has ended could not be found out", split.split_id, exc_info=True)
         woken.set()
@@ -315,12 +313,13 @@ class SplitEnds(Generic[SplitT]):
         self._begin()
 
 
-def _end_of(reader: AheadReader[SplitT], ahead: AheadSplit[SplitT], woken: threading.Event) -> int | None:
+def _end_of(reader: AheadReader[SplitT], split: SplitT, woken: threading.Event) -> int | None:
     """Position at which a split ends; None if it goes on."""
+    split_id, ahead = split.split_id, reader.take_over(split)
     for _ in range(_FETCHES):
-        fetched = reader.fetch({ahead.split.split_id: ahead})[ahead.split.split_id]
+        fetched = reader.fetch({split_id: ahead})[split_id]
         if fetched.finished:
-            return fetched.blocks[-1].end if fetched.blocks else ahead.split.position
+            return fetched.blocks[-1].end if fetched.blocks else split.position
         if fetched.blocks or woken.is_set():
             break
     return None

@@ -223,9 +223,10 @@ class Fetcher(Generic[SplitT]):
         # early because one was woken.
         self._impatient = self._interrupted = self._woken_through = _NO_FETCH
 
-    def add(self, scan: SplitScan[SplitT]) -> None:
-        self.scans[scan.split.split_id] = scan
+    def add(self, split: SplitT) -> SplitScan[SplitT]:
+        scan = self.scans[split.split_id] = SplitScan(self.reader.take_over(split))
         self.left_out.append(scan)
+        return scan
 
     def begin(self, scans: Mapping[str, SplitScan[SplitT]], ahead: list[SplitScan[SplitT]]) -> set[str]:
         """A fetch of some splits begins, of which not all are far `ahead`; which of them are paused for it.
