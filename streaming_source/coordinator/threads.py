@@ -117,10 +117,7 @@ class WorkerPool(Workers):
             self._changed.notify_all()
 
     def _run(self) -> None:
-        while True:
-            work = self._next()
-            if work is None:
-                return
+        while (work := self._next()) is not None:
             try:
                 work()
             except BaseException:  # a thread that died would be missed

@@ -176,7 +176,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
     that nothing is lost and nothing fetched twice.
 
     `fetcher_id` is its number as a producer of the queue, too. `on_error` is called on the thread with its first error,
-    and with one in closing the reader. A `predecessor` may still be closing its reader: this one begins after it.
+    and with one in closing the reader.
     """
 
     def __init__(
@@ -185,14 +185,12 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         split_reader: SplitReader[SplitT],
         queue: ElementQueue[Handover[ElementT]],
         on_error: Callable[[SplitFetcher[SplitT, ElementT], BaseException], None],
-        predecessor: SplitFetcher[SplitT, ElementT] | None = None,
     ) -> None:
         self.fetcher_id = fetcher_id
         self.split_reader = split_reader
         self.closed = threading.Event()
         self._queue = queue
         self._on_error = on_error
-        self._predecessor = predecessor
         self._thread = threading.Thread(target=self._run, name=f"split-fetcher-{fetcher_id}", daemon=True)
         # Fetched, and not in the queue yet; whether the fetch under way, or the next one, is to return soon.
         self._fetched: Handover[ElementT] | None = None
@@ -303,9 +301,6 @@ class SplitFetcher(Generic[SplitT, ElementT]):
 
     def _run(self) -> None:
         try:
-            if self._predecessor is not None:
-                self._predecessor.closed.wait()
-                self._predecessor = None
             while self.run_once():
                 pass
         except BaseException as error:  # whatever it is, the reader must hear of it

@@ -50,7 +50,6 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         self.queue: ElementQueue[Handover[ElementT]] = ElementQueue(queue_capacity)
         self._supplier = split_reader_supplier
         self._live: dict[Hashable, SplitFetcher[SplitT, ElementT]] = {}
-        self._ending: dict[Hashable, SplitFetcher[SplitT, ElementT]] = {}
         self._started: list[SplitFetcher[SplitT, ElementT]] = []
         self._next_id = 0
         self._fetcher_of: dict[str, SplitFetcher[SplitT, ElementT]] = {}
@@ -117,7 +116,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         for key, fetcher in list(self._live.items()):
             if fetcher.is_idle:
                 fetcher.shutdown(after_records_processed=True)
-                self._ending[key] = self._live.pop(key)
+                del self._live[key]
         return not self._live
 
     def check_errors(self) -> None:
@@ -144,16 +143,12 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
 
     def _create_fetcher(self, key: Hashable) -> SplitFetcher[SplitT, ElementT]:
         self._started = [fetcher for fetcher in self._started if not fetcher.closed.is_set()]
-        self._ending = {key: fetcher for key, fetcher in self._ending.items() if not fetcher.closed.is_set()}
-        fetcher = self._new_fetcher(self._next_id, self._supplier(), self._ending.pop(key, None))
+        fetcher = self._live[key] = self._new_fetcher(self._next_id, self._supplier())
         self._next_id += 1
-        self._live[key] = fetcher
         return fetcher
 
-    def _new_fetcher(
-        self, fetcher_id: int, split_reader: SplitReader[SplitT], predecessor: SplitFetcher[SplitT, ElementT] | None
-    ) -> SplitFetcher[SplitT, ElementT]:
-        return SplitFetcher(fetcher_id, split_reader, self.queue, self._note_error, predecessor)
+    def _new_fetcher(self, fetcher_id: int, split_reader: SplitReader[SplitT]) -> SplitFetcher[SplitT, ElementT]:
+        return SplitFetcher(fetcher_id, split_reader, self.queue, self._note_error)
 
     def _note_error(self, fetcher: SplitFetcher[SplitT, ElementT], error: BaseException) -> None:
         """Called on a fetcher's thread."""

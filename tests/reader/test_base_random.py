@@ -37,8 +37,6 @@ def stepped(kind: str, capacity: int, per_fetch: int) -> Any:
     class Stepped(MANAGERS[kind]):  # type: ignore[misc]
         def _create_fetcher(self, key: Hashable) -> SplitFetcher[Split, RecordBlock]:
             fetcher = super()._create_fetcher(key)
-            # A fetcher waits for the thread of its predecessor; here there is none.
-            fetcher._predecessor = None
             fetcher.start = lambda: None  # type: ignore[method-assign]
             fetcher.join = lambda timeout_s: True  # type: ignore[method-assign]
             return fetcher
