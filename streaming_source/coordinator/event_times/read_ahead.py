@@ -138,11 +138,12 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
 
     def find_expected(self, ends: Mapping[str, int]) -> None:
         self._scans_again_from_us = self._now_us()
-        scans = [scan for split_id, scan in self._scans.items() if ends.get(split_id, 0) > scan.seen_to]
-        self._scanned_again = [scan for scan in scans if not scan.is_done]
+        scans = {i: scan for i, scan in self._scans.items() if not scan.is_done}
+        behind = [i for i, scan in scans.items() if ends.get(i, 0) > scan.seen.position_at(scan.seen.end)]
+        self._scanned_again = [scans[split_id] for split_id in behind]
         with self._lock:
-            for fetcher in {self._fetcher_of(scan) for scan in self._scanned_again}:
-                self._fetch_soon(fetcher)
+            for key in {self._fetching.key_of(split_id) for split_id in behind}:
+                self._fetch_soon(self._fetchers[key])
             self._begin_ready()
 
     def has_found_expected(self) -> bool:
@@ -230,9 +231,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             self._begin_ready()
         for fetcher in waking:
             self._wake_up(fetcher)
-
-    def _fetcher_of(self, scan: SplitScan[SplitT]) -> Fetcher[SplitT]:
-        return self._fetchers[self._fetching.key_of(scan.split.split_id)]
 
     # ---- fetching: on workers ------------------------------------------------------------------------------------
 

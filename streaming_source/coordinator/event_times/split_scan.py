@@ -159,11 +159,6 @@ class SplitScan(Generic[SplitT]):
         """As it was taken over."""
         return self.ahead.split
 
-    @property
-    def seen_to(self) -> int:
-        """Position after the last record that the coordinator took over. O(log n)."""
-        return self.seen.position_at(self.seen.end)
-
     def judge(self, fetched: Fetched, time_limit_us: int, *, others: bool, nothing: bool) -> None:
         """A fetch is over; under the lock.
 
