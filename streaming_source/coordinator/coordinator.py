@@ -217,11 +217,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return int(self.runtime.engine.unread().sum())
 
     @property
-    def last_plan(self) -> MicroBatchPlan | None:
-        """The plan that led to `state`; None if that was restored."""
-        return None if self._runtime is None else self._runtime.engine.last_plan
-
-    @property
     def is_draining(self) -> bool:
         return self._drains_from_us is not None
 
@@ -229,6 +224,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Why the watermark stands where it does, in positions of the source; None before planning has begun. O(n)."""
         if not self._started:
             return None
+        self._take_added()
         explanation = self.runtime.engine.explain(self._now_us())
         known, position_at, known_ends = self.state.by_id(), self.runtime.event_times.position_at, self.host.known_ends
         splits = tuple(

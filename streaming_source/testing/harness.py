@@ -146,7 +146,7 @@ class SourceHarness:
         if self._tasks is None:
             self._tasks = self._new_tasks(self._coordinator.ranges(before, after, self.readers, self._min_rows))
         records = tuple(tuple(self._read(task, hook)) for task in self._tasks)
-        plan = self._coordinator.last_plan if self._coordinator.state is after else None
+        plan = self._coordinator.runtime.engine.last_plan if self._coordinator.state is after else None
         batch = ReadBatch(
             after.sequence,
             records,

@@ -294,7 +294,7 @@ def coordinator(
 
 def available(of: SourceCoordinator[Any, Any]) -> dict[str, tuple[int, int]]:
     """Of each split in work: its next position, and the position after the last record known to be there."""
-    if of.last_plan is None and of.explain() is None:
+    if not of._started:
         return {split.split_id: (split.position, split.position) for split in of.state.unfinished()}
     position_at, known = of.runtime.event_times.position_at, of.runtime.engine.available()
     return {i: (position_at(i, position), position_at(i, end)) for i, (position, end) in known.items()}

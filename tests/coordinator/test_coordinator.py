@@ -287,6 +287,19 @@ def test_what_is_available_is_told_in_positions_of_the_splits() -> None:
     planning.close()
 
 
+def test_a_split_that_was_assigned_since_the_last_plan_is_explained_as_the_others_are() -> None:
+    source = TestingSource({"a": [1]})
+    planning = restored(source)
+    planning.advance()
+    source.go_on("b", 2)
+    source.clock.advance("2 seconds")
+    planning.host.run()
+    explanation = planning.explain()
+    assert explanation is not None
+    assert [(split.split_id, split.position) for split in explanation.splits] == [("a", 1), ("b", 0)]
+    planning.close()
+
+
 def test_a_split_that_was_assigned_since_the_last_plan_is_not_available_yet() -> None:
     source = TestingSource({"a": [1]})
     planning = restored(source)

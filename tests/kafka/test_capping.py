@@ -53,8 +53,8 @@ class Checked:
         planning = self._reading.reader._made
         assert planning is not None
         coordinator = planning._coordinator
-        assert coordinator.last_plan is not None
-        bound_us = coordinator.last_plan.bound_us
+        assert coordinator.runtime.engine.last_plan is not None
+        bound_us = coordinator.runtime.engine.last_plan.bound_us
         ends = {**{p: self._end(p) for p in self._logs}, **self._offsets()}
         known = available(coordinator)
         for partition, log in self._logs.items():
