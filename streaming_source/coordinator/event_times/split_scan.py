@@ -289,9 +289,6 @@ class Arrival(Generic[SplitT]):
 
 T = TypeVar("T")
 
-_LEFT_TO_QUIET: Final = 1
-_LEFT_TO_BUSY: Final = 2
-
 
 class FetchScheduler(Generic[T]):
     """Two queues in front of a number of places: the busy, which brought something last or are new, and the quiet.
@@ -303,7 +300,7 @@ class FetchScheduler(Generic[T]):
     def __init__(self, places: int) -> None:
         self._places = places
         self._queues: tuple[deque[T], deque[T]] = (deque(), deque())
-        self._at_most = (places - _LEFT_TO_QUIET, places - _LEFT_TO_BUSY)
+        self._at_most = (places - 1, places - 2)
         self._taken = [0, 0]
 
     def add(self, item: T, *, quiet: bool = False) -> None:
