@@ -237,7 +237,6 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
         self._max_fetchers = max_fetchers
         self._clock = clock
         self._slots: dict[str, int] = {}
-        self._moving: set[str] = set()
         self._fetchers = 1
         self._fetches = 0
         self._fetch_s = 0.0
@@ -246,7 +245,6 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
 
     def key_of(self, split_id: str) -> Hashable:
         """The fetcher that has the fewest splits."""
-        self._moving.discard(split_id)
         self._slots.pop(split_id, None)
         loads = Counter(self._slots.values())
         self._slots[split_id] = slot = min(range(self._fetchers), key=loads.__getitem__)
@@ -255,7 +253,6 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
     def forget_split(self, split_id: str) -> None:
         super().forget_split(split_id)
         self._slots.pop(split_id, None)
-        self._moving.discard(split_id)
 
     def poll(self) -> Handover[ElementT] | None:
         """See `SplitFetcherManager`; measures, and spreads the splits."""
@@ -267,7 +264,7 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
             return handover
         self._fetches += 1
         self._fetch_s = self._smooth(self._fetch_s, handover.seconds)
-        if self._fetches > _WARM_UP_FETCHES and not self._moving:
+        if self._fetches > _WARM_UP_FETCHES:
             self._spread()
         self._polled_at = self._clock()
         return handover
@@ -289,4 +286,3 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
             if kept[slot] > share:
                 surplus.append(split_id)
         self.remove_splits(surplus)
-        self._moving.update(surplus)

@@ -83,7 +83,6 @@ class ReaderMachine(RuleBasedStateMachine):
         moved = sorted(splits & self.is_read)
         if self.kind == "adaptive":
             self.manager._fetchers = 3
-            self.manager._moving.update(moved)
         self.manager.remove_splits(moved)
 
     @rule(number=st.integers(0, 3), times=st.integers(1, 4), woken=st.booleans())
