@@ -241,20 +241,13 @@ def choice(*values: str) -> Parser:
 
 def duration(minimum_us: int = 0) -> Parser:
     """A Spark-style duration, in microseconds."""
-
-    def parse(name: str, value: str) -> int:
-        return _duration_us(f"option {name}", value, minimum_us)
-
-    return parse
+    return lambda name, value: _duration_us(f"option {name}", value, minimum_us)
 
 
 def optional_duration(minimum_us: int = 0) -> Parser:
     """A Spark-style duration, in microseconds, or `none`."""
-
-    def parse(name: str, value: str) -> int | None:
-        return None if value.strip().lower() == "none" else duration(minimum_us)(name, value)
-
-    return parse
+    parse = duration(minimum_us)
+    return lambda name, value: None if value.strip().lower() == "none" else parse(name, value)
 
 
 def _duration_us(name: str, value: timedelta | str, minimum_us: int) -> int:
