@@ -81,7 +81,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._recorder = recorder
         # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
         self._drains_from_us: int | None = None
-        self._announce_again = self._started = self._warned = self._look_again = False
+        self._announce_again = self._started = self._warned = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
 
@@ -123,7 +123,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._runtime = SourceRuntime.of(self._source, host, state.checkpoint, self._rules, self._recorder)
         self._begin_from(state)
         if self._group is not None and not self.is_draining:
-            self._group.start(self.host.calls, self._plan_again)
+            self._group.start(self.host.calls)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
@@ -194,7 +194,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             elif engine.emits_at_us <= (now_us := self._now_us()):
                 engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
-            is_due = engine.is_due or self._look_again
+            is_due = engine.is_due or (not self.is_draining and self._group is not None and self._group.may_go_on)
             if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows):
                 return self.state
             if not self.is_draining:
@@ -287,7 +287,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if limit_us is not None:
             engine.apply(events.TimeLimitMoved(limit_us))
         self._assign_waiting()
-        self._look_again = False
         # A snapshot says nothing of the time that passes while it is read.
         group = None if self.is_draining else self._group
         if group is not None:
@@ -403,9 +402,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         assert self._drains_from_us is not None
         self.runtime.engine.apply(events.DrainStarted(self._drains_from_us))
         self.runtime.event_times.drain()
-
-    def _plan_again(self) -> None:
-        self._look_again = True
 
 
 def _located(split: SplitExplanation, state: SourceSplit | None, position: int, known_end: int) -> SplitExplanation:

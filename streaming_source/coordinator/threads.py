@@ -228,7 +228,7 @@ class AsyncCalls:
 
         self.workers.submit(work, delay_s)
 
-    def repeat(self, work: Callable[[], None], period_s: float) -> None:
+    def repeat(self, work: Callable[[], object], period_s: float) -> None:
         """Do something on a worker again and again, also while the coordinator's thread does not run for hours.
 
         What it raises is raised on the coordinator's thread, and ends it.
