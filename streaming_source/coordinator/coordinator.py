@@ -401,7 +401,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _drain_engine(self) -> None:
         assert self._drains_from_us is not None
         self.runtime.engine.apply(events.DrainStarted(self._drains_from_us))
-        self.runtime.event_times.drain()
+        self.runtime.event_times.drain(self._drains_from_us)
 
 
 def _located(split: SplitExplanation, state: SourceSplit | None, position: int, known_end: int) -> SplitExplanation:

@@ -161,7 +161,7 @@ def test_a_wake_up_that_came_too_late_does_not_end_what_the_next_fetch_would_hav
     # The first fetch is woken, and comes back with records all the same: it is the second that returns at once.
     source.steps["a"] = [lambda: (workers.do("_wake"), 2)[-1], 0, 3]
     looking = Looking(source, workers)
-    looking.read_ahead.drain()
+    looking.read_ahead.drain(looking.planner.clock.now_us())
     looking.add("a")
     workers.do("_fetch")
     workers.do("_fetch")
@@ -208,7 +208,7 @@ def test_a_drained_split_is_looked_at_no_further_once_nothing_was_found() -> Non
     source = TestingSource({"a": [1, 2, 3]})
     looking = Looking(source)
     looking.add("a")
-    looking.read_ahead.drain()
+    looking.read_ahead.drain(looking.planner.clock.now_us())
     assert not looking.read_ahead.is_settled
     assert looking.run() == {"a": 3}
     assert looking.read_ahead.is_settled
@@ -224,7 +224,7 @@ def test_what_found_nothing_before_the_draining_began_is_looked_at_once_more() -
     looking.add("a")
     looking.run()
     source.go_on("a", 2)
-    looking.read_ahead.drain()
+    looking.read_ahead.drain(looking.planner.clock.now_us())
     assert not looking.read_ahead.is_at_rest
     source.clock.advance("1 second")
     assert looking.run() == {"a": 2}
@@ -240,7 +240,7 @@ def test_a_fetch_that_began_before_the_draining_does_not_end_it() -> None:
 
     def drain_meanwhile() -> int:
         looking.planner.clock.advance("1 us")
-        looking.read_ahead.drain()
+        looking.read_ahead.drain(looking.planner.clock.now_us())
         return 0
 
     source.steps["a"] = [drain_meanwhile]

@@ -38,6 +38,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     goes_back: ClassVar[bool] = True
     cached_times: ClassVar[int] = CACHED_TIMES
     first_later: FirstLater | None = None
+    drains_from_us: int | None = None
 
     def create_index(self, earliest_us: int, recorder: Recorder | None) -> EventTimeIndex:
         """An index that loads event times from here; those before `earliest_us` are invalid."""
@@ -101,8 +102,9 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
-    def drain(self) -> None:
-        """What is there now is all there is (AvailableNow)."""
+    def drain(self, from_us: int) -> None:
+        """What was there at a processing time is all there is (AvailableNow)."""
+        self.drains_from_us = from_us
 
     def extend_snapshot(self) -> None:
         """While draining, before each plan: see `SupportsEventTimeIndex`."""

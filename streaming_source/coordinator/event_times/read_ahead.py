@@ -83,7 +83,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         )
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, ScannedRecords] = {}
-        self._drains_from_us: int | None = None
         self._scanned_again: list[SplitScan[SplitT]] = []
         self._scans_again_from_us = MIN_WATERMARK
         # All below is guarded by the lock, which is held for moments only. The coordinator reads what it alone changes
@@ -128,10 +127,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 scan.seen.commit_plan(number)
         self._go_on()
         return tuple(splits)
-
-    def drain(self) -> None:
-        """A split that has been caught up with is scanned no further."""
-        self._drains_from_us = self._now_us()
 
     def close(self) -> None:
         self._let_go(list(self._scans))
@@ -304,7 +299,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         """Under the lock: pass on what a fetch brought, and decide when to fetch again."""
         brought = any(part.blocks or part.finished for part in fetched.values())
         nothing = fetcher.judge(brought)
-        drains = self._drains_from_us is not None and began_us >= self._drains_from_us
+        drains = self.drains_from_us is not None and began_us >= self.drains_from_us
         limit_us = self._host.event_time_limit_us
         for scan, part in fetched.items():
             if scan.is_gone:

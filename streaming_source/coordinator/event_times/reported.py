@@ -71,7 +71,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         self._now_us = host.calls.now_us
         self._known: dict[str, _Known[SplitT]] = {}
         self._split_ends = SplitEnds(source, host, self._take_probe)
-        self._drains_from_us: int | None = None
         self._warned_us: int | None = None
         # Whether all ends will be found again: by one call at a time.
         self._finds_again = False
@@ -124,8 +123,8 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     # ---- where records end ---------------------------------------------------------------------------------------
 
-    def drain(self) -> None:
-        self._drains_from_us = self._now_us()
+    def drain(self, from_us: int) -> None:
+        super().drain(from_us)
         if self._started:
             for known in self._known.values():
                 known.is_found = known.awaits_probe = False
@@ -181,7 +180,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         caught_up = tuple([i for i, end in in_work if not self._take_end(self._known[i], end, began_us)])
         self._host.engine.apply(Probed(began_us, caught_up))
         self._finds_again = self._finds_again and not again
-        if not self._finds_again and (self._drains_from_us is None or not self.is_warm()):
+        if not self._finds_again and (self.drains_from_us is None or not self.is_warm()):
             self._finds_again = True
             # By way of the coordinator's thread: where that does not run, nothing is called.
             self._workers.submit(partial(self._calls.post, self._find_all_ends), _PERIOD_S)
@@ -189,9 +188,9 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     def _take_end(self, known: _Known[SplitT], end: int, began_us: int) -> bool:
         """Take in where a split ends; whether there is more than was known."""
         split = known.split
-        drains = self._drains_from_us is not None and began_us >= self._drains_from_us
+        drains = self.drains_from_us is not None and began_us >= self.drains_from_us
         is_first = drains and not known.is_found
-        known.is_found |= drains or self._drains_from_us is None
+        known.is_found |= drains or self.drains_from_us is None
         # Records may go on behind where a split stops.
         end = end if split.stop is None else min(end, split.stop)
         new = end - known.end
@@ -208,7 +207,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         known = self._known.get(split.split_id)
         if known is None:
             return
-        if self._drains_from_us is None or began_us >= self._drains_from_us:
+        if self.drains_from_us is None or began_us >= self.drains_from_us:
             known.awaits_probe = False
         if ended_at is not None:
             known.ended_at = ended_at
