@@ -66,8 +66,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def __init__(self, source: Source[SplitT, Any], host: EnumeratorHost[SplitT, Any], rules: ReadRules) -> None:
         self._host = host
         self._calls = host.calls
-        self._workers = host.calls.workers
-        self._now_us = host.calls.now_us
         self._max_rows = rules.read_ahead_rows
         self._max_drift_us = rules.planning.max_drift_us
         self._fetching = source.fetching
@@ -132,7 +130,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self._let_go(list(self._scans))
 
     def find_expected(self, ends: Mapping[str, int]) -> None:
-        self._scans_again_from_us = self._now_us()
+        self._scans_again_from_us = self._calls.now_us()
         scans = {i: scan for i, scan in self._scans.items() if not scan.is_done}
         behind = [i for i, scan in scans.items() if ends.get(i, 0) > scan.seen.position_at(scan.seen.end)]
         self._scanned_again = [scans[split_id] for split_id in behind]
@@ -236,7 +234,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             if fetcher.is_gone:
                 self._turns.leave(quiet=is_quiet)
             else:
-                self._workers.submit(partial(self._fetch, fetcher, is_quiet))
+                self._calls.workers.submit(partial(self._fetch, fetcher, is_quiet))
 
     def _fetch(self, fetcher: Fetcher[SplitT], is_quiet: bool) -> None:
         with self._lock:
@@ -249,8 +247,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             paused = fetcher.begin(scans, [scan for scan in scans.values() if self._is_ahead(scan)])
             was_timed, fetcher.is_timed = fetcher.is_timed, True
         if not was_timed:
-            self._workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
-        began_us, fetched, error = self._now_us(), dict[str, Fetched](), None
+            self._calls.workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
+        began_us, fetched, error = self._calls.now_us(), dict[str, Fetched](), None
         try:
             fetched = fetcher.reader.fetch({split_id: scan.ahead for split_id, scan in scans.items()}, paused)
             if len(self._fetchers) > _MAX_OPEN:
@@ -278,7 +276,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         with self._lock:
             is_fetching = fetcher.stage is Stage.FETCHING
             if is_fetching and fetcher.fetches != number:
-                self._workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
+                self._calls.workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
                 return
             fetcher.is_timed = False
             if not is_fetching:
@@ -313,7 +311,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             self._fetch_soon(fetcher)
         elif self._has_work(fetcher):
             fetcher.stage = Stage.WAITING
-            self._workers.submit(partial(self._retry, fetcher, fetcher.fetches), fetcher.next_retry_s())
+            self._calls.workers.submit(partial(self._retry, fetcher, fetcher.fetches), fetcher.next_retry_s())
 
     def _retry(self, fetcher: Fetcher[SplitT], number: int) -> None:
         with self._lock:

@@ -67,8 +67,6 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         self._enumerator = host.enumerator
         self._host = host
         self._calls = host.calls
-        self._workers = host.calls.workers
-        self._now_us = host.calls.now_us
         self._known: dict[str, _Known[SplitT]] = {}
         self._split_ends = SplitEnds(source, host, self._take_probe)
         self._warned_us: int | None = None
@@ -85,7 +83,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         self._known.update((split.split_id, _Known(split, split.position)) for split in splits)
         if self._started and splits:
-            self._workers.submit(partial(self._find_ends, tuple(splits), again=False))
+            self._calls.workers.submit(partial(self._find_ends, tuple(splits), again=False))
 
     def start(self) -> None:
         self._started = self._finds_again = True
@@ -110,7 +108,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     def before_plan(self) -> None:
         """See `EventTimeProvider`. Readers report before a micro-batch ends: what is missing now was lost."""
-        missing, now_us = self._host.engine.unreported(), self._now_us()
+        missing, now_us = self._host.engine.unreported(), self._calls.now_us()
         if missing and (self._warned_us is None or now_us - self._warned_us >= _WARN_US):
             self._warned_us = now_us
             _log.warning(
@@ -134,7 +132,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     def find_expected(self, ends: Mapping[str, int]) -> None:
         for split_id, end in ends.items():
             if split_id in self._known:
-                self._take_end(self._known[split_id], end, self._now_us())
+                self._take_end(self._known[split_id], end, self._calls.now_us())
 
     def is_warm(self) -> bool:
         return all(known.is_found for known in self._known.values())
@@ -155,13 +153,13 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     def _find_all_ends(self) -> None:
         if not self._closed:
-            self._workers.submit(
+            self._calls.workers.submit(
                 partial(self._find_ends, tuple([known.split for known in self._known.values()]), again=True)
             )
 
     def _find_ends(self, splits: tuple[SplitT, ...], *, again: bool) -> None:
         """On a worker."""
-        began_us = self._now_us()
+        began_us = self._calls.now_us()
         try:
             ends = list(self._enumerator.end_positions(splits))
             if len(ends) != len(splits):
@@ -183,7 +181,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         if not self._finds_again and (self.drains_from_us is None or not self.is_warm()):
             self._finds_again = True
             # By way of the coordinator's thread: where that does not run, nothing is called.
-            self._workers.submit(partial(self._calls.post, self._find_all_ends), _PERIOD_S)
+            self._calls.workers.submit(partial(self._calls.post, self._find_all_ends), _PERIOD_S)
 
     def _take_end(self, known: _Known[SplitT], end: int, began_us: int) -> bool:
         """Take in where a split ends; whether there is more than was known."""
@@ -253,8 +251,6 @@ class SplitEnds(Generic[SplitT]):
             AheadReader, source, host.schema, host.timestamp_assigner, host.enumerator
         )
         self._calls = host.calls
-        self._workers = host.calls.workers
-        self._now_us = host.calls.now_us
         self._on_probed = on_probed
         # By split: from when on it may be probed again, and how long the wait after that probe will be.
         self._due: dict[str, tuple[int, int]] = {}
@@ -264,7 +260,7 @@ class SplitEnds(Generic[SplitT]):
 
     def probe(self, split: SplitT, *, at_once: bool = False) -> None:
         """Find out whether a split ends at its position: if the wait since the last probe is over, or at once."""
-        now_us, (due_us, wait_us) = self._now_us(), self._due.get(split.split_id, (0, _FIRST_WAIT_US))
+        now_us, (due_us, wait_us) = self._calls.now_us(), self._due.get(split.split_id, (0, _FIRST_WAIT_US))
         if not at_once and (now_us < due_us or split.split_id in self._under_way):
             return
         self._due[split.split_id] = now_us + wait_us, min(2 * wait_us, _LAST_WAIT_US)
@@ -282,13 +278,13 @@ class SplitEnds(Generic[SplitT]):
         while self._waiting and len(self._under_way) < _AT_ONCE and not self._closed:
             split = self._waiting.popleft()
             self._under_way.add(split.split_id)
-            self._workers.submit(partial(self._fetch, split))
+            self._calls.workers.submit(partial(self._fetch, split))
 
     def _fetch(self, split: SplitT) -> None:
         """On a worker."""
-        began_us, woken, ended_at = self._now_us(), threading.Event(), None
+        began_us, woken, ended_at = self._calls.now_us(), threading.Event(), None
         reader = self._new_reader()
-        self._workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
+        self._calls.workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
         try:
             with closing(reader):
                 ended_at = _end_of(reader, split, woken)
