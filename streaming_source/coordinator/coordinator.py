@@ -329,9 +329,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         host, event_times = self.host, self.runtime.event_times
         host.calls.refresh(_LOOK_S)
         if host.expected:
-            event_times.find_expected(host.expected)
+            is_found = event_times.find_expected(host.expected)
             host.expected.clear()
-            host.run_until(event_times.has_found_expected, _LOOK_S)
+            host.run_until(is_found, _LOOK_S)
 
     def _warn_of_unread(self) -> None:
         """The run ends (AvailableNow): say once what it leaves unread, and why."""

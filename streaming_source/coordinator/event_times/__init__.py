@@ -109,11 +109,9 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     def extend_snapshot(self) -> None:
         """While draining, before each plan: see `SupportsEventTimeIndex`."""
 
-    def find_expected(self, ends: Mapping[str, int]) -> None:
-        """There are records before these positions of these splits: find those now that are not known."""
-
-    def has_found_expected(self) -> bool:
-        return True
+    def find_expected(self, ends: Mapping[str, int]) -> Callable[[], bool]:
+        """There are records before these positions of these splits: find those now; what says whether they are."""
+        return lambda: True
 
     def is_warm(self) -> bool:
         """Whether something is known of every split."""

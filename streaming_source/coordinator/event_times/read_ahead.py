@@ -81,8 +81,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         )
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, ScannedRecords] = {}
-        self._scanned_again: list[SplitScan[SplitT]] = []
-        self._scans_again_from_us = MIN_WATERMARK
         # All below is guarded by the lock, which is held for moments only. The coordinator reads what it alone changes
         # without it.
         self._lock = threading.Lock()
@@ -129,20 +127,16 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def close(self) -> None:
         self._let_go(list(self._scans))
 
-    def find_expected(self, ends: Mapping[str, int]) -> None:
-        self._scans_again_from_us = self._calls.now_us()
+    def find_expected(self, ends: Mapping[str, int]) -> Callable[[], bool]:
+        """See `EventTimeProvider`: each has something unread, or a fetch that begins from now on has found nothing."""
+        since_us = self._calls.now_us()
         scans = {i: scan for i, scan in self._scans.items() if not scan.is_done}
-        behind = [i for i, scan in scans.items() if ends.get(i, 0) > scan.seen.position_at(scan.seen.end)]
-        self._scanned_again = [scans[split_id] for split_id in behind]
+        behind = {i: one for i, one in scans.items() if ends.get(i, 0) > one.seen.position_at(one.seen.end)}
         with self._lock:
             for key in {self._fetching.key_of(split_id) for split_id in behind}:
                 self._fetch_soon(self._fetchers[key])
             self._begin_ready()
-
-    def has_found_expected(self) -> bool:
-        """See `EventTimeProvider`: of each something unread was found, or a fetch that began since found nothing."""
-        since_us = self._scans_again_from_us
-        return all(scan.seen.unread or scan.scanned_us >= since_us or scan.is_gone for scan in self._scanned_again)
+        return lambda: all(one.seen.unread or one.scanned_us >= since_us or one.is_gone for one in behind.values())
 
     # ---- what the planner reads ----------------------------------------------------------------------------------
 
