@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from alignment.engine import Engine
 from alignment.index import EventTimeIndex
-from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.api import Source, SupportsEventTimeIndex
@@ -81,7 +80,7 @@ def _event_times_of(
                 f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen by "
                 "it; leave the option out"
             )
-        return _indexed_times_of(source, enumerator, host.schema, rules.strategy)
+        return IndexedTimes(source, enumerator, host.schema, rules.strategy)
     # These are imported here and not above: they bring the readers with them, which a planner with an index never runs.
     if not rules.reports:
         from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
@@ -95,27 +94,6 @@ def _event_times_of(
     from streaming_source.coordinator.event_times.reported import ReportedTimes
 
     return ReportedTimes(source, host)
-
-
-def _indexed_times_of(
-    source: Source[SplitT, Any],
-    enumerator: SupportsEventTimeIndex[SplitT],
-    schema: pa.Schema,
-    strategy: WatermarkStrategy,
-) -> IndexedTimes[SplitT]:
-    if strategy.uses_source_watermarks:
-        raise OptionError(
-            f"WatermarkStrategy.from_source_watermarks(): {source.name} has an index of event times, and emits no "
-            "watermarks; use for_bounded_out_of_orderness(...), or for_generator(...) for a rule of your own"
-        )
-    columns = strategy.generator_columns
-    if not columns:
-        return IndexedTimes(enumerator)
-    # Here and not above: it brings the readers with it.
-    from streaming_source.coordinator.event_times.ahead_reader import read_range
-
-    assigner = strategy.timestamp_assigner
-    return IndexedTimes(enumerator, lambda split: read_range(source, split, schema, assigner, columns))
 
 
 def _generators_of(

@@ -14,14 +14,17 @@ import numpy as np
 
 from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
 from alignment.index.exact import CACHED_TIMES
+from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
-from streaming_source.api import SplitRange, SupportsEventTimeIndex
+from streaming_source.api import Source, SplitRange, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.state import SourceState
-from streaming_source.exceptions import UnsupportedOperationError
+from streaming_source.exceptions import OptionError, UnsupportedOperationError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from alignment.recording import Recorder
     from streaming_source.coordinator.event_times.ahead_reader import SeenBlock
 
@@ -134,18 +137,28 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 class IndexedTimes(EventTimeProvider[SplitT]):
     """The enumerator knows its records' event times, and adds them to the index.
 
-    `read` reads the records of a split up to its stop in the planner: their event times, and the columns that a
-    watermark generator needs.
+    Records themselves, of which a watermark generator needs columns, are read here once they are planned.
     """
 
     # What it added of the records since an earlier state is forgotten.
     goes_back = False
 
     def __init__(
-        self, index: SupportsEventTimeIndex[SplitT], read: Callable[[SplitT], Iterable[SeenBlock]] | None = None
+        self,
+        source: Source[SplitT, Any],
+        index: SupportsEventTimeIndex[SplitT],
+        schema: pa.Schema,
+        strategy: WatermarkStrategy,
     ) -> None:
+        if strategy.uses_source_watermarks:
+            raise OptionError(
+                f"WatermarkStrategy.from_source_watermarks(): {source.name} has an index of event times, and emits no "
+                "watermarks; use for_bounded_out_of_orderness(...), or for_generator(...) for a rule of your own"
+            )
+        self._source = source
         self._index = index
-        self._read = read
+        self._schema = schema
+        self._strategy = strategy
         self.first_later = index.first_later
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
@@ -169,11 +182,13 @@ class IndexedTimes(EventTimeProvider[SplitT]):
         return self._index.event_times(split_id, start, stop)
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
-        """The index has no records: those that are planned are read here as well."""
-        assert self._read is not None, "a generator that needs columns has a way to read them"
+        # Here and not above: it brings the readers with it.
+        from streaming_source.coordinator.event_times.ahead_reader import read_range
+
+        assigner, columns = self._strategy.timestamp_assigner, self._strategy.generator_columns
         ends = self._index.split_at(split_id, start), self._index.split_at(split_id, stop)
         for part in self._index.ranges(*ends, stop - start):
-            yield from self._read(part.split)
+            yield from read_range(self._source, part.split, self._schema, assigner, columns)
 
     def extend_snapshot(self) -> None:
         self._index.extend_snapshot()
