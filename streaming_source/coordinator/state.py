@@ -141,7 +141,7 @@ class ReadRules:
 
 
 def rows_per_range(rows: int, readers: int, min_rows: int) -> int:
-    """The size of ranges of which there are at least as many as readers, if there are as many rows; a minimum."""
+    """The size of ranges, `min_rows` at least, of which there are as many as readers if there are as many rows."""
     share = -(-rows // readers)
     return max(min_rows, share if -(-rows // max(share, 1)) >= readers else max(rows // readers, 1))
 

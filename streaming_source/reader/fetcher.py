@@ -159,7 +159,7 @@ class Handover(Generic[ElementT]):
     seconds: float = 0.0
 
     def recycle(self) -> None:
-        """Every element is out: give back the buffers, and count for the fetcher that they are."""
+        """Every element is out: give back the buffers, and let the fetcher count it."""
         try:
             self.records.recycle()
         finally:
