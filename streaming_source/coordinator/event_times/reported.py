@@ -72,7 +72,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         self._warned_us: int | None = None
         # Whether all ends will be found again: by one call at a time.
         self._finds_again = False
-        self._started = self._closed = False
+        self._started = False
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
@@ -148,15 +148,9 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     def is_at_rest(self) -> bool:
         return self.is_settled
 
-    def close(self) -> None:
-        self._closed = True
-        self._split_ends.close()
-
     def _find_all_ends(self) -> None:
-        if not self._closed:
-            self._calls.workers.submit(
-                partial(self._find_ends, tuple([known.split for known in self._known.values()]), again=True)
-            )
+        splits = tuple([known.split for known in self._known.values()])
+        self._calls.workers.submit(partial(self._find_ends, splits, again=True))
 
     def _find_ends(self, splits: tuple[SplitT, ...], *, again: bool) -> None:
         """On a worker."""
@@ -257,7 +251,6 @@ class SplitEnds(Generic[SplitT]):
         self._due: dict[str, tuple[int, int]] = {}
         self._waiting: deque[SplitT] = deque()
         self._under_way: set[str] = set()
-        self._closed = False
 
     def probe(self, split: SplitT, *, at_once: bool = False) -> None:
         """Find out whether a split ends at its position: if the wait since the last probe is over, or at once."""
@@ -271,12 +264,8 @@ class SplitEnds(Generic[SplitT]):
     def forget(self, split_id: str) -> None:
         self._due.pop(split_id, None)
 
-    def close(self) -> None:
-        self._closed = True
-        self._waiting.clear()
-
     def _begin(self) -> None:
-        while self._waiting and len(self._under_way) < _AT_ONCE and not self._closed:
+        while self._waiting and len(self._under_way) < _AT_ONCE:
             split = self._waiting.popleft()
             self._under_way.add(split.split_id)
             self._calls.workers.submit(partial(self._fetch, split))
