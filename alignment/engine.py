@@ -329,6 +329,7 @@ class Engine:
 
     def explain(self, now_us: int) -> Explanation:
         """Why the watermark stands where it does, after the last plan, at a processing time. O(n)."""
+        self._settle()
         plan, table, late = self.last_plan, self.table, self.late
         if self._pending is not None:
             plan = self._pending

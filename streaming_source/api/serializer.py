@@ -8,6 +8,7 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from streaming_source.exceptions import MalformedDataError, OffsetError
@@ -192,14 +193,18 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
 
     def __init__(self, *kinds: type[SourceEvent]) -> None:
         self._kinds: dict[str, type[SourceEvent]] = {}
-        self._types: dict[str, dict[str, Any]] = {}
+        self._checks: dict[str, dict[str, Callable[[Any], Any]]] = {}
         for kind in kinds:
             name = kind.__name__
-            _require_frozen_event(kind)
+            frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen
+            if not frozen or not issubclass(kind, SourceEvent):
+                raise TypeError(f"{kind!r}: an event of this serializer is a frozen dataclass and a SourceEvent")
             if name in self._kinds:
                 raise TypeError(f"two events are named {name}: {self._kinds[name]!r} and {kind!r}; rename one")
+            declared = get_type_hints(kind)
+            names = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]
             self._kinds[name] = kind
-            self._types[name] = _types_of(kind)
+            self._checks[name] = {field: _check_of(declared[field], f"{name}.{field}") for field in names}
 
     def __reduce__(self) -> tuple[type[DataclassEventSerializer], tuple[type[SourceEvent], ...]]:
         return type(self), tuple(self._kinds.values())
@@ -208,7 +213,7 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         name = type(value).__name__
         if self._kinds.get(name) is not type(value):
             raise TypeError(f"{name} is no event of this serializer, which knows {self._known}: register it")
-        written = {field: getattr(value, field) for field in self._types[name]}
+        written = {field: getattr(value, field) for field in self._checks[name]}
         self._checked(name, written)
         event = {"event": name, "fields": written}
         return json.dumps(event, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
@@ -227,8 +232,8 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         name, values = read["event"], read["fields"]
         if not isinstance(name, str) or name not in self._kinds:
             raise MalformedDataError(f"a source event is of an unknown class; known are {self._known}")
-        if not isinstance(values, dict) or values.keys() != self._types[name].keys():
-            raise MalformedDataError(f"a {name} has the fields {sorted(self._types[name])}, and no others")
+        if not isinstance(values, dict) or values.keys() != self._checks[name].keys():
+            raise MalformedDataError(f"a {name} has the fields {sorted(self._checks[name])}, and no others")
         try:
             return self._kinds[name](**self._checked(name, values))
         except (TypeError, ValueError, RecursionError) as error:
@@ -236,9 +241,9 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
 
     def _checked(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
         made = {}
-        for field, declared in self._types[name].items():
+        for field, check in self._checks[name].items():
             try:
-                made[field] = _checked(declared, values[field])
+                made[field] = check(values[field])
             except TypeError as error:
                 # Without the value: events may carry what is nobody else's business.
                 raise TypeError(f"field {field} of {name}: {error}") from None
@@ -249,65 +254,51 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         return ", ".join(self._kinds) or "none"
 
 
-def _require_frozen_event(kind: type) -> None:
-    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    if not frozen or not issubclass(kind, SourceEvent):
-        raise TypeError(f"{kind!r}: an event of this serializer is a frozen dataclass and a SourceEvent")
-
-
-def _types_of(kind: type) -> dict[str, Any]:
-    """The declared types of the fields of an event."""
-    declared = get_type_hints(kind)
-    names = [field.name for field in fields(kind) if field.init]
-    for name in names:
-        _require_known(declared[name], f"{kind.__name__}.{name}")
-    return {name: declared[name] for name in names}
-
-
-def _require_known(declared: Any, where: str) -> None:
-    parts = get_args(declared)
-    if get_origin(declared) is tuple:
-        parts = parts[:1] if parts[1:] == (...,) else parts
-    elif not parts or get_origin(declared) not in (Union, types.UnionType):
-        if declared in (None, type(None), str, int, float, bool):
-            return
+def _check_of(declared: Any, where: str) -> Callable[[Any], Any]:
+    """What makes of a JSON value the value of a declared type that it stands for, or raises a TypeError."""
+    parts, origin = get_args(declared), get_origin(declared)
+    if origin is tuple:
+        repeats = parts[1:] == (...,)
+        return partial(_checked_tuple, [_check_of(part, where) for part in parts if part is not ...], repeats)
+    if origin in (Union, types.UnionType):
+        return partial(_checked_union, [_check_of(part, where) for part in parts])
+    if declared is float:
+        return _checked_float
+    if declared not in (None, type(None), str, int, bool):
         raise TypeError(
             f"{where} is declared as {declared!r}: a field of an event is a str, int, float, bool, None, "
             "a tuple of these, or a union"
         )
-    for part in parts:
-        _require_known(part, where)
+    return partial(_checked_exactly, type(None) if declared is None else declared)
 
 
-def _checked(declared: Any, value: Any) -> Any:
-    """The value of a declared type that a JSON value stands for; a TypeError if it has another type."""
-    if declared is float:
-        return _number(value)
-    parts = get_args(declared)
-    if get_origin(declared) is tuple:
-        if not isinstance(value, list | tuple):
-            raise TypeError(f"must be a list, not {type(value).__name__}")
-        if parts[1:] == (...,):
-            parts = parts[:1] * len(value)
-        if len(value) != len(parts):
-            raise TypeError(f"must have {len(parts)} items, not {len(value)}")
-        return tuple(map(_checked, parts, value))
-    if parts:
-        problems = []
-        for part in parts:
-            try:
-                return _checked(part, value)
-            except TypeError as error:
-                problems.append(str(error))
-        raise TypeError(", or ".join(problems))
-    kind = type(None) if declared is None else declared
+def _checked_tuple(checks: list[Callable[[Any], Any]], repeats: bool, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"must be a list, not {type(value).__name__}")
+    checks = checks * len(value) if repeats else checks
+    if len(value) != len(checks):
+        raise TypeError(f"must have {len(checks)} items, not {len(value)}")
+    return tuple(check(item) for check, item in zip(checks, value, strict=True))
+
+
+def _checked_union(checks: list[Callable[[Any], Any]], value: Any) -> Any:
+    problems = []
+    for check in checks:
+        try:
+            return check(value)
+        except TypeError as error:
+            problems.append(str(error))
+    raise TypeError(", or ".join(problems))
+
+
+def _checked_exactly(kind: type, value: Any) -> Any:
     # Not isinstance: True is an int.
     if type(value) is not kind:
         raise TypeError(f"must be {kind.__name__}, not {type(value).__name__}")
     return value
 
 
-def _number(value: Any) -> float:
+def _checked_float(value: Any) -> float:
     if type(value) not in (int, float):
         raise TypeError(f"must be a number, not {type(value).__name__}")
     try:

@@ -2,8 +2,7 @@
 
 from streaming_source.coordinator.coordinator import SourceCoordinator
 from streaming_source.coordinator.enumerator_host import AssignmentTracker
-from streaming_source.coordinator.runtime import assign_ranges
-from streaming_source.coordinator.state import ReadRules, SourceState
+from streaming_source.coordinator.state import ReadRules, SourceState, assign_ranges
 from streaming_source.coordinator.threads import WorkerPool, Workers, monotonic_us, processing_time_us, wall_clock_us
 
 __all__ = [

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
-from alignment.events import DrainStarted, EmitPeriodElapsed, GroupLimitMoved, SplitsBlocked, TimeLimitMoved
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
 from alignment.plan import MicroBatchPlan
-from alignment.watermarks import MIN_WATERMARK, Int64Array
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes
 from streaming_source.coordinator.runtime import SourceRuntime
-from streaming_source.coordinator.state import ReadRules, SourceState
-from streaming_source.coordinator.threads import WorkerPool, Workers
+from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
+from streaming_source.coordinator.threads import AsyncCalls, WorkerPool, Workers
 from streaming_source.exceptions import SourceError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ _LOOK_S: Final = 1.0
 """How long a trigger that finds nothing waits for another look."""
 _NAMED: Final = 10
 """Splits that a message names at most."""
+_ALL_ROWS: Final = 2**62
 
 CheckpointT = TypeVar("CheckpointT")
 
@@ -49,19 +50,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     it: splits that the last micro-batch finished have left it, and splits assigned since have joined it. Its positions
     are those of the index, which for a source without an index of its own are numbers of records.
 
-    Parameters
-    ----------
-    now_us, clock_us
-        Microseconds since the epoch: processing time, which is monotonic, for idleness; the wall clock for
-        `maxFutureSkew`, None for that of processing time.
-    readers
-        How many read one micro-batch, at least 1.
-    workers
-        Do what must not keep the planner waiting; by default threads. Closed with this.
-    meeting
-        Of the alignment group whose other members are other sources; None if there is none. Left when this is closed.
-    recorder
-        Writes down what drives the engine; None for nobody.
+    `now_us` is processing time in microseconds since the epoch, which is monotonic, for idleness; `clock_us` the wall
+    clock, for `maxFutureSkew`, by default the same. `readers`, at least 1, is how many read a micro-batch. The
+    `workers`, by default threads, do what must not keep the planner waiting; they are closed with this. The `meeting`
+    is that of the alignment group whose other members are other sources, and left when this is closed. The `recorder`
+    writes down what drives the engine.
     """
 
     def __init__(
@@ -88,7 +81,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._recorder = recorder
         # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
         self._drains_from_us: int | None = None
-        self._announce_again = self._started = self._warned = self._look_again = False
+        self._announce_again = self._started = self._warned = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
 
@@ -123,21 +116,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 f"cannot restore state {state.sequence}: planning has begun, and stands at state "
                 f"{self.state.sequence}; go on from an earlier state with rewind()"
             )
-        self._runtime = SourceRuntime.of(
-            self._source,
-            state.checkpoint,
-            self._rules,
-            self._schema,
-            self._readers,
-            self._workers,
-            self._now_us,
-            lambda: self._rules.time_limit_at(self._clock_us()),
-            self._recorder,
+        calls = AsyncCalls(self._workers, self._now_us)
+        host: EnumeratorHost[SplitT, CheckpointT] = EnumeratorHost(
+            self._readers, self._schema, self._rules, calls, self._clock_us
         )
-        self._started = False
+        self._runtime = SourceRuntime.of(self._source, host, state.checkpoint, self._rules, self._recorder)
         self._begin_from(state)
         if self._group is not None and not self.is_draining:
-            self._group.start(self.host.calls, self._plan_again)
+            self._group.start(self.host.calls)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Plan on from an earlier state than the last one: what was handed out since was not taken."""
@@ -150,7 +136,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.restore(state)
             return
         self._begin_from(state)
-        runtime.go_back(state)
+        self.host.added.clear()
+        self._put_in_work(state)
+        self.host.go_back(state.sequence, [split.split_id for split in state.unfinished()])
 
     def drain(self) -> None:
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
@@ -161,17 +149,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def start(self) -> None:
         """Start discovery and wait for its first result."""
-        runtime = self.runtime
+        runtime, calls = self.runtime, self.host.calls
         if self.is_draining:
             self._drain_engine()
-        runtime.begin_from(self.state)
+        self._put_in_work(self.state)
         self.host.start(runtime.engine.table.split_ids)
-        self.host.run_until(lambda: not runtime.host.calls.awaits_first)
-        runtime.take_added()
+        self.host.run_until(lambda: not calls.awaits_first)
+        self._take_added()
         runtime.event_times.start()
         self._started = True
         if self.is_draining:
-            runtime.host.calls.end()
+            calls.end()
         else:
             # Not needed, but the first micro-batch had better not be an empty one.
             self.host.run_until(runtime.event_times.is_warm, _FIRST_LOOKS_S)
@@ -197,66 +185,54 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         has_looked = not self._started
         if not self._started:
             self.start()
-        runtime = self.runtime
+        engine, event_times = self.runtime.engine, self.runtime.event_times
         while True:
-            runtime.host.run()
-            runtime.take_added()
+            self.host.run()
+            self._take_added()
             if self.is_draining:
-                runtime.event_times.extend_snapshot()
-            elif runtime.engine.emits_at_us <= (now_us := self._now_us()):
-                runtime.engine.apply(EmitPeriodElapsed(now_us))
+                event_times.extend_snapshot()
+            elif engine.emits_at_us <= (now_us := self._now_us()):
+                engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
-            is_due = runtime.engine.is_due or self._look_again
-            if is_due and (not self.is_draining or runtime.event_times.is_settled) and self._plan(max_rows):
+            is_due = engine.is_due or (not self.is_draining and self._group is not None and self._group.may_go_on)
+            if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows):
                 return self.state
             if not self.is_draining:
                 if has_looked:
                     return self.state
                 self._look_for_more()
                 has_looked = True
-                continue
-            if runtime.event_times.is_at_rest:
+            elif event_times.is_at_rest:
                 self._warn_of_unread()
                 return self.state
-            runtime.host.calls.wait()
+            else:
+                self.host.calls.wait()
 
     def unread_rows(self) -> int:
         """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
         if not self._started:
             self.start()
         self.host.run()
-        self.runtime.take_added()
+        self._take_added()
         return int(self.runtime.engine.unread().sum())
-
-    @property
-    def last_plan(self) -> MicroBatchPlan | None:
-        """The plan that led to `state`; None if that was restored."""
-        return None if self._runtime is None else self._runtime.engine.last_plan
 
     @property
     def is_draining(self) -> bool:
         return self._drains_from_us is not None
 
-    def available(self) -> dict[str, tuple[int, int]]:
-        """Of each split in work: its next position, and the position after the last record known to be there."""
-        if not self._started:
-            return {split.split_id: (split.position, split.position) for split in self.state.unfinished()}
-        position_at, available = self.runtime.event_times.position_at, self.runtime.engine.available()
-        return {i: (position_at(i, position), position_at(i, end)) for i, (position, end) in available.items()}
-
     def explain(self) -> Explanation | None:
         """Why the watermark stands where it does, in positions of the source; None before planning has begun. O(n)."""
         if not self._started:
             return None
+        self._take_added()
         explanation = self.runtime.engine.explain(self._now_us())
         known, position_at, known_ends = self.state.by_id(), self.runtime.event_times.position_at, self.host.known_ends
         splits = tuple(
             _located(s, known.get(s.split_id), position_at(s.split_id, s.position), known_ends.get(s.split_id, 0))
             for s in explanation.splits
         )
-        member = None
-        if self._group is not None and explanation.waits_for_group:
-            member = self._group.slowest_at(explanation.at_us)
+        waits_for = self._group if explanation.waits_for_group else None
+        member = None if waits_for is None else waits_for.slowest_at(explanation.at_us)
         return replace(explanation, splits=splits, group=member)
 
     def ranges(
@@ -272,7 +248,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._announce_again = False
         # In all other cases discovery looks in the background.
         lost = () if self._started and not self.is_draining else self.host.enumerator.lost_splits()
-        ranges = self.runtime.ranges(start, end, readers, min_rows)
+        reads_on, ranges_between = self.runtime.reads_on, self.runtime.event_times.ranges
+        pairs = end.since(start, reads_on=reads_on)
+        pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
+        rows = sum(ended.position - begun.position for begun, ended in pairs)
+        # Where a watermark needs the records in their order a split has one reader.
+        size = _ALL_ROWS if reads_on else rows_per_range(rows, readers, min_rows)
+        ranges = [part for begun, ended in pairs for part in ranges_between(begun, ended, size)]
         return [part for part in ranges if part.split.split_id not in lost]
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
@@ -282,7 +264,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """
         self.drain()
         if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self.runtime.event_times, IndexedTimes):
-            return self.runtime.whole_splits(self._readers, min_rows)
+            self.host.start()
+            self.host.run_until(lambda: not self.host.calls.awaits_first)
+            ends = [(split, split.position + 1 if split.stop is None else split.stop) for split in self.host.added]
+            whole = [SplitRange(split, end - split.position) for split, end in ends if end > split.position]
+            size = rows_per_range(sum(part.rows for part in whole), self._readers, min_rows)
+            return [part for one in whole for part in cut_range(one, size)]
         found = []
         while (before := self.state) is not self.advance():
             found += self.ranges(before, self.state, self._readers, min_rows)
@@ -295,25 +282,39 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     # ---- inside: plans -------------------------------------------------------------------------------------------
 
     def _plan(self, max_rows: int | None) -> bool:
-        """Plan, and hand the state out if there is news in it; whether there is."""
-        runtime, engine = self.runtime, self.runtime.engine
-        limit_us = runtime.host.event_time_limit_us
+        """Plan, and commit the plan if there is news in it; whether there is."""
+        engine, limit_us = self.runtime.engine, self.host.event_time_limit_us
         if limit_us is not None:
-            engine.apply(TimeLimitMoved(limit_us))
-        runtime.assign_waiting()
-        self._look_again = False
+            engine.apply(events.TimeLimitMoved(limit_us))
+        self._assign_waiting()
         # A snapshot says nothing of the time that passes while it is read.
         group = None if self.is_draining else self._group
         if group is not None:
-            engine.apply(GroupLimitMoved(group.renew()))
-        runtime.event_times.before_plan()
+            engine.apply(events.GroupLimitMoved(group.renew()))
+        self.runtime.event_times.before_plan()
         plan = engine.plan(self._now_us(), max_rows)
         is_news = self._announce_again or engine.has_news(plan)
         if is_news:
-            self._hand_out(plan, None if self._rules.max_future_skew_us is None else limit_us)
+            self._commit(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if group is not None:
             group.report(plan.slowest_us, engine.nearest_us())
         return is_news
+
+    def _assign_waiting(self) -> None:
+        """Let splits that wait join until something before the horizon can be read."""
+        engine, event_times = self.runtime.engine, self.runtime.event_times
+        while engine.horizon_us < MAX_WATERMARK:
+            nearest_us = engine.nearest_us()
+            readable = engine.readable_splits()
+            if not event_times.assign_waiting(readable, MAX_WATERMARK if nearest_us is None else nearest_us):
+                return
+            self._take_added()
+
+    def _take_added(self) -> None:
+        """Let event times be found of the splits that were assigned."""
+        added, self.host.added = self.host.added, []
+        if added:
+            self.runtime.event_times.add_splits(added)
 
     def _block_splits(self) -> None:
         enumerator, engine = self.host.enumerator, self.runtime.engine
@@ -321,16 +322,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         wait_for = dict.fromkeys(blocked, WaitsFor.TRANSACTION) | dict.fromkeys(unreachable, WaitsFor.SOURCE)
         # Triggers come every few milliseconds: the log of events need not have it with each.
         if not wait_for.items() <= engine.idle_clock.blocked.items():
-            engine.apply(SplitsBlocked(blocked, unreachable))
+            engine.apply(events.SplitsBlocked(blocked, unreachable))
 
     def _look_for_more(self) -> None:
-        """Whether something is there that was not seen yet, as far as that can be said soon."""
-        runtime = self.runtime
-        runtime.host.calls.refresh(_LOOK_S)
-        if runtime.host.expected:
-            runtime.event_times.find_expected(runtime.host.expected)
-            runtime.host.expected.clear()
-            runtime.host.run_until(runtime.event_times.has_found_expected, _LOOK_S)
+        """Find what is there and was not seen yet, as far as that can be done soon."""
+        host, event_times = self.host, self.runtime.event_times
+        host.calls.refresh(_LOOK_S)
+        if host.expected:
+            is_found = event_times.find_expected(host.expected)
+            host.expected.clear()
+            host.run_until(is_found, _LOOK_S)
 
     def _warn_of_unread(self) -> None:
         """The run ends (AvailableNow): say once what it leaves unread, and why."""
@@ -354,7 +355,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             "" if idle_us is None else f", or has had nothing to read for idleTimeout, {format_duration(idle_us)}",
         )
 
-    def _hand_out(self, plan: MicroBatchPlan, time_limit_us: int | None) -> None:
+    def _commit(self, plan: MicroBatchPlan, time_limit_us: int | None) -> None:
         runtime, engine = self.runtime, self.runtime.engine
         ids = plan.after.split_ids
         if plan.late.any():
@@ -386,13 +387,21 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             # The others may plan before this source, which until then is where it was (FLINK-40505).
             self._group.report(state.table.slowest_counting(), None)
 
+    def _put_in_work(self, state: SourceState[SplitT, CheckpointT]) -> None:
+        """Let the splits of a state be in work; those that it finished leave."""
+        runtime = self.runtime
+        origins = np.array([split.origin().position for split in state.splits], np.int64)
+        since_us, now_us = state.silent_since_us, self._now_us()
+        runtime.engine.apply(events.Restored(state.table, origins, state.late, since_us, now_us))
+        if runtime.generators is not None and state.generators:
+            runtime.generators.restore([split.split_id for split in state.splits], state.generators)
+        runtime.event_times.restore_splits(state)
+        runtime.event_times.finish_splits(state.finished())
+
     def _drain_engine(self) -> None:
         assert self._drains_from_us is not None
-        self.runtime.engine.apply(DrainStarted(self._drains_from_us))
-        self.runtime.event_times.drain()
-
-    def _plan_again(self) -> None:
-        self._look_again = True
+        self.runtime.engine.apply(events.DrainStarted(self._drains_from_us))
+        self.runtime.event_times.drain(self._drains_from_us)
 
 
 def _located(split: SplitExplanation, state: SourceSplit | None, position: int, known_end: int) -> SplitExplanation:

@@ -91,15 +91,17 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     enumerator: SplitEnumerator[SplitT, CheckpointT]
     engine: Engine
 
-    def __init__(self, parallelism: int, schema: pa.Schema, rules: ReadRules, calls: AsyncCalls) -> None:
+    def __init__(
+        self, parallelism: int, schema: pa.Schema, rules: ReadRules, calls: AsyncCalls, clock_us: Callable[[], int]
+    ) -> None:
         self._parallelism = parallelism
         self.schema = schema
         self.timestamp_assigner = rules.strategy.timestamp_assigner
         self.out_of_orderness_us = rules.strategy.out_of_orderness_us
         self.supports_opaque_blocks = rules.supports_opaque_blocks
-        self._earliest_us = rules.earliest_us
+        self._rules = rules
+        self._clock_us = clock_us
         self._is_hosted = self._probes_records = False
-        self._time_limit_us: Callable[[], int | None] = lambda: None
         self.calls = calls
         self._events: dict[int, list[SourceEvent]] = {}
         self.readers: dict[int, ReaderInfo] = {}
@@ -111,24 +113,18 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self.expected: dict[str, int] = {}
         self.known_ends: dict[str, int] = {}
 
-    def take_engine(self, engine: Engine, time_limit_us: Callable[[], int | None], *, probes_records: bool) -> None:
+    def take_engine(self, engine: Engine, *, probes_records: bool) -> None:
         """Send events to this engine from now on. Called once, before any use.
 
-        `time_limit_us` says from when on event times are invalid now; None for no limit. Where `probes_records` the
-        enumerator's calls look for records of all splits; else they look for splits alone.
+        Where `probes_records` the enumerator's calls look for records of all splits; else they look for splits alone.
         """
         self.engine = engine
         self._is_hosted = True
         self._probes_records = probes_records
-        self._time_limit_us = time_limit_us
 
     @property
     def event_time_limit_us(self) -> int | None:
-        return self._time_limit_us()
-
-    def take_added(self) -> list[SplitT]:
-        added, self.added = self.added, []
-        return added
+        return self._rules.time_limit_at(self._clock_us())
 
     # ---- readers -------------------------------------------------------------------------------------------------
 
@@ -141,7 +137,8 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
         # Copied: it may take effect later.
         by_reader = {subtask_id: tuple(splits) for subtask_id, splits in assignment.assignment.items()}
-        self._check_all_registered(by_reader)
+        for subtask_id, splits in by_reader.items():
+            self._check_registered(subtask_id, f"cannot assign splits {[split.split_id for split in splits]}")
         self.calls.on_thread(lambda: self._assign(by_reader))
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
@@ -190,8 +187,8 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         # Copied: it may take effect later.
         count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
-        low[low < self._earliest_us] = NO_TIMESTAMP
-        high[high < self._earliest_us] = NO_TIMESTAMP
+        for bound in (low, high):
+            bound[bound < self._rules.earliest_us] = NO_TIMESTAMP
         if high.size:
             self._send(events.BlocksIndexed(split_id, count, low, high))
 
@@ -230,40 +227,37 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
 
     # ---- what readers say ----------------------------------------------------------------------------------------
 
-    def register(self, subtask_id: int, restored_splits: Sequence[str] = ()) -> None:
-        """A reader is there; it asks for a split."""
-        self.readers[subtask_id] = ReaderInfo(subtask_id, restored_splits=tuple(restored_splits))
-        self.enumerator.add_reader(subtask_id)
-        self.request_split(subtask_id)
-
-    def unregister(self, subtask_id: int) -> None:
-        """A reader has failed: nothing can be assigned to it. One that is not registered is fine."""
-        self.readers.pop(subtask_id, None)
-
-    def reset(self, subtask_id: int, checkpoint_id: int) -> None:
-        """A reader goes on from a state: give back what it was assigned later. It may be given splits again."""
-        self.unregister(subtask_id)
-        self.without_more.discard(subtask_id)
-        self.take_events(subtask_id)
-        self.enumerator.add_splits_back(self.tracker.take_back(subtask_id, checkpoint_id), subtask_id)
-
     def request_split(self, subtask_id: int) -> None:
-        """A reader asks for a split: heard in the next `ask`."""
+        """A reader requests a split; the enumerator handles that in the next step."""
         if subtask_id not in self.asking:
             self.asking.append(subtask_id)
 
-    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
-        self.enumerator.handle_source_event(subtask_id, event)
+    def post_source_event(self, subtask_id: int, event: SourceEvent) -> None:
+        """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
+        self.calls.post(lambda: self.enumerator.handle_source_event(subtask_id, event))
+
+    def post_reports(self, reports: Sequence[events.RangeReport]) -> None:
+        self.calls.post(lambda: self.engine.apply(events.RangesReported(tuple(reports))))
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Do what has arrived, and let readers ask."""
+        """Do what has arrived, and handle the requests for splits of all readers but those that get no more."""
         self.calls.run()
-        self.ask()
+        while self.asking:
+            subtask_id = self.asking.popleft()
+            if subtask_id not in self.without_more:
+                self.enumerator.handle_split_request(subtask_id)
+
+    def work(self) -> None:
+        """Do what has arrived between two plans. An error is raised by the next plan."""
+        try:
+            self.run()
+        except BaseException as error:  # whatever it is, the query must hear of it
+            self.calls.fail(error)
 
     def run_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Do what arrives, and let readers ask, until something is so, or the time is over."""
+        """Take steps until something is so, or the time is over."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.run()
         while not is_done():
@@ -272,14 +266,6 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
                 return
             self.calls.wait(left_s)
             self.run()
-
-    def ask(self) -> None:
-        """Let every reader that was registered, or given splits, ask for another; not those that get no more."""
-        asking = self.asking
-        while asking:
-            subtask_id = asking.popleft()
-            if subtask_id in self.readers and subtask_id not in self.without_more:
-                self.enumerator.handle_split_request(subtask_id)
 
     def snapshot(self, checkpoint_id: int) -> CheckpointT:
         """The enumerator's part of a state; from now on all that was assigned so far is in the state."""
@@ -293,10 +279,10 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def go_back(self, checkpoint_id: int, restored_splits: Sequence[str] = ()) -> None:
         """All readers go on from an earlier state, with the splits that it has; the later ones are given up."""
         readers = sorted(self.readers)
+        for known in (self.readers, self.without_more, self._events):
+            known.clear()
         for subtask_id in readers:
-            self.unregister(subtask_id)
-        for subtask_id in readers:
-            self.reset(subtask_id, checkpoint_id)
+            self.enumerator.add_splits_back(self.tracker.take_back(subtask_id, checkpoint_id), subtask_id)
         for given_up in self.tracker.forget_after(checkpoint_id):
             self.enumerator.notify_checkpoint_aborted(given_up)
         self._register_all(restored_splits)
@@ -313,12 +299,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
             known = ", ".join(map(str, sorted(self.readers))) or "none"
             raise SourceError(f"{what} to reader {subtask_id}: it is not registered; registered are {known}")
 
-    def _check_all_registered(self, by_reader: Mapping[int, Sequence[SplitT]]) -> None:
-        for subtask_id, splits in by_reader.items():
-            self._check_registered(subtask_id, f"cannot assign splits {[split.split_id for split in splits]}")
-
     def _assign(self, by_reader: Mapping[int, Sequence[SplitT]]) -> None:
-        self._check_all_registered(by_reader)
         splits = [split for reader_splits in by_reader.values() for split in reader_splits]
         ids: dict[str, int] = {}
         for split in splits:
@@ -331,8 +312,8 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self.tracker.record(by_reader)
         self.added += splits
         for subtask_id, reader_splits in by_reader.items():
-            if reader_splits and subtask_id not in self.asking:
-                self.asking.append(subtask_id)
+            if reader_splits:
+                self.request_split(subtask_id)
 
     def _end(self, subtask_id: int) -> None:
         self.without_more.add(subtask_id)
@@ -342,4 +323,8 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def _register_all(self, restored_splits: Sequence[str]) -> None:
         readers = self._parallelism
         for subtask_id in range(readers):
-            self.register(subtask_id, restored_splits[subtask_id::readers])
+            self.readers[subtask_id] = ReaderInfo(
+                subtask_id, restored_splits=tuple(restored_splits[subtask_id::readers])
+            )
+            self.enumerator.add_reader(subtask_id)
+            self.request_split(subtask_id)

@@ -83,27 +83,18 @@ class GroupExchange:
         self._planned_limit_us: int = MAX_WATERMARK
         self.source_id = uuid.uuid4().hex
 
-    def start(self, calls: AsyncCalls, on_change: Callable[[], None]) -> None:
-        """Have the report renewed again and again; `on_change` is called when what waits may go on.
+    def start(self, calls: AsyncCalls) -> None:
+        """Have the report renewed again and again.
 
         It is renewed on a worker, whatever the coordinator's thread does: a source is not dead because its micro-batch
         takes longer than its lease.
         """
-        is_posted = False
+        calls.repeat(lambda: self.renew_when_due(reads=self._waits), min(self._interval_us / 1e6, _LISTEN_S))
 
-        def changed() -> None:
-            nonlocal is_posted
-            is_posted = False
-            on_change()
-
-        def renew() -> None:
-            nonlocal is_posted
-            limit_us = self.renew_when_due(reads=self._waits)
-            if self._waits and limit_us != self._planned_limit_us and not is_posted:
-                is_posted = True
-                calls.post(changed)
-
-        calls.repeat(renew, min(self._interval_us / 1e6, _LISTEN_S))
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the limit has moved since the last plan, and something waits to be read."""
+        return self._waits and self._limit_us != self._planned_limit_us
 
     def report(self, watermark: int | None, next_us: int | None) -> int:
         """Write how far this source is, and take its limit. From any thread; see `SourceReport`."""

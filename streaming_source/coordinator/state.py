@@ -1,7 +1,9 @@
-"""What a source remembers between two micro-batches, and what the user decided for all of them."""
+"""What a source remembers between two micro-batches, who reads what lies between, and what the user decided."""
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -12,12 +14,13 @@ from alignment.plan import PlanningRules, SplitTable
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
+from streaming_source.api import SplitRange
 from streaming_source.api.split import SplitT
 
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
 
-__all__ = ["ReadRules", "SourceState"]
+__all__ = ["ReadRules", "SourceState", "assign_ranges", "cut_range", "rows_per_range"]
 
 CheckpointT = TypeVar("CheckpointT")
 
@@ -63,6 +66,30 @@ class SourceState(Generic[SplitT, CheckpointT]):
 
     def by_id(self) -> dict[str, SplitT]:
         return {split.split_id: split for split in self.splits}
+
+    def since(self, start: SourceState[SplitT, CheckpointT], *, reads_on: bool = False) -> list[tuple[SplitT, SplitT]]:
+        """Each split as it was in an earlier state, or before its first record; and as it is in this one.
+
+        Where a reader `reads_on` it begins before: with what was not reported when this state was planned.
+        """
+        before = start.by_id()
+        pairs = [(before.get(split.split_id) or split.origin(), split) for split in self.splits]
+        if not (reads_on and self.generators):
+            return pairs
+        seen_to = [None if known is None else known.position for known in self.generators]
+        return [
+            (begun if position is None else begun.at(position), ended)
+            for (begun, ended), position in zip(pairs, seen_to, strict=True)
+        ]
+
+    def generators_since(self, start: SourceState[SplitT, CheckpointT]) -> dict[str, tuple[int, GeneratorState | None]]:
+        """What readers need to say the watermarks of what they read after an earlier state.
+
+        By split id from which position on records are emitted, and what a generator goes on from.
+        """
+        known = self.generators or [None] * len(self.splits)
+        pairs = zip(self.since(start), known, strict=True)
+        return {ended.split_id: (begun.position, generator) for (begun, ended), generator in pairs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +138,41 @@ class ReadRules:
             and not self.reports
             and not self.counts_late
         )
+
+
+def rows_per_range(rows: int, readers: int, min_rows: int) -> int:
+    """The size of ranges, `min_rows` at least, of which there are as many as readers if there are as many rows."""
+    share = -(-rows // readers)
+    return max(min_rows, share if -(-rows // max(share, 1)) >= readers else max(rows // readers, 1))
+
+
+def assign_ranges(
+    ranges: Sequence[SplitRange[SplitT]], readers: int, max_rows: int | None = None
+) -> list[list[SplitT]]:
+    """Give ranges to at most `readers` readers so that each has about as many records; no reader is left empty.
+
+    Largest range first, each to the reader that has least: within 4/3 of the best. O(n log n). Equal input gives equal
+    output. Ranges of one split stay in their order within a reader. With `max_rows` no reader of divisible splits has
+    more records than that, and there are as many readers as that takes.
+    """
+    if max_rows is not None:
+        ranges = [part for whole in ranges for part in cut_range(whole, max_rows)]
+    loads = [(0, reader) for reader in range(min(readers, len(ranges)))]
+    assigned: list[list[int]] = [[] for _ in loads]
+    for number in sorted(range(len(ranges)), key=lambda n: (-ranges[n].rows, n)):
+        rows, reader = heapq.heappop(loads)
+        if max_rows is not None and rows and rows + ranges[number].rows > max_rows:
+            heapq.heappush(loads, (rows, reader))
+            rows, reader = 0, len(assigned)
+            assigned.append([])
+        assigned[reader].append(number)
+        heapq.heappush(loads, (rows + ranges[number].rows, reader))
+    return [[ranges[number].split for number in sorted(numbers)] for numbers in assigned]
+
+
+def cut_range(whole: SplitRange[SplitT], max_rows: int) -> list[SplitRange[SplitT]]:
+    """A range in parts of at most so many rows, if its split can be read from any position."""
+    split = whole.split
+    if whole.rows <= max_rows or not split.is_divisible or split.stop is None:
+        return [whole]
+    return SplitRange.evenly(split, split.stop, max_rows)

@@ -52,12 +52,12 @@ class Workers(ABC):
         What the function raised for the first item for which it failed is raised.
         """
 
-    @abstractmethod
     def do_one(self, *, due: bool) -> bool:
         """Do one piece of the work on this thread, where that is how work is done; whether one was done.
 
         With `due` only work that is due now; else, if none is, the next that will be.
         """
+        return False
 
     @abstractmethod
     def close(self) -> None:
@@ -67,9 +67,8 @@ class Workers(ABC):
 class WorkerPool(Workers):
     """Up to so many threads, started as they are needed. They are daemons: one that hangs keeps no process alive."""
 
-    def __init__(self, threads: int = WORKERS, name: str = "source-worker") -> None:
+    def __init__(self, threads: int = WORKERS) -> None:
         self._threads = threads
-        self._name = name
         self._changed = threading.Condition()
         # (when it is due, order of submission, work), the next first.
         self._work: list[tuple[float, int, Callable[[], None]]] = []
@@ -86,7 +85,7 @@ class WorkerPool(Workers):
             if self._free < len(self._work) and self._started < self._threads:
                 self._started += 1
                 self._free += 1
-                threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
+                threading.Thread(target=self._run, name=f"source-worker-{self._started}", daemon=True).start()
             self._changed.notify()
 
     def map(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
@@ -111,10 +110,6 @@ class WorkerPool(Workers):
         wait([future for future, _ in tasks])
         return [future.result() for future, _ in tasks]
 
-    def do_one(self, *, due: bool) -> bool:
-        """See `Workers`. Never: its threads do it."""
-        return False
-
     def close(self) -> None:
         with self._changed:
             self._closed = True
@@ -122,10 +117,7 @@ class WorkerPool(Workers):
             self._changed.notify_all()
 
     def _run(self) -> None:
-        while True:
-            work = self._next()
-            if work is None:
-                return
+        while (work := self._next()) is not None:
             try:
                 work()
             except BaseException:  # a thread that died would be missed
@@ -236,7 +228,7 @@ class AsyncCalls:
 
         self.workers.submit(work, delay_s)
 
-    def repeat(self, work: Callable[[], None], period_s: float) -> None:
+    def repeat(self, work: Callable[[], object], period_s: float) -> None:
         """Do something on a worker again and again, also while the coordinator's thread does not run for hours.
 
         What it raises is raised on the coordinator's thread, and ends it.
@@ -259,7 +251,11 @@ class AsyncCalls:
 
     def fail(self, error: BaseException) -> None:
         """Have an error raised on the coordinator's thread: the query must hear of it."""
-        self.post(partial(_raise, error))
+
+        def failed() -> None:
+            raise error
+
+        self.post(failed)
 
     def on_thread(self, action: Callable[[], None]) -> None:
         """Do something now if this is the coordinator's thread, else have it done there."""
@@ -357,10 +353,6 @@ class AsyncCalls:
         self._awaited.discard(call)
         if not self._ended:
             call.handler(result, error, began_us)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 class _Call:

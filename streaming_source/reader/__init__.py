@@ -11,7 +11,7 @@ from some 300,000 records on. So there is no second way to read, with rules of i
 """
 
 from streaming_source.reader.base import SourceReaderBase, create_base_reader, create_fetcher_manager, create_reader
-from streaming_source.reader.fetcher import SplitFetcher
+from streaming_source.reader.fetcher import ElementQueue, SplitFetcher
 from streaming_source.reader.managers import (
     AdaptiveFetcherManager,
     FixedSizeSplitFetcherManager,
@@ -19,7 +19,6 @@ from streaming_source.reader.managers import (
     SingleThreadFetcherManager,
     SplitFetcherManager,
 )
-from streaming_source.reader.queue import ElementQueue
 
 __all__ = [
     "AdaptiveFetcherManager",

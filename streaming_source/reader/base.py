@@ -40,36 +40,27 @@ if TYPE_CHECKING:
 __all__ = ["SourceReaderBase", "SplitOutput", "create_base_reader", "create_fetcher_manager", "create_reader"]
 
 
-class SplitOutput(SourceOutput):
-    """Counts what goes into a split's output, and cuts it off at its stop, or at the record that says so.
+class SplitOutput(SourceOutput, Generic[SplitT]):
+    """A split while it is read: its state, and its output, which is cut off where the split ends.
 
-    Parameters
-    ----------
-    end_of_stream
-        Finds the record that ends the split; None if there is no such record.
-    stop
-        Position from which on nothing is emitted; None for no such position.
-
-    Attributes
-    ----------
-    ended
-        Whether it was cut off. Nothing is emitted from then on.
+    That is at its stop, or at the record that `end_of_stream` finds. `target` takes what comes before; it is set before
+    the first record. Once it was cut off it has `ended`, and nothing is emitted any more.
     """
 
-    __slots__ = ("_end_of_stream", "_metrics", "_stop", "_target", "ended")
-
     def __init__(
-        self,
-        target: SourceOutput,
-        metrics: ReaderMetrics,
-        end_of_stream: RecordEvaluator | None = None,
-        stop: int | None = None,
+        self, state: SplitState[SplitT], metrics: ReaderMetrics, end_of_stream: RecordEvaluator | None = None
     ) -> None:
-        self._target = target
+        self.state = state
+        self.target: SourceOutput
+        self.ended = False
         self._metrics = metrics
         self._end_of_stream = end_of_stream
-        self._stop = stop
-        self.ended = False
+
+    @property
+    def has_reached_end(self) -> bool:
+        """Whether it was cut off, or is at its stop."""
+        stop = self.state.split.stop
+        return self.ended or (stop is not None and self.state.position >= stop)
 
     def collect(
         self,
@@ -89,48 +80,34 @@ class SplitOutput(SourceOutput):
             source_timestamps = None if source_timestamps is None else source_timestamps[:rows]
             positions = positions if isinstance(positions, int) else positions[:rows]
         if rows:
-            self._target.collect(batch, source_timestamps, positions=positions)
+            self.target.collect(batch, source_timestamps, positions=positions)
             self._metrics.records += batch.num_rows
 
     def emit_watermark(self, watermark: int) -> None:
         """See `SourceOutput`. Behind what was cut off it is of records that were not emitted."""
         if not self.ended:
-            self._target.emit_watermark(watermark)
+            self.target.emit_watermark(watermark)
 
     def mark_idle(self) -> None:
         if not self.ended:
-            self._target.mark_idle()
+            self.target.mark_idle()
 
     def mark_active(self) -> None:
         if not self.ended:
-            self._target.mark_active()
+            self.target.mark_active()
 
     def _rows_before_stop(self, rows: int, positions: int | npt.NDArray[np.int64]) -> int:
-        if self._stop is None:
+        stop = self.state.split.stop
+        if stop is None:
             return rows
         if isinstance(positions, int):
-            return min(max(self._stop - positions, 0), rows)
-        return int(np.searchsorted(positions, self._stop))
+            return min(max(stop - positions, 0), rows)
+        return int(np.searchsorted(positions, stop))
 
 
 ElementT = TypeVar("ElementT")
 
 CLOSE_TIMEOUT_S: Final = 30.0
-
-
-class _OpenSplit(Generic[SplitT]):
-    """A split that is read: its state, and its output once there is one."""
-
-    __slots__ = ("output", "state")
-
-    def __init__(self, state: SplitState[SplitT]) -> None:
-        self.state = state
-        self.output: SplitOutput | None = None
-
-    @property
-    def has_reached_stop(self) -> bool:
-        stop = self.state.split.stop
-        return stop is not None and self.state.position >= stop
 
 
 class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
@@ -160,7 +137,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         self._end_of_stream = end_of_stream
         self._close_timeout_s = close_timeout_s
         self._output: ReaderOutput | None = None
-        self._open: dict[str, _OpenSplit[SplitT]] = {}
+        self._open: dict[str, SplitOutput[SplitT]] = {}
         # Ended by a record of theirs, and not yet let go of by their fetcher.
         self._dropped: set[str] = set()
         self._handover: Handover[ElementT] | None = None
@@ -176,7 +153,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         return SplitState(split)
 
     def on_split_finished(self, finished: Mapping[str, SplitState[SplitT]]) -> None:
-        """Splits were read to their end, or removed, and all that was fetched of them is out. Theirs are the states."""
+        """Splits were read to their end, and all that was fetched of them is out. Theirs are the states."""
 
     # ---- the life of a reader ------------------------------------------------------------------------------------
 
@@ -186,13 +163,10 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         self._fetchers.add_splits(splits)
         for split in splits:
-            opened = self._open[split.split_id] = _OpenSplit(self.initialized_state(split))
+            opened = SplitOutput(self.initialized_state(split), self.context.metrics, self._end_of_stream)
+            self._open[split.split_id] = opened
             if self._output is not None:
-                self._create_output(opened, self._output)
-
-    def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Stop reading splits. What was fetched of them is emitted, then they end as if they were finished."""
-        self._fetchers.remove_splits([split_id for split_id in split_ids if split_id not in self._dropped])
+                opened.target = self._output.create_output_for_split(split.split_id)
 
     def notify_no_more_splits(self) -> None:
         self._no_more_splits = True
@@ -216,34 +190,22 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         """See `SourceReader`. Raises what a `SplitReader` raised; notes say which, and what failed after it."""
         if self._output is None:
             self._output = output
-            for opened in self._open.values():
-                self._create_output(opened, output)
-        taken = self._take()
-        if taken is None:
-            return self._without_element()
-        self._emit(*taken)
-        return InputStatus.MORE_AVAILABLE
-
-    def _take(self) -> tuple[str, ElementT, Handover[ElementT]] | None:
-        """The next element to emit."""
-        while True:
-            if self._handover is None:
-                self._handover = self._fetchers.poll()
-                if self._handover is None:
-                    return None
-            handover = self._handover
+            for split_id, opened in self._open.items():
+                opened.target = output.create_output_for_split(split_id)
+        while (handover := self._handover or self._fetchers.poll()) is not None:
+            self._handover = handover
             while self._split_id is not None or self._next_split(handover):
-                split_id = self._split_id
-                assert split_id is not None
                 element = handover.records.next_record_from_split()
                 if element is None:
                     self._split_id = None
-                elif split_id not in self._dropped:
-                    return split_id, element, handover
+                elif self._split_id not in self._dropped:
+                    self._emit(element, handover)
+                    return InputStatus.MORE_AVAILABLE
             self._handover = None
             self._end_splits(handover)
             handover.recycle()
             self.context.metrics.fetches += 1
+        return self._without_element()
 
     def _next_split(self, handover: Handover[ElementT]) -> bool:
         split_id = self._split_id = handover.records.next_split()
@@ -257,11 +219,12 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
             )
         return True
 
-    def _emit(self, split_id: str, element: ElementT, handover: Handover[ElementT]) -> None:
+    def _emit(self, element: ElementT, handover: Handover[ElementT]) -> None:
+        split_id = self._split_id
+        assert split_id is not None
         opened = self._open[split_id]
-        assert opened.output is not None
-        self._emitter.emit_record(element, opened.output, opened.state)
-        if opened.output.ended or (opened.has_reached_stop and split_id not in handover.finished):
+        self._emitter.emit_record(element, opened, opened.state)
+        if opened.ended or (opened.has_reached_end and split_id not in handover.finished):
             self._drop(split_id)
 
     def _without_element(self) -> InputStatus:
@@ -276,37 +239,30 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     # ---- the end of a split --------------------------------------------------------------------------------------
 
     def _end_splits(self, handover: Handover[ElementT]) -> None:
-        """All elements of a hand-over are out: end the splits that end with it."""
+        """All elements of a hand-over are out: end the splits that end with it, and move those that it let go of."""
         ended: dict[str, SplitState[SplitT]] = {}
         for split_id in (*sorted(handover.finished), *sorted(handover.removed)):
+            if split_id in handover.removed and split_id not in self._dropped:
+                self._fetchers.move_split(self._open[split_id].state.to_split())
+                continue
+            self._fetchers.forget_split(split_id)
             if split_id in self._dropped:
                 self._dropped.discard(split_id)
-                self._fetchers.forget_split(split_id)
-            elif split_id in handover.removed and self._fetchers.is_moving(split_id):
-                self._fetchers.move_split(self._open[split_id].state.to_split())
             else:
                 ended[split_id] = self._release(split_id)
         if ended:
             self.on_split_finished(ended)
 
+    def _drop(self, split_id: str) -> None:
+        """A record said that its split ends with it: what else was fetched of it is nothing any more."""
+        self._dropped.add(split_id)
+        self._fetchers.remove_splits([split_id])
+        self.on_split_finished({split_id: self._release(split_id)})
+
     def _release(self, split_id: str) -> SplitState[SplitT]:
         assert self._output is not None
         self._output.release_output_for_split(split_id)
-        self._fetchers.forget_split(split_id)
         return self._open.pop(split_id).state
-
-    def _drop(self, split_id: str) -> None:
-        """A record said that its split ends with it: what else was fetched of it is nothing any more."""
-        opened = self._open.pop(split_id)
-        self._dropped.add(split_id)
-        self._fetchers.remove_splits([split_id])
-        assert self._output is not None
-        self._output.release_output_for_split(split_id)
-        self.on_split_finished({split_id: opened.state})
-
-    def _create_output(self, opened: _OpenSplit[SplitT], output: ReaderOutput) -> None:
-        target = output.create_output_for_split(opened.state.split.split_id)
-        opened.output = SplitOutput(target, self.context.metrics, self._end_of_stream, opened.state.split.stop)
 
 
 def create_reader(source: Source[SplitT, Any], context: SourceReaderContext) -> SourceReader[SplitT]:

@@ -1,4 +1,4 @@
-"""One thread, one `SplitReader`: what it does step by step, and what it hands over to the reader."""
+"""From a `SplitReader` to the reader: a thread that fetches step by step, and the queue that it hands over to."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from streaming_source.api import (
     RecordsBySplits,
@@ -18,13 +19,129 @@ from streaming_source.api import (
     SplitsRemoval,
 )
 from streaming_source.api.split import SplitT
-from streaming_source.reader.queue import ElementQueue
 
-__all__ = ["Handover", "SplitFetcher"]
+__all__ = ["DEFAULT_CAPACITY", "ElementQueue", "Handover", "SplitFetcher"]
 
+T = TypeVar("T")
 ElementT = TypeVar("ElementT")
 
 _log = logging.getLogger(__name__)
+
+DEFAULT_CAPACITY: Final = 2
+"""Batches that wait for the reader before fetchers wait for it."""
+
+
+class ElementQueue(Generic[T]):
+    """A bounded queue of many producers and one consumer, which nobody has to ask twice.
+
+    A *producer* is known by its number, so that it can be woken while it waits for room. The consumer never waits in
+    here: it takes what there is, and has a future for when there is more.
+
+    Every waiting producer has a condition of its own, all over one lock. A producer waits only if there is no room, and
+    each poll signals the one that has waited longest: so no room is left without somebody on his way to it. One that is
+    woken for another reason looks for room first, and never lets a signal that reached it go to waste (FLINK-37663).
+    """
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity = {capacity}: the queue must hold at least 1 element")
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._elements: deque[T] = deque()
+        self._waiting: dict[int, threading.Condition] = {}
+        self._woken: set[int] = set()
+        self._available = _running_future()
+        self._is_available = False
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    # ---- producers -----------------------------------------------------------------------------------------------
+
+    def put(self, producer: int, element: T) -> bool:
+        """Append an element, waiting for room; False if `wake_up` came instead, and nothing was appended.
+
+        A wake-up counts only for a put that would wait: with room the element is appended, and the wake-up stays for
+        the next time. O(1).
+        """
+        if element is None:
+            raise ValueError("element is None: None is what an empty queue returns")
+        with self._lock:
+            while len(self._elements) >= self._capacity:
+                if producer in self._woken:
+                    self._woken.discard(producer)
+                    return False
+                self._wait(producer)
+            self._elements.append(element)
+            future = self._take_future()
+        _complete(future)
+        return True
+
+    def wake_up(self, producer: int) -> None:
+        """Make the put of a producer that waits for room, now or the next time, return without appending. O(1)."""
+        with self._lock:
+            self._woken.add(producer)
+            condition = self._waiting.get(producer)
+            if condition is not None:
+                condition.notify()
+
+    # ---- the consumer --------------------------------------------------------------------------------------------
+
+    def poll(self) -> T | None:
+        """The first element, None if there is none. O(1)."""
+        with self._lock:
+            element = self._elements.popleft() if self._elements else None
+            if not self._elements and self._is_available:
+                self._is_available = False
+                self._available = _running_future()
+            if element is not None:
+                self._signal_longest_waiting()
+            return element
+
+    @property
+    def available(self) -> Future[None]:
+        """Completes when there is an element, or after `notify_available`; so do all that were returned before."""
+        with self._lock:
+            return self._available
+
+    def notify_available(self) -> None:
+        """Let the consumer look, whether or not there is an element."""
+        with self._lock:
+            future = self._take_future()
+        _complete(future)
+
+    # ---- inside: all under the lock ------------------------------------------------------------------------------
+
+    def _wait(self, producer: int) -> None:
+        condition = threading.Condition(self._lock)
+        self._waiting[producer] = condition
+        condition.wait()
+        self._waiting.pop(producer, None)
+
+    def _signal_longest_waiting(self) -> None:
+        producer = next(iter(self._waiting), None)
+        if producer is not None:
+            # Out of the line at once: the next room is for the next one.
+            self._waiting.pop(producer).notify()
+
+    def _take_future(self) -> Future[None] | None:
+        """The future to complete, outside of the lock: what is called back may use the queue."""
+        if self._is_available:
+            return None
+        self._is_available = True
+        return self._available
+
+
+def _running_future() -> Future[None]:
+    future: Future[None] = Future()
+    # Running: nobody can cancel it, and completing it cannot fail.
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def _complete(future: Future[None] | None) -> None:
+    if future is not None:
+        future.set_result(None)
 
 
 @dataclass(slots=True, eq=False)
@@ -42,11 +159,11 @@ class Handover(Generic[ElementT]):
     seconds: float = 0.0
 
     def recycle(self) -> None:
-        """Every element is out: give back the buffers, and tell the fetcher."""
+        """Every element is out: give back the buffers, and let the fetcher count it."""
         try:
             self.records.recycle()
         finally:
-            self.fetcher.notify_recycled()
+            self.fetcher.count_handed_over(-1)
 
 
 class SplitFetcher(Generic[SplitT, ElementT]):
@@ -58,18 +175,8 @@ class SplitFetcher(Generic[SplitT, ElementT]):
     A wake-up can come at any moment. What was fetched and could not be put into the queue is kept for the next step, so
     that nothing is lost and nothing fetched twice.
 
-    Parameters
-    ----------
-    fetcher_id
-        Its number, as a producer of the queue too.
-    split_reader
-        Used by nobody else.
-    queue
-        Takes what was fetched.
-    on_error
-        Called on the thread with its first error, and with one in closing the reader.
-    predecessor
-        A fetcher that may still be closing its reader: this one begins when that is done.
+    `fetcher_id` is its number as a producer of the queue, too. `on_error` is called on the thread with its first error,
+    and with one in closing the reader.
     """
 
     def __init__(
@@ -78,14 +185,12 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         split_reader: SplitReader[SplitT],
         queue: ElementQueue[Handover[ElementT]],
         on_error: Callable[[SplitFetcher[SplitT, ElementT], BaseException], None],
-        predecessor: SplitFetcher[SplitT, ElementT] | None = None,
     ) -> None:
         self.fetcher_id = fetcher_id
         self.split_reader = split_reader
         self.closed = threading.Event()
         self._queue = queue
         self._on_error = on_error
-        self._predecessor = predecessor
         self._thread = threading.Thread(target=self._run, name=f"split-fetcher-{fetcher_id}", daemon=True)
         # Fetched, and not in the queue yet; whether the fetch under way, or the next one, is to return soon.
         self._fetched: Handover[ElementT] | None = None
@@ -156,9 +261,12 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def notify_recycled(self) -> None:
-        """All elements of one hand-over are out."""
-        self._count_handed_over(-1)
+    def count_handed_over(self, change: int) -> None:
+        """Keep count of what is handed over and not yet recycled."""
+        with self._changed:
+            self._handed_over += change
+            if not self._handed_over:
+                self._changed.notify_all()
 
     # ---- the thread ----------------------------------------------------------------------------------------------
 
@@ -193,9 +301,6 @@ class SplitFetcher(Generic[SplitT, ElementT]):
 
     def _run(self) -> None:
         try:
-            if self._predecessor is not None:
-                self._predecessor.closed.wait()
-                self._predecessor = None
             while self.run_once():
                 pass
         except BaseException as error:  # whatever it is, the reader must hear of it
@@ -235,11 +340,11 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             # Read again, after `_fetched` was set: from here on `wake_up` wakes the put.
             if self._fetched is not None and not self._woken:
                 # Counted before the reader can see it: it may be recycled before put returns.
-                self._count_handed_over(1)
+                self.count_handed_over(1)
                 if self._queue.put(self.fetcher_id, self._fetched):
                     self._fetched = None
                 else:
-                    self._count_handed_over(-1)
+                    self.count_handed_over(-1)
         finally:
             self._woken = False
 
@@ -259,13 +364,6 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         with self._changed:
             self._changes.append(change)
         self.wake_up()
-
-    def _count_handed_over(self, change: int) -> None:
-        """Keep count of what is handed over and not yet recycled."""
-        with self._changed:
-            self._handed_over += change
-            if not self._handed_over:
-                self._changed.notify_all()
 
     def _is_idle(self) -> bool:
         return not (self._changes or self._step or self._assigned or self._left or self._fetched)

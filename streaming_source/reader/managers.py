@@ -14,8 +14,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from streaming_source.api import SplitReader
 from streaming_source.api.split import SplitT
 from streaming_source.exceptions import SourceError
-from streaming_source.reader.fetcher import Handover, SplitFetcher
-from streaming_source.reader.queue import DEFAULT_CAPACITY, ElementQueue
+from streaming_source.reader.fetcher import DEFAULT_CAPACITY, ElementQueue, Handover, SplitFetcher
 
 __all__ = [
     "AdaptiveFetcherManager",
@@ -51,12 +50,11 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         self.queue: ElementQueue[Handover[ElementT]] = ElementQueue(queue_capacity)
         self._supplier = split_reader_supplier
         self._live: dict[Hashable, SplitFetcher[SplitT, ElementT]] = {}
-        self._ending: dict[Hashable, SplitFetcher[SplitT, ElementT]] = {}
         self._started: list[SplitFetcher[SplitT, ElementT]] = []
         self._next_id = 0
         self._fetcher_of: dict[str, SplitFetcher[SplitT, ElementT]] = {}
         self._is_closed = False
-        # The one thing that fetchers' threads write.
+        # For writing the one thing that fetchers' threads write.
         self._errors_lock = threading.Lock()
         self._error: BaseException | None = None
 
@@ -76,10 +74,8 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
                 raise SourceError(f"split {split.split_id!r} was added, and is being read already")
             by_key.setdefault(self.key_of(split.split_id), []).append(split)
         for key, group in by_key.items():
-            fetcher = self._live.get(key)
-            is_new = fetcher is None
-            if fetcher is None:
-                fetcher = self._create_fetcher(key)
+            is_new = key not in self._live
+            fetcher = self._create_fetcher(key) if is_new else self._live[key]
             self._fetcher_of.update((split.split_id, fetcher) for split in group)
             fetcher.add_splits(group)
             if is_new:
@@ -87,7 +83,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
                 self._started.append(fetcher)
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Stop reading splits; unknown ones are left out. A hand-over says when they are gone."""
+        """Let go of splits, to move or to drop them; unknown ones are left out. A hand-over says when they are gone."""
         own: dict[SplitFetcher[SplitT, ElementT], list[str]] = {}
         for split_id in split_ids:
             if split_id in self._fetcher_of:
@@ -96,19 +92,15 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
             fetcher.remove_splits(ids)
 
     def forget_split(self, split_id: str) -> None:
-        """A split came to its end, or was removed, and the reader is done with it."""
+        """A split came to its end, or was dropped, and the reader is done with it."""
         self._fetcher_of.pop(split_id, None)
 
     def is_read_by(self, split_id: str, fetcher: SplitFetcher[SplitT, ElementT]) -> bool:
         """Whether a split is this fetcher's."""
         return self._fetcher_of.get(split_id) is fetcher
 
-    def is_moving(self, split_id: str) -> bool:
-        """Whether a split was removed from its fetcher for another one to take over; `move_split` ends that."""
-        return False
-
     def move_split(self, split: SplitT) -> None:
-        """A split that was moving is out of its old fetcher: another one takes over from here."""
+        """A split is out of its fetcher, and was not dropped: the one whose it is now takes over from here."""
         del self._fetcher_of[split.split_id]
         self.add_splits([split])
 
@@ -124,15 +116,13 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         for key, fetcher in list(self._live.items()):
             if fetcher.is_idle:
                 fetcher.shutdown(after_records_processed=True)
-                self._ending[key] = self._live.pop(key)
+                del self._live[key]
         return not self._live
 
     def check_errors(self) -> None:
         """Raise the first error of any fetcher; what failed after it is in its notes."""
-        with self._errors_lock:
-            error = self._error
-        if error is not None:
-            raise error
+        if self._error is not None:
+            raise self._error
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
@@ -153,16 +143,12 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
 
     def _create_fetcher(self, key: Hashable) -> SplitFetcher[SplitT, ElementT]:
         self._started = [fetcher for fetcher in self._started if not fetcher.closed.is_set()]
-        self._ending = {key: fetcher for key, fetcher in self._ending.items() if not fetcher.closed.is_set()}
-        fetcher = self._new_fetcher(self._next_id, self._supplier(), self._ending.pop(key, None))
+        fetcher = self._live[key] = self._new_fetcher(self._next_id, self._supplier())
         self._next_id += 1
-        self._live[key] = fetcher
         return fetcher
 
-    def _new_fetcher(
-        self, fetcher_id: int, split_reader: SplitReader[SplitT], predecessor: SplitFetcher[SplitT, ElementT] | None
-    ) -> SplitFetcher[SplitT, ElementT]:
-        return SplitFetcher(fetcher_id, split_reader, self.queue, self._note_error, predecessor)
+    def _new_fetcher(self, fetcher_id: int, split_reader: SplitReader[SplitT]) -> SplitFetcher[SplitT, ElementT]:
+        return SplitFetcher(fetcher_id, split_reader, self.queue, self._note_error)
 
     def _note_error(self, fetcher: SplitFetcher[SplitT, ElementT], error: BaseException) -> None:
         """Called on a fetcher's thread."""
@@ -251,21 +237,14 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
         self._max_fetchers = max_fetchers
         self._clock = clock
         self._slots: dict[str, int] = {}
-        self._moving: set[str] = set()
         self._fetchers = 1
         self._fetches = 0
         self._fetch_s = 0.0
         self._process_s = 0.0
         self._polled_at: float | None = None
 
-    @property
-    def fetchers(self) -> int:
-        """How many fetchers the splits are spread over, if there are as many splits."""
-        return self._fetchers
-
     def key_of(self, split_id: str) -> Hashable:
         """The fetcher that has the fewest splits."""
-        self._moving.discard(split_id)
         self._slots.pop(split_id, None)
         loads = Counter(self._slots.values())
         self._slots[split_id] = slot = min(range(self._fetchers), key=loads.__getitem__)
@@ -274,15 +253,6 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
     def forget_split(self, split_id: str) -> None:
         super().forget_split(split_id)
         self._slots.pop(split_id, None)
-        self._moving.discard(split_id)
-
-    def is_moving(self, split_id: str) -> bool:
-        return split_id in self._moving
-
-    def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """See `SplitFetcherManager`. Splits that were to move to another fetcher do not."""
-        self._moving.difference_update(split_ids)
-        super().remove_splits(split_ids)
 
     def poll(self) -> Handover[ElementT] | None:
         """See `SplitFetcherManager`; measures, and spreads the splits."""
@@ -294,7 +264,7 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
             return handover
         self._fetches += 1
         self._fetch_s = self._smooth(self._fetch_s, handover.seconds)
-        if self._fetches > _WARM_UP_FETCHES and not self._moving:
+        if self._fetches > _WARM_UP_FETCHES:
             self._spread()
         self._polled_at = self._clock()
         return handover
@@ -316,4 +286,3 @@ class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
             if kept[slot] > share:
                 surplus.append(split_id)
         self.remove_splits(surplus)
-        self._moving.update(surplus)

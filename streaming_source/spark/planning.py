@@ -171,7 +171,7 @@ class StreamPlanning:
             gateway = self._gateway.start() if shares and self._gateway is not None else None
             if not shares and row_us is not None:
                 shares = [[]]
-            generators = coordinator.runtime.resumed_generators(begun, ended)
+            generators = ended.generators_since(begun) if coordinator.runtime.reads_on else {}
             return [
                 AlignedInputPartition(
                     tuple(splits),
@@ -212,13 +212,13 @@ class StreamPlanning:
     # ---- GatewayListener: what tasks say, on the gateway's threads ---------------------------------------------------
 
     def on_reports(self, reports: Sequence[RangeReport]) -> None:
-        self._coordinator.runtime.take_reports(reports)
+        self._coordinator.host.post_reports(reports)
 
     def on_event(self, subtask_id: int, event: SourceEvent) -> None:
-        self._coordinator.runtime.take_event(subtask_id, event)
+        self._coordinator.host.post_source_event(subtask_id, event)
         if self._turn.acquire(timeout=_TURN_S):
             try:
-                self._coordinator.runtime.work()
+                self._coordinator.host.work()
             finally:
                 self._turn.release()
 

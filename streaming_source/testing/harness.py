@@ -139,7 +139,7 @@ class SourceHarness:
         if self._tasks is None:
             self._tasks = self._new_tasks(self.coordinator.ranges(before, after, self.readers, self.min_rows))
         records = tuple(tuple(self._read(number, task, hook)) for number, task in enumerate(self._tasks))
-        plan = self.coordinator.last_plan if self.coordinator.state is after else None
+        plan = self.coordinator.runtime.engine.last_plan if self.coordinator.state is after else None
         batch = ReadBatch(
             after.sequence,
             records,
@@ -286,14 +286,14 @@ class SourceHarness:
             self._columns,
             subtask_id,
             send_split_request=lambda: host.request_split(subtask_id),
-            send_source_event_to_coordinator=lambda event: host.handle_source_event(subtask_id, event),
+            send_source_event_to_coordinator=lambda event: host.enumerator.handle_source_event(subtask_id, event),
         )
         output = CollectingOutput(self.strategy.timestamp_assigner, self._columns)
         ranges, events = pickle.loads(task)
         wait_s = self.patience_s if self.threads else 0
         read_ranges(ranges, events, lambda: self.create_reader(context), output, hook, wait_s)
         if self.reports is not None:
-            self.coordinator.runtime.take_reports(self.reports(reports_of(ranges, output.records)))
+            self.coordinator.host.post_reports(self.reports(reports_of(ranges, output.records)))
         return output.records
 
     def _excuse_splits(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:

@@ -272,12 +272,7 @@ class InlineFetcherManager(SplitFetcherManager[SplitT, Any]):
             self._last_news = (self._metrics.records, now)
         return now - self._last_news[1] <= self._patience_s
 
-    def _new_fetcher(
-        self,
-        fetcher_id: int,
-        split_reader: SplitReader[SplitT],
-        predecessor: SplitFetcher[SplitT, Any] | None,
-    ) -> SplitFetcher[SplitT, Any]:
+    def _new_fetcher(self, fetcher_id: int, split_reader: SplitReader[SplitT]) -> SplitFetcher[SplitT, Any]:
         return _InlineFetcher(fetcher_id, split_reader, self.queue, self._note_error)
 
 

@@ -38,7 +38,7 @@ def record_orders(log: Path, *, idle: str | None, delay: str, seconds: int = 300
             owed.clear()
         if second % _TRIGGER_S == _TRIGGER_S - 1:
             while harness.plan():
-                plan = harness.coordinator.last_plan
+                plan = harness.coordinator.runtime.engine.last_plan
                 assert plan is not None
                 batches.append([plan.rows, int(plan.late.sum())])
                 harness.commit(harness.read())

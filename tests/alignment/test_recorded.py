@@ -55,7 +55,7 @@ def run(folder: Path, settings: Settings, log: Path | None = None, restart_after
     )
     batches = []
     while harness.plan():
-        plan = harness.coordinator.last_plan
+        plan = harness.coordinator.runtime.engine.last_plan
         assert plan is not None
         batches.append([plan.rows, int(plan.late.sum())])
         harness.commit(harness.read())

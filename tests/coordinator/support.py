@@ -115,10 +115,12 @@ class Planner:
         self.workers = InlineWorkers(self.clock) if workers is None else workers
         self.calls = AsyncCalls(self.workers, self.clock.now_us)
         rules = ReadRules(WatermarkStrategy.no_watermarks(), PlanningRules(None))
-        self.host: EnumeratorHost[RecordSplit, Any] = EnumeratorHost(readers, SCHEMA, rules, self.calls)
+        self.host: EnumeratorHost[RecordSplit, Any] = EnumeratorHost(
+            readers, SCHEMA, rules, self.calls, self.clock.now_us
+        )
         self.index = EventTimeIndex(self._load)
         self.engine = Engine(PlanningRules(None), self.index)
-        self.host.take_engine(self.engine, lambda: None, probes_records=True)
+        self.host.take_engine(self.engine, probes_records=True)
         self.enumerator = NotingEnumerator(self.host, splits)
         self.host.enumerator = self.enumerator
 
@@ -231,7 +233,15 @@ class FetchSource(TestingSource):
 class Looking:
     """A `ReadAheadTimes` alone."""
 
-    def __init__(self, source: Any, workers: Workers | None = None, max_rows: int = 100, **options: Any) -> None:
+    def __init__(
+        self,
+        source: Any,
+        workers: Workers | None = None,
+        max_rows: int = 100,
+        *,
+        max_drift_us: int | None = None,
+        allow_unaligned: bool = False,
+    ) -> None:
         self.planner = Planner(workers=workers)
         if workers is None:
             self.planner.clock = source.clock
@@ -240,7 +250,11 @@ class Looking:
             self.planner.host.calls = self.planner.calls
         self.calls, self.host = self.planner.calls, self.planner.host
         self.index = self.planner.index
-        self.read_ahead = ReadAheadTimes(source, self.host, max_rows, **options)
+        planning = PlanningRules(None, max_drift_us=max_drift_us)
+        rules = ReadRules(
+            WatermarkStrategy.no_watermarks(), planning, read_ahead_rows=max_rows, allow_unaligned=allow_unaligned
+        )
+        self.read_ahead = ReadAheadTimes(source, self.host, rules)
 
     def add(self, *split_ids: str) -> None:
         self.planner.engine.apply(SplitsAssigned(split_ids, (0,) * len(split_ids), (0,) * len(split_ids), 0))
@@ -276,3 +290,11 @@ def coordinator(
     clock = source.clock
     workers = InlineWorkers(clock) if workers is None else workers
     return SourceCoordinator(source, rules, source.schema(), now_us or clock.now_us, readers=readers, workers=workers)
+
+
+def available(of: SourceCoordinator[Any, Any]) -> dict[str, tuple[int, int]]:
+    """Of each split in work: its next position, and the position after the last record known to be there."""
+    if not of._started:
+        return {split.split_id: (split.position, split.position) for split in of.state.unfinished()}
+    position_at, known = of.runtime.event_times.position_at, of.runtime.engine.available()
+    return {i: (position_at(i, position), position_at(i, end)) for i, (position, end) in known.items()}

@@ -16,7 +16,7 @@ from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.planning import AlignedInputPartition
 from streaming_source.testing import Gap, Pause, SourceHarness, TestingSource
 from streaming_source.testing.source import Element
-from tests.coordinator.support import STRATEGY, coordinator
+from tests.coordinator.support import STRATEGY, available, coordinator
 
 ACTIVE, PAUSED, IDLE, FINISHED = SplitStatus
 
@@ -110,17 +110,17 @@ def test_sp_10_each_split_in_work_tells_how_far_it_is_and_none_that_is_finished(
     source = TestingSource({"a": [1000, 2000], "b": [Gap(3), 1500]}, bounded=True)
     reading = SourceHarness(source, STRATEGY, clock=source.clock, max_rows=1)
     planning = reading.coordinator
-    assert planning.available() == {}
+    assert available(planning) == {}
     watermarks = []
     while reading.run_batch() is not None:
         table = reading.state.table
         watermarks.append(dict(zip(table.split_ids, table.watermarks.tolist(), strict=True)))
-        assert planning.available().keys() == {
+        assert available(planning).keys() == {
             split for split, status in zip(table.split_ids, table.statuses, strict=True) if status != FINISHED
         }
     assert watermarks[0] == {"a": 999, "b": MIN_WATERMARK}
     assert watermarks[1] == {"a": 999, "b": 1499}
-    assert planning.available() == {}
+    assert available(planning) == {}
 
 
 # ---- sources ---------------------------------------------------------------------------------------------------------

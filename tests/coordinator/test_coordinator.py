@@ -14,7 +14,7 @@ from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.coordinator import ReadRules, SourceCoordinator, WorkerPool
 from streaming_source.exceptions import SourceError
 from streaming_source.testing import EOF, FakeClock, Gap, InlineWorkers, Pause, SourceHarness, TestingSource
-from tests.coordinator.support import STRATEGY, await_end, coordinator, ids, worker_threads
+from tests.coordinator.support import STRATEGY, available, await_end, coordinator, ids, worker_threads
 
 
 class RememberingSource(TestingSource):
@@ -166,7 +166,7 @@ def test_going_back_behind_the_end_of_a_split_reads_its_end_again() -> None:
     first = planning.advance(1)
     planning.advance()
     planning.advance()
-    assert planning.available() == {}
+    assert available(planning) == {}
     planning.rewind(first)
     end = planning.advance()
     (part,) = planning.ranges(first, end, 1, 1)
@@ -279,11 +279,24 @@ def test_a_planner_that_was_not_restored_says_so() -> None:
 def test_what_is_available_is_told_in_positions_of_the_splits() -> None:
     source = TestingSource({"a": [Gap(10), 1, Gap(10), 2, 3], "b": [5]})
     planning = restored(source)
-    assert planning.available() == {}
+    assert available(planning) == {}
     planning.advance(1)
-    assert planning.available() == {"a": (11, 23), "b": (0, 1)}
+    assert available(planning) == {"a": (11, 23), "b": (0, 1)}
     planning.advance()
-    assert planning.available() == {"a": (23, 23), "b": (1, 1)}
+    assert available(planning) == {"a": (23, 23), "b": (1, 1)}
+    planning.close()
+
+
+def test_a_split_that_was_assigned_since_the_last_plan_is_explained_as_the_others_are() -> None:
+    source = TestingSource({"a": [1]})
+    planning = restored(source)
+    planning.advance()
+    source.go_on("b", 2)
+    source.clock.advance("2 seconds")
+    planning.host.run()
+    explanation = planning.explain()
+    assert explanation is not None
+    assert [(split.split_id, split.position) for split in explanation.splits] == [("a", 1), ("b", 0)]
     planning.close()
 
 
@@ -294,11 +307,11 @@ def test_a_split_that_was_assigned_since_the_last_plan_is_not_available_yet() ->
     source.go_on("b", 2)
     source.clock.advance("2 seconds")
     planning.host.run()
-    assert planning.available() == {"a": (1, 1)}
+    assert available(planning) == {"a": (1, 1)}
     planning.advance()
-    assert planning.available() == {"a": (1, 1), "b": (0, 0)}, "it counts, and was not looked at yet"
+    assert available(planning) == {"a": (1, 1), "b": (0, 0)}, "it counts, and was not looked at yet"
     planning.advance()
-    assert planning.available() == {"a": (1, 1), "b": (1, 1)}
+    assert available(planning) == {"a": (1, 1), "b": (1, 1)}
     planning.close()
 
 

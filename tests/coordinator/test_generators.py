@@ -14,6 +14,7 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.split_generators import LatestWatermark
 from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 from streaming_source.testing import Pause, SourceHarness, TestingSource
+from tests.coordinator.support import available
 
 ACTIVE, IDLE = SplitStatus.ACTIVE, SplitStatus.IDLE
 
@@ -211,7 +212,7 @@ def test_a_split_with_something_to_read_is_not_idle_whatever_its_generator_says(
     for _ in range(20):
         made.source.clock.advance("1 second")
         made.harness.run_batch()
-        waits = {split_id for split_id, (at, end) in made.harness.coordinator.available().items() if at < end}
+        waits = {split_id for split_id, (at, end) in available(made.harness.coordinator).items() if at < end}
         assert not any(made.statuses[split_id] is IDLE for split_id in waits)
     made.harness.close()
 

@@ -60,31 +60,18 @@ def test_a_request_that_is_repeated_before_it_is_heard_counts_once() -> None:
     assert asked == [0]
 
 
-def test_the_request_of_a_reader_that_is_gone_is_dropped() -> None:
-    planner = Planner(2, "ab")
-    planner.host.start()
-    planner.host.unregister(0)
-    planner.host.run()
-    assert dict(planner.host.tracker.uncheckpointed).keys() == {1}
-
-
 def test_cd_04_an_event_of_a_reader_is_delivered_once_and_is_the_same_object() -> None:
     planner = Planner(2)
     planner.host.start()
     event = Note("hello")
-    planner.host.handle_source_event(1, event)
+    planner.host.post_source_event(1, event)
+    planner.host.run()
     ((_, reader, delivered),) = planner.enumerator.told_of("event")
     assert reader == 1
     assert delivered is event
 
 
-# ---- failures and earlier states -------------------------------------------------------------------------------------
-
-
-def fail(planner: Planner, reader: int, checkpoint: int) -> None:
-    """A reader fails, and goes on from a state."""
-    planner.host.unregister(reader)
-    planner.host.reset(reader, checkpoint)
+# ---- earlier states --------------------------------------------------------------------------------------------------
 
 
 def test_what_is_in_no_state_comes_back_to_the_enumerator() -> None:
@@ -94,7 +81,7 @@ def test_what_is_in_no_state_comes_back_to_the_enumerator() -> None:
     planner.host.assign_splits(assignment({0: "ab"}))
     planner.host.snapshot(1)
     planner.host.assign_splits(assignment({0: "c"}))
-    fail(planner, 0, 1)
+    planner.host.go_back(1)
     assert planner.enumerator.told_of("back") == [("back", 0, ["c"])]
 
 
@@ -105,7 +92,7 @@ def test_cd_08_what_is_committed_does_not_come_back() -> None:
     planner.host.enumerator.handle_split_request(0)
     planner.host.snapshot(100)
     planner.host.complete(100)
-    fail(planner, 0, 100)
+    planner.host.go_back(100)
     assert planner.enumerator.told_of("complete") == [("complete", 100)]
     assert ids(planner.enumerator.unassigned) == ["c", "d", "e", "f"]
     assert planner.enumerator.told_of("back") == [("back", 0, [])]
@@ -120,31 +107,20 @@ def test_cd_12_a_reader_that_goes_on_from_before_its_splits_asks_and_gets_them_a
     assert planner.assigned() == ["a", "b"]
     planner.host.snapshot(100)
     assert planner.host.without_more == {0}
-    fail(planner, 0, 99)
+    planner.give_up_splits()
+    planner.host.go_back(99)
     assert ids(planner.enumerator.unassigned) == ["a", "b"]
     assert planner.host.without_more == set()
-    planner.give_up_splits()
-    planner.host.register(0)
     planner.host.run()
     assert planner.assigned() == ["a", "b"]
     assert planner.host.without_more == {0}
-
-
-def test_cd_14_when_a_reader_fails_the_others_stay_and_an_unknown_one_is_no_error() -> None:
-    planner = Planner(3)
-    planner.host.start()
-    planner.host.unregister(1)
-    planner.host.unregister(1)
-    planner.host.unregister(77)
-    assert sorted(planner.host.registered_readers()) == [0, 2]
 
 
 def test_a_reader_that_comes_back_gets_no_events_of_its_former_life() -> None:
     planner = Planner(1)
     planner.host.start()
     planner.host.send_event_to_source_reader(0, Note("before"))
-    fail(planner, 0, 0)
-    planner.host.register(0)
+    planner.host.go_back(0)
     planner.host.send_event_to_source_reader(0, Note("after"))
     assert planner.host.take_events(0) == [Note("after")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_a_split_is_paused_where_it_is_ahead_in_event_time_and_goes_on_when_the_
 def test_a_time_that_is_invalid_for_being_too_late_takes_no_split_ahead() -> None:
     source = OneClient({"odd": [0, 10**17, *seconds(1, 40)], "slow": seconds(0, 40)})
     scanning = ahead_of(source, max_rows=60, max_drift_us=30 * SECOND)
-    scanning.host._time_limit_us = lambda: 10**16
+    scanning.host._rules = replace(scanning.host._rules, time_limit_us=10**16)
     scanning.add("odd", "slow")
     assert scanning.run() == {"odd": 30, "slow": 30}
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.coordinator.event_times.scanned_records import ScannedRecords, SeenBlock
+from streaming_source.coordinator.event_times.ahead_reader import SeenBlock
+from streaming_source.coordinator.event_times.split_scan import ScannedRecords
 from tests.examples import examples
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from streaming_source.connectors.kafka.time_index import TimeIndex
+from tests.coordinator.support import available
 from tests.kafka.support import SKEWS, Logs, reading, records
 from tests.kafka.topics import MS, Record, Topic, wait_until
 from tests.spark.support import SECOND, T0, skewed_logs
@@ -52,10 +53,10 @@ class Checked:
         planning = self._reading.reader._made
         assert planning is not None
         coordinator = planning._coordinator
-        assert coordinator.last_plan is not None
-        bound_us = coordinator.last_plan.bound_us
+        assert coordinator.runtime.engine.last_plan is not None
+        bound_us = coordinator.runtime.engine.last_plan.bound_us
         ends = {**{p: self._end(p) for p in self._logs}, **self._offsets()}
-        known = coordinator.available()
+        known = available(coordinator)
         for partition, log in self._logs.items():
             begin, end = self._at[partition], ends[partition]
             assert end >= begin

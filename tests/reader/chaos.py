@@ -265,7 +265,7 @@ class Run:
         if kind < 0.15:
             self._add([split_id for split_id in some if split_id in self.unread])
         elif kind < 0.2:
-            self.reader.remove_splits(some[:1])
+            self.manager.remove_splits(some[:1])
         elif kind < 0.3 and self.manager._started:
             chance.choice(self.manager._started).wake_up()
         self._take_back()

@@ -325,24 +325,6 @@ def test_a_split_may_come_back_after_its_end() -> None:
     reader.close()
 
 
-def test_a_removed_split_ends_with_what_was_fetched_of_it() -> None:
-    readers = Readers(BlockingSplitReader)
-    reader, output = base_reader(readers), Output()
-    reader.add_splits([Split("a"), Split("b", 0, 6)])
-    readers.made[0].release()
-    poll_until_emitted(reader, output, 4)
-    reader.remove_splits(["a", "unknown"])
-    while not output.released:
-        wait_and_poll(reader, output)
-    assert output.released == ["a"]
-    assert [split.split_id for split in reader.snapshot_state()] == ["b"]
-    readers.made[0].release(5)
-    reader.notify_no_more_splits()
-    read_to_end(reader, output)
-    assert output.of("b") == list(range(6))
-    reader.close()
-
-
 class EndsAt(RecordEvaluator):
     def __init__(self, number: int) -> None:
         self._number = number

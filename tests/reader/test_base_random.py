@@ -37,8 +37,6 @@ def stepped(kind: str, capacity: int, per_fetch: int) -> Any:
     class Stepped(MANAGERS[kind]):  # type: ignore[misc]
         def _create_fetcher(self, key: Hashable) -> SplitFetcher[Split, RecordBlock]:
             fetcher = super()._create_fetcher(key)
-            # A fetcher waits for the thread of its predecessor; here there is none.
-            fetcher._predecessor = None
             fetcher.start = lambda: None  # type: ignore[method-assign]
             fetcher.join = lambda timeout_s: True  # type: ignore[method-assign]
             return fetcher
@@ -80,17 +78,12 @@ class ReaderMachine(RuleBasedStateMachine):
         self.is_read |= ids
         self.reader.add_splits(added)
 
-    @rule(split_id=IDS)
-    def remove(self, split_id: str) -> None:
-        self.reader.remove_splits([split_id])
-
     @rule(splits=st.sets(IDS, min_size=1))
     def move(self, splits: set[str]) -> None:
+        moved = sorted(splits & self.is_read)
         if self.kind == "adaptive":
-            moved = sorted(splits & self.manager._slots.keys() & self.is_read)
             self.manager._fetchers = 3
-            self.manager.remove_splits(moved)
-            self.manager._moving.update(moved)
+        self.manager.remove_splits(moved)
 
     @rule(number=st.integers(0, 3), times=st.integers(1, 4), woken=st.booleans())
     def step(self, number: int, times: int, woken: bool) -> None:
@@ -103,7 +96,7 @@ class ReaderMachine(RuleBasedStateMachine):
         has_work = fetcher._changes or fetcher._left or fetcher._fetched
         if not (has_work or fetcher._assigned):
             return
-        if not self.manager.queue.remaining_capacity:
+        if len(self.manager.queue) == self.manager.queue._capacity:
             # Nobody else would ever make room: the put must give up.
             self.manager.queue.wake_up(fetcher.fetcher_id)
         fetcher._woken = woken

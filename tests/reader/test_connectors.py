@@ -171,7 +171,7 @@ def test_splits_of_files_can_be_spread_over_more_fetchers_while_they_are_read(sp
     reader.notify_no_more_splits()
     read_to_end(reader, output)
     reader.close()
-    assert manager.fetchers == 4
+    assert manager._fetchers == 4
     assert len(made) >= 4
     for split in splits:
         assert output.of(split.split_id) == list(range(600))

@@ -285,24 +285,6 @@ def test_a_fetcher_that_still_waits_for_its_records_can_be_ended_at_once() -> No
     assert readers.all_closed()
 
 
-def test_a_fetcher_begins_when_its_predecessor_has_closed_its_reader() -> None:
-    readers = Readers()
-    manager: SingleThreadFetcherManager[Split, RecordBlock] = SingleThreadFetcherManager(readers)
-    manager.add_splits([Split("a", 0, 2)])
-    first = take(manager.queue)
-    while not manager.maybe_shutdown_finished_fetchers():
-        manager.queue.available.result(WAIT_S)
-    manager.forget_split("a")
-    manager.add_splits([Split("b", 0, 2)])
-    old, new = readers.made
-    assert manager.queue.poll() is None
-    assert new.log == []
-    first.recycle()
-    assert take(manager.queue).finished == {"b"}
-    assert old.closed.is_set()
-    manager.close(WAIT_S)
-
-
 def test_an_error_keeps_the_fetcher_from_looking_idle_and_closes_its_reader_at_shutdown() -> None:
     queue: Queue = ElementQueue()
     split_reader = FailingSplitReader(0, OSError("gone"))

@@ -53,8 +53,8 @@ def test_qt_04_waking_one_producer_does_not_strand_another(pool: ThreadPoolExecu
 
 
 def test_qt_06_the_capacity_is_as_given_and_two_by_default() -> None:
-    assert ElementQueue[int](8000).remaining_capacity == 8000
-    assert ElementQueue[int]().remaining_capacity == 2
+    assert ElementQueue[int](8000)._capacity == 8000
+    assert ElementQueue[int]()._capacity == 2
 
 
 def test_elements_keep_their_order() -> None:

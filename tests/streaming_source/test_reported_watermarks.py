@@ -111,14 +111,11 @@ def test_a_batch_that_is_read_again_runs_its_generators_from_where_they_were(log
 def test_a_lost_report_costs_waiting_and_no_watermark(logs: Path) -> None:
     reading, rows = reading_of(logs, GENERATED), list[tuple[str, int]]()
     read_on(reading, 1, rows)
-    runtime = reading.reader._planning._coordinator.runtime
-    taken, runtime_type = runtime.take_reports, type(runtime)
-    runtime_type.take_reports = lambda self, reports: None  # type: ignore[assignment, method-assign]
-    try:
-        read_on(reading, 2, rows)
-        waits = watermarks(reading)
-    finally:
-        runtime_type.take_reports = taken.__func__  # type: ignore[attr-defined, method-assign]
+    host = reading.reader._planning._coordinator.host
+    host.post_reports = lambda reports: None  # type: ignore[method-assign]
+    read_on(reading, 2, rows)
+    waits = watermarks(reading)
+    del host.post_reports
     read_on(reading, 1, rows)
     assert watermarks(reading) == waits
     read_on(reading, 8, rows)

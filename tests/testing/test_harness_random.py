@@ -16,6 +16,7 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.coordinator import SourceState
 from streaming_source.testing import Abort, Gap, Pause, SourceHarness, TestingAbort, TestingSource
 from streaming_source.testing.source import EOF, Element
+from tests.coordinator.support import available
 from tests.examples import examples
 
 _STEPS = ("batch", "batch", "batch", "plan", "second", "restart", "lose", "rewind", "scale", "read twice")
@@ -134,7 +135,7 @@ class Runner:
         if not self.harness.is_planned:
             if not self.harness.plan():
                 return False
-            self._planned = before, {i: end for i, (_, end) in self.harness.coordinator.available().items()}
+            self._planned = before, {i: end for i, (_, end) in available(self.harness.coordinator).items()}
         return True
 
 

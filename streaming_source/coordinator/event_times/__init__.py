@@ -11,17 +11,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
-import numpy.typing as npt
 
-from alignment.index import FirstLater
+from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
 from alignment.index.exact import CACHED_TIMES
-from streaming_source.api import SplitRange, SupportsEventTimeIndex
+from alignment.strategy import WatermarkStrategy
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Int64Array
+from streaming_source.api import Source, SplitRange, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.state import SourceState
-from streaming_source.exceptions import UnsupportedOperationError
+from streaming_source.exceptions import OptionError, UnsupportedOperationError
 
 if TYPE_CHECKING:
-    from streaming_source.coordinator.event_times.scanned_records import SeenBlock
+    import pyarrow as pa
+
+    from alignment.recording import Recorder
+    from streaming_source.coordinator.event_times.ahead_reader import SeenBlock
 
 __all__ = ["EventTimeProvider", "IndexedTimes"]
 
@@ -29,16 +34,27 @@ __all__ = ["EventTimeProvider", "IndexedTimes"]
 class EventTimeProvider(ABC, Generic[SplitT]):
     """Fills the planner's index, and turns its positions into splits and ranges, on the coordinator's thread.
 
-    It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`.
+    It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`;
+    opaque blocks are cut where `first_later` says, if there are any.
     """
 
     goes_back: ClassVar[bool] = True
     cached_times: ClassVar[int] = CACHED_TIMES
+    first_later: FirstLater | None = None
+    drains_from_us: int | None = None
 
-    @property
-    def locate(self) -> FirstLater | None:
-        """What says where opaque blocks are cut; None if there are none."""
-        return None
+    def create_index(self, earliest_us: int, recorder: Recorder | None) -> EventTimeIndex:
+        """An index that loads event times from here; those before `earliest_us` are invalid."""
+
+        def load_valid(split_id: str, start: int, stop: int) -> Int64Array:
+            times = self.event_times(split_id, start, stop)
+            return times if earliest_us == NO_TIMESTAMP else np.where(times < earliest_us, NO_TIMESTAMP, times)
+
+        load: EventTimeLoader = load_valid
+        locate = self.first_later
+        if recorder is not None:
+            load, locate = recorder.loading(load), locate and recorder.locating(locate)
+        return EventTimeIndex(load, cached_times=self.cached_times, locate=locate)
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
@@ -73,7 +89,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         return position
 
     @abstractmethod
-    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+    def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         """See `SupportsEventTimeIndex`."""
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
@@ -89,17 +105,16 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
-    def drain(self) -> None:
-        """What is there now is all there is (AvailableNow)."""
+    def drain(self, from_us: int) -> None:
+        """What was there at a processing time is all there is (AvailableNow)."""
+        self.drains_from_us = from_us
 
     def extend_snapshot(self) -> None:
         """While draining, before each plan: see `SupportsEventTimeIndex`."""
 
-    def find_expected(self, ends: Mapping[str, int]) -> None:
-        """There are records before these positions of these splits: find those now that are not known."""
-
-    def has_found_expected(self) -> bool:
-        return True
+    def find_expected(self, ends: Mapping[str, int]) -> Callable[[], bool]:
+        """There are records before these positions of these splits: find those now; what says whether they are."""
+        return lambda: True
 
     def is_warm(self) -> bool:
         """Whether something is known of every split."""
@@ -122,22 +137,29 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 class IndexedTimes(EventTimeProvider[SplitT]):
     """The enumerator knows its records' event times, and adds them to the index.
 
-    `read` reads the records of a split up to its stop in the planner: their event times, and the columns that a
-    watermark generator needs.
+    Records themselves, of which a watermark generator needs columns, are read here once they are planned.
     """
 
     # What it added of the records since an earlier state is forgotten.
     goes_back = False
 
     def __init__(
-        self, index: SupportsEventTimeIndex[SplitT], read: Callable[[SplitT], Iterable[SeenBlock]] | None = None
+        self,
+        source: Source[SplitT, Any],
+        index: SupportsEventTimeIndex[SplitT],
+        schema: pa.Schema,
+        strategy: WatermarkStrategy,
     ) -> None:
+        if strategy.uses_source_watermarks:
+            raise OptionError(
+                f"WatermarkStrategy.from_source_watermarks(): {source.name} has an index of event times, and emits no "
+                "watermarks; use for_bounded_out_of_orderness(...), or for_generator(...) for a rule of your own"
+            )
+        self._source = source
         self._index = index
-        self._read = read
-
-    @property
-    def locate(self) -> FirstLater:
-        return self._index.first_later
+        self._schema = schema
+        self._strategy = strategy
+        self.first_later = index.first_later
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         # Those that the last micro-batch finished, too: they leave it next.
@@ -156,15 +178,17 @@ class IndexedTimes(EventTimeProvider[SplitT]):
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         return self._index.ranges(start, end, rows_per_range)
 
-    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+    def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         return self._index.event_times(split_id, start, stop)
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
-        """The index has no records: those that are planned are read here as well."""
-        assert self._read is not None, "a generator that needs columns has a way to read them"
+        # Here and not above: it brings the readers with it.
+        from streaming_source.coordinator.event_times.ahead_reader import read_range
+
+        assigner, columns = self._strategy.timestamp_assigner, self._strategy.generator_columns
         ends = self._index.split_at(split_id, start), self._index.split_at(split_id, stop)
         for part in self._index.ranges(*ends, stop - start):
-            yield from self._read(part.split)
+            yield from read_range(self._source, part.split, self._schema, assigner, columns)
 
     def extend_snapshot(self) -> None:
         self._index.extend_snapshot()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic
 
 import numpy as np
 import pyarrow as pa
 
 from alignment.split_generators import LatestWatermark
-from alignment.timestamps import TimestampAssigner, top_level_column
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
 from alignment.watermarks import Int64Array
 from streaming_source.api import (
     CaughtUp,
@@ -19,6 +20,7 @@ from streaming_source.api import (
     Source,
     SourceOutput,
     SourceReaderContext,
+    SplitEnumerator,
     SplitReader,
     SplitsAddition,
     SplitsRemoval,
@@ -26,11 +28,10 @@ from streaming_source.api import (
 )
 from streaming_source.api.reader import ignore
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator.event_times.scanned_records import SeenBlock
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.base import SplitOutput
 
-__all__ = ["AheadReader", "AheadSplit", "Fetched", "columns_for_times", "read_range"]
+__all__ = ["AheadReader", "AheadSplit", "Fetched", "SeenBlock", "columns_for_times", "read_range"]
 
 
 def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Sequence[str] = ()) -> pa.Schema:
@@ -40,6 +41,33 @@ def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Se
         return schema
     needed = {top_level_column(column, schema.names) for column in (*columns, *others)} or {*schema.names[:1]}
     return pa.schema([field for field in schema if field.name in needed])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeenBlock:
+    """Consecutive records of a split: their positions, as in `RecordBlock`, and event times, `int64[n]`.
+
+    `records` has the columns of them that a watermark generator needs; None if none does.
+    """
+
+    positions: int | Int64Array
+    times: Int64Array
+    records: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        return self.times.size
+
+    def __getitem__(self, row: int) -> int:
+        return self.positions + row if isinstance(self.positions, int) else int(self.positions[row])
+
+    @property
+    def end(self) -> int:
+        return self[len(self) - 1] + 1
+
+    def bounds(self) -> tuple[int, int]:
+        """Smallest and largest event time, as `alignment.EventTimeIndex.append` takes them. O(n)."""
+        # The mark of an invalid time is the smallest number: it is the minimum if there is one, as it should be.
+        return int(self.times.min(initial=2**63 - 1)), int(self.times.max(initial=NO_TIMESTAMP))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,45 +88,41 @@ class Fetched:
         return sum(map(len, self.blocks))
 
 
-class AheadSplit(Generic[SplitT]):
-    """Where an `AheadReader` stands in one split, which is read from its position on.
+class AheadSplit(SplitOutput[SplitT]):
+    """Where an `AheadReader` stands in one split."""
 
-    `columns` are paths of columns that are kept beside the event times; where it `hears` the watermarks that the source
-    emits are kept, too.
-    """
-
-    __slots__ = ("output", "split", "state", "times")
-
-    def __init__(
-        self,
-        split: SplitT,
-        assigner: TimestampAssigner,
-        end_of_stream: RecordEvaluator | None,
-        columns: Sequence[str] = (),
-        *,
-        hears: bool = False,
-    ) -> None:
-        self.split = split
-        self.state = SplitState(split)
-        self.times = _TimesOutput(assigner, columns, hears=hears)
-        self.output = SplitOutput(self.times, ReaderMetrics(), end_of_stream, split.stop)
+    def __init__(self, split: SplitT, end_of_stream: RecordEvaluator | None, times: _TimesOutput) -> None:
+        super().__init__(SplitState(split), ReaderMetrics(), end_of_stream)
+        self.target = self.times = times
 
     @property
-    def has_ended(self) -> bool:
-        """Whether it is at its stop, or behind the record that ends it."""
-        stop = self.split.stop
-        return self.output.ended or (stop is not None and self.state.position >= stop)
+    def split(self) -> SplitT:
+        """As it was taken over."""
+        return self.state.split
 
 
 class AheadReader(Generic[SplitT]):
     """Fetches splits with one `SplitReader`, opened when it is needed, and closed in between if need be.
 
-    Used by one thread at a time, but for `wake_up`. Where it `must_pause` a `SplitReader` that cannot is refused.
+    `columns` are paths of columns that are kept beside the event times; where it `hears` the watermarks that the source
+    emits these are kept, too. Used by one thread at a time, but for `wake_up`. Where it `must_pause` a `SplitReader`
+    that cannot is refused.
     """
 
-    def __init__(self, source: Source[SplitT, Any], context: SourceReaderContext, *, must_pause: bool = False) -> None:
+    def __init__(
+        self,
+        source: Source[SplitT, Any],
+        schema: pa.Schema,
+        assigner: TimestampAssigner,
+        enumerator: SplitEnumerator[SplitT, Any] | None = None,
+        *,
+        columns: Sequence[str] = (),
+        hears: bool = False,
+        must_pause: bool = False,
+    ) -> None:
         self._source = source
-        self._context = context
+        self._context = SourceReaderContext(columns_for_times(schema, assigner, columns), enumerator=enumerator)
+        self._new_output = partial(_TimesOutput, assigner, columns, hears=hears)
         self._must_pause = must_pause
         self._emitter = source.create_record_emitter(self._context)
         self._reader: SplitReader[SplitT] | None = None
@@ -107,12 +131,16 @@ class AheadReader(Generic[SplitT]):
         self._paused: set[str] = set()
         self._is_woken = False
 
+    def take_over(self, split: SplitT) -> AheadSplit[SplitT]:
+        """A split to fetch, from its position on."""
+        return AheadSplit(split, self._source.end_of_stream, self._new_output())
+
     def fetch(self, splits: Mapping[str, AheadSplit[SplitT]], paused: Set[str] = frozenset()) -> dict[str, Fetched]:
         """Fetch once, of these splits but for the paused. May block until `wake_up`.
 
         Gives what came of each split; of one that is paused only if something did, as where pausing is not supported.
         """
-        fetched = {split_id: Fetched((), finished=True) for split_id, split in splits.items() if split.has_ended}
+        fetched = {split_id: Fetched((), finished=True) for split_id, split in splits.items() if split.has_reached_end}
         if not fetched:
             fetched = self._fetch(self._opened(), splits, paused)
         if all(split_id in fetched and fetched[split_id].finished for split_id in splits):
@@ -148,12 +176,12 @@ class AheadReader(Generic[SplitT]):
                 of = ", ".join(map(repr, splits))
                 raise SourceError(f"fetched records of split {split_id!r} with the reader of {of}")
             while (element := records.next_record_from_split()) is not None:
-                self._emitter.emit_record(element, split.output, split.state)
+                self._emitter.emit_record(element, split, split.state)
         finished = records.finished_splits
         records.recycle()
         fetched = {}
         for split_id, split in splits.items():
-            (blocks, said), is_finished = split.times.take(), split_id in finished or split.has_ended
+            (blocks, said), is_finished = split.times.take(), split_id in finished or split.has_reached_end
             if blocks or is_finished:
                 fetched[split_id] = Fetched(blocks, is_finished, said=said)
             elif said or split_id not in paused:
@@ -198,9 +226,8 @@ def read_range(
     source: Source[SplitT, Any], split: SplitT, schema: pa.Schema, assigner: TimestampAssigner, columns: Sequence[str]
 ) -> Iterator[SeenBlock]:
     """The records of a split up to its stop: their event times, and these columns."""
-    context = SourceReaderContext(columns_for_times(schema, assigner, columns))
-    reader: AheadReader[SplitT] = AheadReader(source, context)
-    ahead = AheadSplit(split, assigner, source.end_of_stream, columns)
+    reader = AheadReader(source, schema, assigner, columns=columns)
+    ahead = reader.take_over(split)
     try:
         is_finished = False
         while not is_finished:

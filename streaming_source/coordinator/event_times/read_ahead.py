@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -21,14 +21,20 @@ import numpy.typing as npt
 from alignment.events import Probed, SplitsBlocked
 from alignment.sentence import named
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.api import CaughtUp, Source, SourceReaderContext, SplitRange
+from streaming_source.api import CaughtUp, Source, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, columns_for_times
-from streaming_source.coordinator.event_times.scanned_records import ScannedRecords, SeenBlock
-from streaming_source.coordinator.event_times.split_scan import Arrival, Fetcher, FetchScheduler, SplitScan, Stage
-from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, Fetched, SeenBlock
+from streaming_source.coordinator.event_times.split_scan import (
+    Arrival,
+    Fetcher,
+    FetchScheduler,
+    ScannedRecords,
+    SplitScan,
+    Stage,
+)
+from streaming_source.coordinator.state import ReadRules, SourceState
 
 __all__ = ["ReadAheadTimes"]
 
@@ -57,44 +63,32 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     # All times are in memory already: nothing is to be gained by keeping them twice.
     cached_times = 0
 
-    def __init__(
-        self,
-        source: Source[SplitT, Any],
-        host: EnumeratorHost[SplitT, Any],
-        max_rows: int,
-        *,
-        max_drift_us: int | None = None,
-        allow_unaligned: bool = False,
-        columns: Sequence[str] = (),
-        hears: bool = False,
-    ) -> None:
-        self._source = source
+    def __init__(self, source: Source[SplitT, Any], host: EnumeratorHost[SplitT, Any], rules: ReadRules) -> None:
         self._host = host
         self._calls = host.calls
-        self._workers = host.calls.workers
-        self._now_us = host.calls.now_us
-        self._max_rows = max_rows
-        self._max_drift_us = max_drift_us
+        self._max_rows = rules.read_ahead_rows
+        self._max_drift_us = rules.planning.max_drift_us
         self._fetching = source.fetching
-        self._must_pause = self._fetching.kind != "per_split" and not allow_unaligned
-        self._columns, self._hears = columns, hears
-        schema = columns_for_times(host.schema, host.timestamp_assigner, columns)
-        self._reader_context = SourceReaderContext(schema, enumerator=host.enumerator)
+        self._new_reader: Callable[[], AheadReader[SplitT]] = partial(
+            AheadReader,
+            source,
+            host.schema,
+            host.timestamp_assigner,
+            host.enumerator,
+            columns=rules.strategy.generator_columns,
+            hears=rules.strategy.uses_source_watermarks,
+            must_pause=self._fetching.kind != "per_split" and not rules.allow_unaligned,
+        )
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, ScannedRecords] = {}
-        self._drains_from_us: int | None = None
-        self._scanned_again: list[SplitScan[SplitT]] = []
-        self._scans_again_from_us = MIN_WATERMARK
         # All below is guarded by the lock, which is held for moments only. The coordinator reads what it alone changes
         # without it.
         self._lock = threading.Lock()
         self._scans: dict[str, SplitScan[SplitT]] = {}
         self._fetchers: dict[Hashable, Fetcher[SplitT]] = {}
         self._turns: FetchScheduler[Fetcher[SplitT]] = FetchScheduler(_AT_ONCE)
-        self._share = max_rows
+        self._share = rules.read_ahead_rows
         self._latest_us = MAX_WATERMARK
-        self._arrived: list[Arrival[SplitT]] = []
-        self._failed: list[tuple[Fetcher[SplitT], BaseException]] = []
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
@@ -105,17 +99,13 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        assigner, end_of_stream = self._host.timestamp_assigner, self._source.end_of_stream
         with self._lock:
             for split in splits:
-                ahead = AheadSplit(split, assigner, end_of_stream, self._columns, hears=self._hears)
-                scan = self._scans[split.split_id] = SplitScan(ahead)
                 key = self._fetching.key_of(split.split_id)
                 fetcher = self._fetchers.get(key)
                 if fetcher is None:
-                    reader = AheadReader(self._source, self._reader_context, must_pause=self._must_pause)
-                    fetcher = self._fetchers[key] = Fetcher(reader)
-                fetcher.add(scan)
+                    fetcher = self._fetchers[key] = Fetcher(self._new_reader())
+                self._scans[split.split_id] = fetcher.add(split)
         self._go_on()
 
     def finish_splits(self, split_ids: Iterable[str]) -> None:
@@ -125,39 +115,33 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
 
     def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
         self._ended.clear()
-        splits = tuple(self.split_at(split_id, number) for split_id, number in zip(split_ids, positions, strict=True))
+        splits = []
         for split_id, number in zip(split_ids, positions, strict=True):
-            seen = self._scans[split_id].seen
-            if number > seen.committed_to:
-                seen.commit_plan(number)
+            scan = self._scans[split_id]
+            splits.append(scan.split.at(scan.seen.position_at(number)))
+            if number > scan.seen.committed_to:
+                scan.seen.commit_plan(number)
         self._go_on()
-        return splits
-
-    def drain(self) -> None:
-        """A split that has been caught up with is scanned no further."""
-        self._drains_from_us = self._now_us()
+        return tuple(splits)
 
     def close(self) -> None:
         self._let_go(list(self._scans))
 
-    def find_expected(self, ends: Mapping[str, int]) -> None:
-        self._scans_again_from_us = self._now_us()
-        scans = [scan for split_id, scan in self._scans.items() if ends.get(split_id, 0) > scan.seen_to]
-        self._scanned_again = [scan for scan in scans if not scan.is_done]
+    def find_expected(self, ends: Mapping[str, int]) -> Callable[[], bool]:
+        """See `EventTimeProvider`: each has something unread, or a fetch that begins from now on has found nothing."""
+        since_us = self._calls.now_us()
+        scans = {i: scan for i, scan in self._scans.items() if not scan.is_done}
+        behind = {i: one for i, one in scans.items() if ends.get(i, 0) > one.seen.position_at(one.seen.end)}
         with self._lock:
-            for fetcher in {self._fetcher_of(scan) for scan in self._scanned_again}:
-                self._fetch_soon(fetcher)
+            for key in {self._fetching.key_of(split_id) for split_id in behind}:
+                self._fetch_soon(self._fetchers[key])
             self._begin_ready()
-
-    def has_found_expected(self) -> bool:
-        """See `EventTimeProvider`: of each something unread was found, or a fetch that began since found nothing."""
-        since_us = self._scans_again_from_us
-        return all(scan.seen.unread or scan.scanned_us >= since_us or scan.is_gone for scan in self._scanned_again)
+        return lambda: all(one.seen.unread or one.scanned_us >= since_us or one.is_gone for one in behind.values())
 
     # ---- what the planner reads ----------------------------------------------------------------------------------
 
     def is_warm(self) -> bool:
-        return all(scan.is_known for scan in self._scans.values())
+        return all(scan.scanned_us > MIN_WATERMARK for scan in self._scans.values())
 
     @property
     def is_settled(self) -> bool:
@@ -181,11 +165,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
 
     def said_before(self, split_id: str, position: int) -> tuple[int, bool] | None:
         return self._scans[split_id].seen.said_before(position)
-
-    def split_at(self, split_id: str, position: int) -> SplitT:
-        """The split in the state in which the record of this number is next."""
-        scan = self._scans[split_id]
-        return scan.split.at(scan.seen.position_at(position))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """See `EventTimeProvider`. Cut where a fetch ended, unless a split can be read from any position."""
@@ -240,9 +219,6 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         for fetcher in waking:
             self._wake_up(fetcher)
 
-    def _fetcher_of(self, scan: SplitScan[SplitT]) -> Fetcher[SplitT]:
-        return self._fetchers[self._fetching.key_of(scan.split.split_id)]
-
     # ---- fetching: on workers ------------------------------------------------------------------------------------
 
     def _begin_ready(self) -> None:
@@ -252,7 +228,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             if fetcher.is_gone:
                 self._turns.leave(quiet=is_quiet)
             else:
-                self._workers.submit(partial(self._fetch, fetcher, is_quiet))
+                self._calls.workers.submit(partial(self._fetch, fetcher, is_quiet))
 
     def _fetch(self, fetcher: Fetcher[SplitT], is_quiet: bool) -> None:
         with self._lock:
@@ -265,8 +241,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             paused = fetcher.begin(scans, [scan for scan in scans.values() if self._is_ahead(scan)])
             was_timed, fetcher.is_timed = fetcher.is_timed, True
         if not was_timed:
-            self._workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
-        began_us, fetched, error = self._now_us(), dict[str, Fetched](), None
+            self._calls.workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
+        began_us, fetched, error = self._calls.now_us(), dict[str, Fetched](), None
         try:
             fetched = fetcher.reader.fetch({split_id: scan.ahead for split_id, scan in scans.items()}, paused)
             if len(self._fetchers) > _MAX_OPEN:
@@ -278,7 +254,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             is_gone = fetcher.is_gone
             if error is not None:
                 fetcher.stage = Stage.FAILED
-                self._fail(fetcher, scans, error)
+                error.add_note(f"while the planner read {_named(scans)} ahead")
+                self._calls.post(partial(self._fail, fetcher, error))
             else:
                 self._judge(fetcher, began_us, {scans[split_id]: part for split_id, part in fetched.items()})
             is_limit_moved = self._max_drift_us is not None and self._measure()
@@ -293,7 +270,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         with self._lock:
             is_fetching = fetcher.stage is Stage.FETCHING
             if is_fetching and fetcher.fetches != number:
-                self._workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
+                self._calls.workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
                 return
             fetcher.is_timed = False
             if not is_fetching:
@@ -314,7 +291,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         """Under the lock: pass on what a fetch brought, and decide when to fetch again."""
         brought = any(part.blocks or part.finished for part in fetched.values())
         nothing = fetcher.judge(brought)
-        drains = self._drains_from_us is not None and began_us >= self._drains_from_us
+        drains = self.drains_from_us is not None and began_us >= self.drains_from_us
         limit_us = self._host.event_time_limit_us
         for scan, part in fetched.items():
             if scan.is_gone:
@@ -328,14 +305,14 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             self._fetch_soon(fetcher)
         elif self._has_work(fetcher):
             fetcher.stage = Stage.WAITING
-            self._workers.submit(partial(self._retry, fetcher, fetcher.fetches), fetcher.next_retry_s())
+            self._calls.workers.submit(partial(self._retry, fetcher, fetcher.fetches), fetcher.next_retry_s())
 
     def _retry(self, fetcher: Fetcher[SplitT], number: int) -> None:
         with self._lock:
             # It may have been fetched from in the meantime, for a trigger.
             if fetcher.stage is Stage.WAITING and fetcher.fetches == number:
                 fetcher.stage = Stage.QUEUED
-                self._turns.add(fetcher, quiet=fetcher.is_quiet)
+                self._turns.add(fetcher, quiet=True)
                 self._begin_ready()
 
     def _pass_on(self, arrival: Arrival[SplitT]) -> None:
@@ -345,57 +322,42 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             last.began_us = arrival.began_us
             return
         arrival.scan.last_arrival = arrival
-        self._post_taking()
-        self._arrived.append(arrival)
-
-    def _fail(self, fetcher: Fetcher[SplitT], splits: Collection[str], error: BaseException) -> None:
-        error.add_note(f"while the planner read {_named(splits)} ahead")
-        self._post_taking()
-        self._failed.append((fetcher, error))
-
-    def _post_taking(self) -> None:
-        if not (self._arrived or self._failed):
-            self._calls.post(self._take)
+        self._calls.post(partial(self._take_over, arrival))
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
-    def _take(self) -> None:
-        with self._lock:
-            arrived, self._arrived = self._arrived, []
-            failed, self._failed = self._failed, []
-            for arrival in arrived:
-                arrival.scan.last_arrival = None
-        for arrival in arrived:
-            if not arrival.scan.is_gone:
-                self._take_over(arrival)
-        for fetcher, error in failed:
-            if not fetcher.is_gone:
-                raise error
+    def _fail(self, fetcher: Fetcher[SplitT], error: BaseException) -> None:
+        if not fetcher.is_gone:
+            raise error
 
     def _take_over(self, arrival: Arrival[SplitT]) -> None:
-        scan, fetched = arrival.scan, arrival.fetched
+        scan, fetched, blocks = arrival.scan, arrival.fetched, arrival.fetched.blocks
+        with self._lock:
+            if scan.last_arrival is arrival:
+                scan.last_arrival = None
+        if scan.is_gone:
+            return
         split_id = scan.split.split_id
-        for block in fetched.blocks:
-            low, high = block.bounds()
-            self._host.add_blocks(split_id, len(block), low, high)
+        if blocks:
+            low, high = zip(*(block.bounds() for block in blocks), strict=True)
+            self._host.add_blocks(split_id, [*map(len, blocks)], low, high)
             with self._lock:
-                scan.seen.append(block)
-                scan.untaken -= len(block)
+                for block in blocks:
+                    scan.seen.append(block)
+                scan.untaken -= fetched.rows
         for rows, watermark, is_idle in fetched.said:
             scan.seen.say(fetched.rows - rows, watermark, is_idle)
         if fetched.finished:
             self._host.complete_split(split_id)
-        scan.is_known = True
         scan.scanned_us = arrival.began_us
         scan.is_done |= arrival.is_last
         if fetched.caught_up is CaughtUp.BLOCKED:
             self._host.engine.apply(SplitsBlocked(frozenset([split_id])))
-        elif arrival.found_nothing and not fetched.blocks:
+        elif arrival.found_nothing and not blocks:
             self._host.engine.apply(Probed(arrival.began_us, (split_id,)))
 
     def _let_go(self, split_ids: Sequence[str]) -> None:
-        idle: list[Fetcher[SplitT]] = []
-        fetching: list[Fetcher[SplitT]] = []
+        gone: list[tuple[Fetcher[SplitT], bool]] = []
         with self._lock:
             for split_id in split_ids:
                 scan = self._scans.pop(split_id)
@@ -406,11 +368,10 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 if not fetcher.scans:
                     fetcher.is_gone = True
                     del self._fetchers[key]
-                    (fetching if fetcher.stage is Stage.FETCHING else idle).append(fetcher)
-        for fetcher in idle:
-            self._close(fetcher)
-        for fetcher in fetching:
-            self._wake_up(fetcher)
+                    gone.append((fetcher, fetcher.stage is Stage.FETCHING))
+        for fetcher, is_fetching in gone:
+            # Closed by the fetch under way when that is over.
+            (self._wake_up if is_fetching else self._close)(fetcher)
         self._go_on()
 
     def _close(self, fetcher: Fetcher[SplitT]) -> None:

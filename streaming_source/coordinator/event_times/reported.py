@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias
 
@@ -21,11 +22,11 @@ import numpy.typing as npt
 from alignment.events import Probed
 from alignment.sentence import named
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import Source, SourceReaderContext, SplitRange
+from streaming_source.api import Source, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, columns_for_times
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader
 from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import SourceError
 
@@ -40,6 +41,21 @@ _PERIOD_S: Final = 0.2
 """How long after an answer the enumerator is called again for where the records end."""
 
 
+@dataclass(slots=True)
+class _Known(Generic[SplitT]):
+    """A split in work: as it was taken over, the position behind its last known record, and where it has ended.
+
+    Its end `is_found` if it was since it was taken over, or since the run to the end of what is there began. Such a run
+    `awaits_probe` of a split that may have ended.
+    """
+
+    split: SplitT
+    end: int
+    ended_at: int | None = None
+    is_found: bool = False
+    awaits_probe: bool = False
+
+
 class ReportedTimes(EventTimeProvider[SplitT]):
     """Knows where the splits end, and what the readers reported.
 
@@ -51,35 +67,23 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         self._enumerator = host.enumerator
         self._host = host
         self._calls = host.calls
-        self._workers = host.calls.workers
-        self._now_us = host.calls.now_us
-        self._splits: dict[str, SplitT] = {}
-        self._ends: dict[str, int] = {}
-        self._unknown: set[str] = set()
+        self._known: dict[str, _Known[SplitT]] = {}
         self._split_ends = SplitEnds(source, host, self._take_probe)
-        # Position at which a split has ended; and splits of which a run to the end of what is there must know it.
-        self._ended: dict[str, int] = {}
-        self._unprobed: set[str] = set()
-        self._drains_from_us: int | None = None
         self._warned_us: int | None = None
         # Whether all ends will be found again: by one call at a time.
         self._finds_again = False
-        self._started = self._closed = False
+        self._started = False
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
-        for known in (self._splits, self._ends, self._unknown, self._unprobed):
-            known.clear()
+        self._known.clear()
         self.add_splits(state.unfinished())
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        for split in splits:
-            self._splits[split.split_id] = split
-            self._ends[split.split_id] = split.position
-            self._unknown.add(split.split_id)
+        self._known.update((split.split_id, _Known(split, split.position)) for split in splits)
         if self._started and splits:
-            self._workers.submit(partial(self._find_ends, tuple(splits), again=False))
+            self._calls.workers.submit(partial(self._find_ends, tuple(splits), again=False))
 
     def start(self) -> None:
         self._started = self._finds_again = True
@@ -88,14 +92,11 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     def finish_splits(self, split_ids: Iterable[str]) -> None:
         """See `EventTimeProvider`. One that the state to start from had finished was never in work here."""
         for split_id in split_ids:
-            for known in (self._splits, self._ends, self._ended):
-                known.pop(split_id, None)
-            self._unknown.discard(split_id)
-            self._unprobed.discard(split_id)
+            self._known.pop(split_id, None)
             self._split_ends.forget(split_id)
 
     def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
-        return tuple(self._splits[i].at(position) for i, position in zip(split_ids, positions, strict=True))
+        return tuple(self._known[i].split.at(position) for i, position in zip(split_ids, positions, strict=True))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         return SplitRange.evenly(start, end.position, rows_per_range)
@@ -107,7 +108,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     def before_plan(self) -> None:
         """See `EventTimeProvider`. Readers report before a micro-batch ends: what is missing now was lost."""
-        missing, now_us = self._host.engine.unreported(), self._now_us()
+        missing, now_us = self._host.engine.unreported(), self._calls.now_us()
         if missing and (self._warned_us is None or now_us - self._warned_us >= _WARN_US):
             self._warned_us = now_us
             _log.warning(
@@ -120,42 +121,40 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     # ---- where records end ---------------------------------------------------------------------------------------
 
-    def drain(self) -> None:
-        self._drains_from_us = self._now_us()
+    def drain(self, from_us: int) -> None:
+        super().drain(from_us)
         if self._started:
-            self._unknown.update(self._splits)
-            self._unprobed.clear()
+            for known in self._known.values():
+                known.is_found = known.awaits_probe = False
             self._finds_again = True
             self._find_all_ends()
 
-    def find_expected(self, ends: Mapping[str, int]) -> None:
+    def find_expected(self, ends: Mapping[str, int]) -> Callable[[], bool]:
         for split_id, end in ends.items():
-            if split_id in self._splits:
-                self._take_end(self._splits[split_id], end, self._now_us())
+            if split_id in self._known:
+                self._take_end(self._known[split_id], end, self._calls.now_us())
+        return lambda: True
 
     def is_warm(self) -> bool:
-        return not self._unknown
+        return all(known.is_found for known in self._known.values())
 
     @property
     def is_settled(self) -> bool:
         """See `EventTimeProvider`. Where a split ends that is gone, nobody will say."""
-        return self._unknown | self._unprobed <= self._host.engine.abandoned
+        abandoned = self._host.engine.abandoned
+        return all((one.is_found and not one.awaits_probe) or i in abandoned for i, one in self._known.items())
 
     @property
     def is_at_rest(self) -> bool:
         return self.is_settled
 
-    def close(self) -> None:
-        self._closed = True
-        self._split_ends.close()
-
     def _find_all_ends(self) -> None:
-        if not self._closed:
-            self._workers.submit(partial(self._find_ends, tuple(self._splits.values()), again=True))
+        splits = tuple([known.split for known in self._known.values()])
+        self._calls.workers.submit(partial(self._find_ends, splits, again=True))
 
     def _find_ends(self, splits: tuple[SplitT, ...], *, again: bool) -> None:
         """On a worker."""
-        began_us = self._now_us()
+        began_us = self._calls.now_us()
         try:
             ends = list(self._enumerator.end_positions(splits))
             if len(ends) != len(splits):
@@ -169,52 +168,49 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         self._calls.post(partial(self._take, splits, ends, began_us, again=again))
 
     def _take(self, splits: tuple[SplitT, ...], ends: list[int | None], began_us: int, *, again: bool) -> None:
-        caught_up = tuple(
-            split.split_id
-            for split, end in zip(splits, ends, strict=True)
-            if end is not None and split.split_id in self._splits and not self._take_end(split, end, began_us)
-        )
+        found = [(split.split_id, end) for split, end in zip(splits, ends, strict=True) if end is not None]
+        in_work = [(split_id, end) for split_id, end in found if split_id in self._known]
+        caught_up = tuple([i for i, end in in_work if not self._take_end(self._known[i], end, began_us)])
         self._host.engine.apply(Probed(began_us, caught_up))
         self._finds_again = self._finds_again and not again
-        if not self._finds_again and (self._drains_from_us is None or self._unknown):
+        if not self._finds_again and (self.drains_from_us is None or not self.is_warm()):
             self._finds_again = True
             # By way of the coordinator's thread: where that does not run, nothing is called.
-            self._workers.submit(partial(self._calls.post, self._find_all_ends), _PERIOD_S)
+            self._calls.workers.submit(partial(self._calls.post, self._find_all_ends), _PERIOD_S)
 
-    def _take_end(self, split: SplitT, end: int, began_us: int) -> bool:
+    def _take_end(self, known: _Known[SplitT], end: int, began_us: int) -> bool:
         """Take in where a split ends; whether there is more than was known."""
-        split_id = split.split_id
-        drains = self._drains_from_us is not None and began_us >= self._drains_from_us
-        is_new = drains and split_id in self._unknown
-        if drains or self._drains_from_us is None:
-            self._unknown.discard(split_id)
+        split = known.split
+        drains = self.drains_from_us is not None and began_us >= self.drains_from_us
+        is_first = drains and not known.is_found
+        known.is_found |= drains or self.drains_from_us is None
         # Records may go on behind where a split stops.
         end = end if split.stop is None else min(end, split.stop)
-        new = end - self._ends[split_id]
+        new = end - known.end
         if new > 0:
-            self._host.add_blocks(split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
-            self._ends[split_id] = end
-        if split.stop is None and split_id not in self._ended and (is_new or new <= 0):
-            if is_new:
-                self._unprobed.add(split_id)
-            self._split_ends.probe(split.at(self._ends[split_id]), at_once=is_new)
-        self._complete_if_ended(split)
+            self._host.add_blocks(split.split_id, new, NO_TIMESTAMP, NO_TIMESTAMP)
+            known.end = end
+        if split.stop is None and known.ended_at is None and (is_first or new <= 0):
+            known.awaits_probe |= is_first
+            self._split_ends.probe(split.at(known.end), at_once=is_first)
+        self._complete_if_ended(known)
         return new > 0
 
     def _take_probe(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
-        if split.split_id not in self._splits:
+        known = self._known.get(split.split_id)
+        if known is None:
             return
-        if self._drains_from_us is None or began_us >= self._drains_from_us:
-            self._unprobed.discard(split.split_id)
+        if self.drains_from_us is None or began_us >= self.drains_from_us:
+            known.awaits_probe = False
         if ended_at is not None:
-            self._ended[split.split_id] = ended_at
-        self._complete_if_ended(self._splits[split.split_id])
+            known.ended_at = ended_at
+        self._complete_if_ended(known)
 
-    def _complete_if_ended(self, split: SplitT) -> None:
+    def _complete_if_ended(self, known: _Known[SplitT]) -> None:
         """After the blocks up to the end were taken: a plan must not finish a split with records that it has not."""
-        split_id = split.split_id
-        stop = self._ended.get(split_id) if split.stop is None else split.stop
-        if stop is not None and self._ends[split_id] >= stop and split_id not in self._host.engine.complete:
+        split_id = known.split.split_id
+        stop = known.ended_at if known.split.stop is None else known.split.stop
+        if stop is not None and known.end >= stop and split_id not in self._host.engine.complete:
             self._host.complete_split(split_id)
 
 
@@ -246,23 +242,19 @@ class SplitEnds(Generic[SplitT]):
     def __init__(
         self, source: Source[SplitT, Any], host: EnumeratorHost[SplitT, Any], on_probed: EndProbed[SplitT]
     ) -> None:
-        self._source = source
-        self._assigner = host.timestamp_assigner
-        schema = columns_for_times(host.schema, host.timestamp_assigner)
-        self._reader_context = SourceReaderContext(schema, enumerator=host.enumerator)
+        self._new_reader: Callable[[], AheadReader[SplitT]] = partial(
+            AheadReader, source, host.schema, host.timestamp_assigner, host.enumerator
+        )
         self._calls = host.calls
-        self._workers = host.calls.workers
-        self._now_us = host.calls.now_us
         self._on_probed = on_probed
         # By split: from when on it may be probed again, and how long the wait after that probe will be.
         self._due: dict[str, tuple[int, int]] = {}
         self._waiting: deque[SplitT] = deque()
         self._under_way: set[str] = set()
-        self._closed = False
 
     def probe(self, split: SplitT, *, at_once: bool = False) -> None:
         """Find out whether a split ends at its position: if the wait since the last probe is over, or at once."""
-        now_us, (due_us, wait_us) = self._now_us(), self._due.get(split.split_id, (0, _FIRST_WAIT_US))
+        now_us, (due_us, wait_us) = self._calls.now_us(), self._due.get(split.split_id, (0, _FIRST_WAIT_US))
         if not at_once and (now_us < due_us or split.split_id in self._under_way):
             return
         self._due[split.split_id] = now_us + wait_us, min(2 * wait_us, _LAST_WAIT_US)
@@ -272,25 +264,20 @@ class SplitEnds(Generic[SplitT]):
     def forget(self, split_id: str) -> None:
         self._due.pop(split_id, None)
 
-    def close(self) -> None:
-        self._closed = True
-        self._waiting.clear()
-
     def _begin(self) -> None:
-        while self._waiting and len(self._under_way) < _AT_ONCE and not self._closed:
+        while self._waiting and len(self._under_way) < _AT_ONCE:
             split = self._waiting.popleft()
             self._under_way.add(split.split_id)
-            self._workers.submit(partial(self._fetch, split))
+            self._calls.workers.submit(partial(self._fetch, split))
 
     def _fetch(self, split: SplitT) -> None:
         """On a worker."""
-        began_us, woken, ended_at = self._now_us(), threading.Event(), None
-        reader: AheadReader[SplitT] = AheadReader(self._source, self._reader_context)
-        ahead = AheadSplit(split, self._assigner, self._source.end_of_stream)
-        self._workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
+        began_us, woken, ended_at = self._calls.now_us(), threading.Event(), None
+        reader = self._new_reader()
+        self._calls.workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
         try:
             with closing(reader):
-                ended_at = _end_of(reader, ahead, woken)
+                ended_at = _end_of(reader, split, woken)
         except Exception:
             _log.warning("whether split %r has ended could not be found out", split.split_id, exc_info=True)
         woken.set()
@@ -311,12 +298,13 @@ class SplitEnds(Generic[SplitT]):
         self._begin()
 
 
-def _end_of(reader: AheadReader[SplitT], ahead: AheadSplit[SplitT], woken: threading.Event) -> int | None:
+def _end_of(reader: AheadReader[SplitT], split: SplitT, woken: threading.Event) -> int | None:
     """Position at which a split ends; None if it goes on."""
+    split_id, ahead = split.split_id, reader.take_over(split)
     for _ in range(_FETCHES):
-        fetched = reader.fetch({ahead.split.split_id: ahead})[ahead.split.split_id]
+        fetched = reader.fetch({split_id: ahead})[split_id]
         if fetched.finished:
-            return fetched.blocks[-1].end if fetched.blocks else ahead.split.position
+            return fetched.blocks[-1].end if fetched.blocks else split.position
         if fetched.blocks or woken.is_set():
             break
     return None

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import Final, Generic, TypeVar
 
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import MIN_WATERMARK, Int64Array
 from streaming_source.api import CaughtUp
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched
-from streaming_source.coordinator.event_times.scanned_records import ScannedRecords
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, SeenBlock
 
-__all__ = ["Arrival", "FetchScheduler", "Fetcher", "SplitScan", "Stage"]
-
+__all__ = ["Arrival", "FetchScheduler", "Fetcher", "ScannedRecords", "SplitScan", "Stage"]
 
 _FIRST_RETRY_S: Final = 0.02
 _LAST_RETRY_S: Final = 0.5
@@ -33,15 +33,105 @@ _NO_FETCH: Final = 0
 _ANY_FETCH: Final = 2**63
 
 
+class ScannedRecords:
+    """The records of one split that were scanned and are in no state yet.
+
+    Positions may have gaps, the index has none: in the index records are *numbered*. The number of the first record is
+    the position at which the split was taken over; from then on every record counts one. So a read limit counts
+    records, and a gap, however wide, costs nothing.
+    """
+
+    def __init__(self, position: int) -> None:
+        self._blocks: list[SeenBlock] = []
+        # Number after the last record of each block.
+        self._ends: list[int] = []
+        self.end = self.committed_to = position
+        # (position, number) of where a range may begin or end: between blocks, and where states are.
+        self._borders: list[tuple[int, int]] = [(position, position)]
+        # (number, watermark, is_idle) of what the source itself said behind the record before that number; rising.
+        self._said: list[tuple[int, int, bool]] = []
+
+    @property
+    def unread(self) -> int:
+        """Records that were seen and not handed out."""
+        return self.end - self.committed_to
+
+    def append(self, block: SeenBlock) -> None:
+        self.end += len(block)
+        self._blocks.append(block)
+        self._ends.append(self.end)
+        self._borders.append((block.end, self.end))
+
+    def position_at(self, number: int) -> int:
+        """Position from which on the record of that number is the next: the one after the record before it. O(log n).
+
+        So a range that stops there has its last record right before the stop.
+        """
+        i = bisect_left(self._ends, number)
+        if i < len(self._ends):
+            row = number - 1 - (self._ends[i] - len(self._blocks[i]))
+            if row >= 0:
+                return self._blocks[i][row] + 1
+        return next(position for position, known in self._borders if known == number)
+
+    def say(self, rows: int, watermark: int, is_idle: bool) -> None:
+        """The source said this behind all records but the last `rows`; behind what it said before. O(1)."""
+        self._said.append((self.end - rows, watermark, is_idle))
+
+    def said_before(self, number: int) -> tuple[int, bool] | None:
+        """What the source said last behind the records before `number`; None if nothing. O(log n)."""
+        i = bisect_left(self._said, (number + 1,))
+        return None if i == 0 else self._said[i - 1][1:]
+
+    def blocks(self, first: int, stop: int) -> Iterator[SeenBlock]:
+        """The records of these numbers, without their positions. O(blocks)."""
+        for block, end in zip(self._blocks, self._ends, strict=True):
+            begin = end - len(block)
+            part = slice(max(first - begin, 0), max(stop - begin, 0))
+            if len(times := block.times[part]):
+                records = None if block.records is None else block.records.slice(part.start, len(times))
+                yield SeenBlock(0, times, records)
+
+    def times(self, first: int, stop: int) -> Int64Array:
+        """Event times of the records of these numbers, which are of one block. O(log n)."""
+        i = bisect_left(self._ends, stop)
+        begin = self._ends[i] - len(self._blocks[i])
+        return self._blocks[i].times[first - begin : stop - begin]
+
+    def commit_plan(self, number: int) -> None:
+        """The records before `number` are in a state that was handed out. O(blocks)."""
+        last, self.committed_to = self.committed_to, number
+        border = (self.position_at(number), number)
+        done = bisect_left(self._ends, number + 1)
+        del self._blocks[:done], self._ends[:done]
+        del self._said[: max(bisect_left(self._said, (number + 1,)) - 1, 0)]
+        # What lies between the last two states is still to be cut into ranges.
+        self._borders = sorted({border, *(known for known in self._borders if known[1] >= last)})
+
+    def cut(self, start: int, stop: int, rows_per_range: int) -> Sequence[tuple[int, int, int]]:
+        """The records between two positions as `(start, stop, rows)` of ranges of at least so many rows each.
+
+        As one range where it is not known what lies between, as after a restart: then rows are an estimate. O(blocks).
+        """
+        borders = [(position, number) for position, number in self._borders if start <= position <= stop]
+        if not borders or borders[0][0] != start or borders[-1][0] != stop:
+            return [(start, stop, stop - start)]
+        chosen = [borders[0]]
+        for position, number in borders[1:]:
+            if number - chosen[-1][1] >= rows_per_range or position == stop:
+                chosen.append((position, number))
+        return [(a, b, n - m) for (a, m), (b, n) in pairwise(chosen)]
+
+
 class SplitScan(Generic[SplitT]):
     """One split. What workers change is guarded by the lock of the `ReadAheadTimes`; `seen` is the coordinator's alone.
 
     Attributes
     ----------
     scanned_us
-        When the last fetch began that the coordinator took over.
-    is_known, is_done
-        Whether the coordinator took over a fetch; the last one.
+        When the last fetch began that the coordinator took over; `MIN_WATERMARK` if it took over none.
+    is_done
+        Whether that was the last one.
     untaken, front_us
         Records fetched, and not taken over; the largest valid event time fetched.
     is_gone, is_last, found_nothing
@@ -56,7 +146,7 @@ class SplitScan(Generic[SplitT]):
         self.ahead = ahead
         self.seen = ScannedRecords(ahead.split.position)
         self.scanned_us = MIN_WATERMARK
-        self.is_known = self.is_done = False
+        self.is_done = False
         # Guarded by the lock.
         self.untaken = 0
         self.front_us = MIN_WATERMARK
@@ -68,11 +158,6 @@ class SplitScan(Generic[SplitT]):
     def split(self) -> SplitT:
         """As it was taken over."""
         return self.ahead.split
-
-    @property
-    def seen_to(self) -> int:
-        """Position after the last record that the coordinator took over. O(log n)."""
-        return self.seen.position_at(self.seen.end)
 
     def judge(self, fetched: Fetched, time_limit_us: int, *, others: bool, nothing: bool) -> None:
         """A fetch is over; under the lock.
@@ -110,8 +195,8 @@ class Fetcher(Generic[SplitT]):
     ----------
     left_out
         Splits that the last fetch left out: they were far ahead when it began, or are newer.
-    is_gone, is_quiet
-        No split is left, and none will come; the last fetch brought nothing.
+    is_gone
+        No split is left, and none will come.
     is_wanted, is_timed
         It is to fetch again as soon as the fetch under way is over; somebody will see whether a fetch blocks.
     fetches
@@ -125,7 +210,7 @@ class Fetcher(Generic[SplitT]):
         self.scans: dict[str, SplitScan[SplitT]] = {}
         self.left_out: list[SplitScan[SplitT]] = []
         self.stage = Stage.RESTING
-        self.is_gone = self.is_quiet = self.is_wanted = self.is_timed = False
+        self.is_gone = self.is_wanted = self.is_timed = False
         self.fetches = 0
         self.retry_s = _FIRST_RETRY_S
         self.patience_s = _FIRST_PATIENCE_S
@@ -133,9 +218,10 @@ class Fetcher(Generic[SplitT]):
         # early because one was woken.
         self._impatient = self._interrupted = self._woken_through = _NO_FETCH
 
-    def add(self, scan: SplitScan[SplitT]) -> None:
-        self.scans[scan.split.split_id] = scan
+    def add(self, split: SplitT) -> SplitScan[SplitT]:
+        scan = self.scans[split.split_id] = SplitScan(self.reader.take_over(split))
         self.left_out.append(scan)
+        return scan
 
     def begin(self, scans: Mapping[str, SplitScan[SplitT]], ahead: list[SplitScan[SplitT]]) -> set[str]:
         """A fetch of some splits begins, of which not all are far `ahead`; which of them are paused for it.
@@ -171,9 +257,8 @@ class Fetcher(Generic[SplitT]):
     def judge(self, found: bool) -> bool:
         """A fetch is over: whether there was nothing to fetch. One that was cut short says nothing of that."""
         if found:
-            self.is_quiet, self.retry_s = False, _FIRST_RETRY_S
+            self.retry_s = _FIRST_RETRY_S
             return False
-        self.is_quiet = True
         if self._impatient != self.fetches:
             return self.fetches > self._woken_through
         waited_enough = self.patience_s >= _LAST_PATIENCE_S
@@ -204,9 +289,6 @@ class Arrival(Generic[SplitT]):
 
 T = TypeVar("T")
 
-_LEFT_TO_QUIET: Final = 1
-_LEFT_TO_BUSY: Final = 2
-
 
 class FetchScheduler(Generic[T]):
     """Two queues in front of a number of places: the busy, which brought something last or are new, and the quiet.
@@ -218,7 +300,7 @@ class FetchScheduler(Generic[T]):
     def __init__(self, places: int) -> None:
         self._places = places
         self._queues: tuple[deque[T], deque[T]] = (deque(), deque())
-        self._at_most = (places - _LEFT_TO_QUIET, places - _LEFT_TO_BUSY)
+        self._at_most = (places - 1, places - 2)
         self._taken = [0, 0]
 
     def add(self, item: T, *, quiet: bool = False) -> None:
