@@ -20,24 +20,27 @@ __all__ = ["PERHAPS_LOOSE", "BlockTable"]
 class _Blocks(NamedTuple):
     """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.
 
-    `loose` says whether a block has times beyond the limit: 0 no, 1 yes, 2 perhaps; of such a block the first `skip`
+    A block has the records of the positions `[first, end)`. `loose` says whether a block has times beyond the limit: 0 no, 1 yes, 2 perhaps; of such a block the first `skip`
     records, which were read before the limit moved, are of no account. `at`, `base` and `used` are those of
     `alignment.index.exact`: -1, 0 and 0 where the exact times of a block are not kept. `opaque` and `head` are those of
     `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where the inside of a block is loaded.
     """
 
-    owner: Int64Array
+    owner: npt.NDArray[np.int32]
     first: Int64Array
-    rows: Int64Array
+    end: Int64Array
     low: Int64Array
     high: Int64Array
     loose: npt.NDArray[np.int8]
-    skip: Int64Array
+    skip: npt.NDArray[np.int32]
     opaque: npt.NDArray[np.int8]
     head: Int64Array
     at: Int64Array
-    base: Int64Array
+    base: npt.NDArray[np.int32]
     used: Int64Array
+
+    def rows(self, blocks: Int64Array) -> Int64Array:
+        return self.end[blocks] - self.first[blocks]
 
     def where(self, keep: BoolArray | Int64Array) -> _Blocks:
         return _Blocks._make(column[keep] for column in self)
@@ -52,13 +55,14 @@ class _Added(NamedTuple):
     split_id: str
     opaque: int
     columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array]
-    """`first`, `rows`, `low`, `high`."""
+    """`first`, `end`, `low`, `high`."""
 
 
 PERHAPS_LOOSE: Final = 2
 
-_SMALL: Final = ("loose", "opaque")
-_NO_BLOCKS = _Blocks._make(np.empty(0, np.int8 if name in _SMALL else np.int64) for name in _Blocks._fields)
+_SMALL: Final = {"owner": np.int32, "loose": np.int8, "skip": np.int32, "opaque": np.int8, "base": np.int32}
+"""What fits into less than 8 bytes: of a block that is loaded the records are in memory, so they can be counted."""
+_NO_BLOCKS: Final = _Blocks._make(np.empty(0, _SMALL.get(name, np.int64)) for name in _Blocks._fields)
 
 
 class BlockTable(ABC):
@@ -118,7 +122,8 @@ class BlockTable(ABC):
         self._latest_valid_us, blocks = limit_us - 1, self._blocks
         loose = (blocks.loose > 0) | ((blocks.high >= limit_us) & (blocks.opaque == 0))
         blocks.loose[loose] = PERHAPS_LOOSE
-        blocks.skip[loose] = np.clip(positions[blocks.owner[loose]] - blocks.first[loose], 0, blocks.rows[loose])
+        read_to = np.clip(positions[blocks.owner[loose]], blocks.first[loose], blocks.end[loose])
+        blocks.skip[loose] = read_to - blocks.first[loose]
         self._stale = bool(loose.any())
 
     def valid(self, times: Int64Array) -> Int64Array:
@@ -146,7 +151,7 @@ class BlockTable(ABC):
     def forget_before(self, positions: Int64Array) -> None:
         """Drop the blocks that end at or before `positions` (`int64[n]`). O(m + n)."""
         self._settle()
-        keep = self._end_of_block > positions[self._blocks.owner]
+        keep = self._blocks.end > positions[self._blocks.owner]
         if not keep.all():
             self._blocks = self._blocks.where(keep)
             self._stale = True
@@ -181,7 +186,7 @@ class BlockTable(ABC):
         ends = end + np.cumsum(rows)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
-        self._added.append(_Added(split_id, opaque, (ends - rows, rows, low, high)))
+        self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high)))
         self._stale = True
 
     def _taken_in(self, slots: dict[str, int]) -> _Blocks:
@@ -190,13 +195,14 @@ class BlockTable(ABC):
         self._added.clear()
         if not added:
             return _NO_BLOCKS
-        first, rows, low, high = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
+        first, end, low, high = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
         sizes = [blocks.columns[0].size for blocks in added]
-        owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int64), sizes)
+        owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int32), sizes)
         opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int8), sizes)
         loose = np.where((high > self._latest_valid_us) & (opaque == 0), PERHAPS_LOOSE, 0).astype(np.int8)
-        zeros, head, at = np.zeros_like(rows), np.full_like(rows, NO_TIMESTAMP), np.full_like(rows, -1)
-        return _Blocks(owner, first, rows, low, high, loose, zeros, opaque, head, at, zeros.copy(), zeros.copy())
+        head, at = np.full_like(first, NO_TIMESTAMP), np.full_like(first, -1)
+        skip, base = (np.zeros(first.size, np.int32) for _ in range(2))
+        return _Blocks(owner, first, end, low, high, loose, skip, opaque, head, at, base, np.zeros_like(first))
 
     def _settle(self) -> None:
         """Take all changes into the columns, and derive what the questions need."""
@@ -204,27 +210,22 @@ class BlockTable(ABC):
             return
         order = tuple(sorted(self._end_of))
         slots = {split_id: slot for slot, split_id in enumerate(order)}
-        renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self._order), np.int64, len(self._order))
+        renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self._order), np.int32, len(self._order))
         blocks = self._blocks._replace(owner=renumbered[self._blocks.owner]) if self._order else self._blocks
         if self._added:
             blocks = blocks.followed_by(self._taken_in(slots))
         # Stable: blocks of one split stay in the order in which they came.
         self._blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
-        self._order, self._slots = order, slots
-        numbers = np.arange(len(order))
-        self._begin: Int64Array = np.searchsorted(blocks.owner, numbers, side="left").astype(np.int64)
-        self._stop: Int64Array = np.searchsorted(blocks.owner, numbers, side="right").astype(np.int64)
+        self._order = order
+        bounds: Int64Array = np.searchsorted(blocks.owner, np.arange(len(order) + 1, dtype=np.int32)).astype(np.int64)
+        self._begin, self._stop = bounds[:-1], bounds[1:]
         self._ends: Int64Array = np.fromiter((self._end_of[split_id] for split_id in order), np.int64, len(order))
         self._origins: Int64Array = np.fromiter((self._origin_of[split_id] for split_id in order), np.int64, len(order))
         for block in np.flatnonzero(blocks.loose == PERHAPS_LOOSE):
             self._tighten(int(block))
-        attained = self._attained_times()
-        # With one more, so that a run may begin behind the last block.
-        self._attained = np.append(attained, NO_TIMESTAMP)
-        self._end_of_block: Int64Array = blocks.first + blocks.rows
-        self._rows_before: Int64Array = np.append(0, np.cumsum(blocks.rows))
+        self._attained = self._attained_times()
         self._prefix_max = running(np.maximum, blocks.high, blocks.owner)
-        self._suffix_max = running(np.maximum, attained[::-1], blocks.owner[::-1])[::-1]
+        self._suffix_max = running(np.maximum, self._attained[::-1], blocks.owner[::-1])[::-1]
         self._suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
         self._stale = False
 
@@ -235,7 +236,7 @@ class BlockTable(ABC):
     def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
         self._settle()
-        ends = self._end_of_block
+        ends = self._blocks.end
         block = first_not_before(self._begin, self._stop, lambda block: ends[block] <= positions)
         return block, np.flatnonzero(block < self._stop)
 

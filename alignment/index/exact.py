@@ -61,7 +61,7 @@ class TimedBlocks(BlockTable):
 
     def _portions(self, blocks: Int64Array, most: int) -> Iterator[slice]:
         """Slices of `blocks` of about so many records, at least one block each."""
-        portion = np.cumsum(self._blocks.rows[blocks]) // most
+        portion = np.cumsum(self._blocks.rows(blocks)) // most
         borders = np.flatnonzero(np.diff(portion, prepend=-1, append=-1)).tolist()
         return (slice(i, j) for i, j in pairwise(borders))
 
@@ -77,8 +77,9 @@ class TimedBlocks(BlockTable):
 
     def _times(self, block: int) -> Int64Array:
         """Exact event times of one block under the limit, `int64[rows]`: not to be changed."""
-        at = int(self._at(np.array([block]))[0])
-        times = self._exact[at : at + int(self._blocks.rows[block])]
+        one = np.array([block])
+        at = int(self._at(one)[0])
+        times = self._exact[at : at + int(self._blocks.rows(one)[0])]
         if self._blocks.loose[block]:
             times = self.valid(times)
             times[: self._blocks.skip[block]] = NO_TIMESTAMP
@@ -99,7 +100,7 @@ class TimedBlocks(BlockTable):
         misled = (skip < base) | ((skip > base) & (self._latest[low - 1] >= self._latest[low]))
         for i in np.flatnonzero(misled).tolist():
             self._accumulate(int(blocks[i]), int(skip[i]))
-        return low, at + self._blocks.rows[blocks]
+        return low, at + self._blocks.rows(blocks)
 
     def _accumulate(self, block: int, base: int) -> None:
         """Let the latest so far of a block begin with one of its records."""
@@ -113,15 +114,15 @@ class TimedBlocks(BlockTable):
         self._blocks.used[blocks] = self._turn
         missing = blocks[self._blocks.at[blocks] < 0]
         if missing.size:
-            self._make_room(int(self._blocks.rows[missing].sum()))
+            self._make_room(int(self._blocks.rows(missing).sum()))
             for block in missing.tolist():
                 self._take_in(block)
         return self._blocks.at[blocks]
 
     def _take_in(self, block: int) -> None:
         split_id = self._order[int(self._blocks.owner[block])]
-        first, rows = int(self._blocks.first[block]), int(self._blocks.rows[block])
-        times = np.asarray(self._load(split_id, first, first + rows), np.int64)
+        first, end = int(self._blocks.first[block]), int(self._blocks.end[block])
+        times, rows = np.asarray(self._load(split_id, first, end), np.int64), end - first
         if times.size != rows:
             raise InvalidArgumentError(
                 f"the loader gave {times.size} event times for {rows} records of split {split_id!r} from {first}"
@@ -139,19 +140,20 @@ class TimedBlocks(BlockTable):
         kept = np.flatnonzero(blocks.at >= 0)
         kept = kept[np.argsort(-blocks.used[kept], kind="stable")]
         # Of some more than must be, or the next one would have to make room again.
-        fits = np.cumsum(blocks.rows[kept]) + rows <= self._cached_times * 3 // 4
+        fits = np.cumsum(blocks.rows(kept)) + rows <= self._cached_times * 3 // 4
         stays = fits | (blocks.used[kept] == self._turn)
         blocks.at[kept[~stays]] = -1
         kept = np.sort(kept[stays])
-        ends = np.cumsum(blocks.rows[kept])
+        sizes = blocks.rows(kept)
+        ends = np.cumsum(sizes)
         self._filled = int(ends[-1]) if ends.size else 0
         size = self._filled + rows
-        moved = ranges(blocks.at[kept], blocks.at[kept] + blocks.rows[kept])
+        moved = ranges(blocks.at[kept], blocks.at[kept] + sizes)
         for name in ("_exact", "_latest"):
             column = np.empty(max(size, min(2 * size, self._cached_times)), np.int64)
             column[: self._filled] = getattr(self, name)[moved]
             setattr(self, name, column)
-        blocks.at[kept] = ends - blocks.rows[kept]
+        blocks.at[kept] = ends - sizes
 
     def check_kept_times(self) -> None:
         """Assert what always holds of the times that are kept; for tests. O(m)."""
@@ -159,11 +161,10 @@ class TimedBlocks(BlockTable):
         blocks = self._blocks
         kept = np.flatnonzero(blocks.at >= 0)
         kept = kept[np.argsort(blocks.at[kept])]
-        ends = blocks.at[kept] + blocks.rows[kept]
+        ends = blocks.at[kept] + blocks.rows(kept)
         assert (ends[:-1] <= blocks.at[kept][1:]).all(), (blocks.at[kept], ends)
         assert (ends <= self._filled).all(), (ends, self._filled)
         assert self._filled <= self._exact.size == self._latest.size, (self._filled, self._exact.size)
-        for block in kept.tolist():
-            base, at = int(blocks.base[block]), int(blocks.at[block])
-            latest = self._latest[at + base : at + int(blocks.rows[block])]
-            assert (latest == np.maximum.accumulate(self._times(block)[base:])).all(), block
+        for block, at, end in zip(kept.tolist(), blocks.at[kept].tolist(), ends.tolist(), strict=True):
+            base = int(blocks.base[block])
+            assert (self._latest[at + base : end] == np.maximum.accumulate(self._times(block)[base:])).all(), block

@@ -95,7 +95,8 @@ class OpaqueBlocks(TimedBlocks):
         return bounds
 
     def _attained_times(self) -> Int64Array:
-        return np.where(self._blocks.opaque == _TO_A_BOUND, self._blocks.head, self._blocks.high)
+        divided, high = self._blocks.opaque == _TO_A_BOUND, self._blocks.high
+        return np.where(divided, self._blocks.head, high) if divided.any() else high
 
     def _is_opaque(self, blocks: Int64Array) -> BoolArray:
         opaque: BoolArray = self._blocks.opaque[blocks] != _LOADED
@@ -112,7 +113,7 @@ class OpaqueBlocks(TimedBlocks):
         assert self._locate is not None, "without it there are no opaque blocks"
         split_ids = [self._order[owner] for owner in self._blocks.owner[blocks].tolist()]
         starts = self._blocks.first[blocks] + skip
-        stops = self._blocks.first[blocks] + self._blocks.rows[blocks]
+        stops = self._blocks.end[blocks]
         positions, times = self._locate(split_ids, starts, stops, bound_us)
         if ((positions < starts) | (positions > stops) | ((positions < stops) & (times <= bound_us))).any():
             raise InvalidArgumentError(
@@ -130,29 +131,29 @@ class OpaqueBlocks(TimedBlocks):
         assert len(answers) == len(self._answers), "a block is asked for once between two divisions"
         self._answers.clear()
         parts = {number: self._parts(answer) for number, answer in answers.items()}
-        counts = np.ones(self._blocks.rows.size, np.int64)
+        counts = np.ones(self._blocks.first.size, np.int64)
         counts[list(parts)] = [len(several) for several in parts.values()]
         begins = np.cumsum(counts) - counts
         blocks = self._blocks.where(np.repeat(np.arange(counts.size), counts))
         for number, several in parts.items():
             begin = int(begins[number])
             for i, part in enumerate(several, begin):
-                blocks.first[i], blocks.rows[i], blocks.high[i], blocks.opaque[i], blocks.head[i] = part
+                blocks.first[i], blocks.end[i], blocks.high[i], blocks.opaque[i], blocks.head[i] = part
         self._blocks = blocks
         self._stale = True
 
     def _parts(self, answer: _Answer) -> list[tuple[int, int, int, int, int]]:
-        """What becomes of a block: first position, rows, high, asked and head of each of its parts."""
+        """What becomes of a block: first, end, high, opaque and head of each of its parts."""
         blocks, block, start, position = self._blocks, answer.block, answer.start, answer.position
-        first, high, opaque = (int(column[block]) for column in (blocks.first, blocks.high, blocks.opaque))
-        end, head = first + int(blocks.rows[block]), int(blocks.head[block])
+        columns = (blocks.first, blocks.end, blocks.high, blocks.opaque, blocks.head)
+        first, end, high, opaque, head = (int(column[block]) for column in columns)
         parts = []
         if first < start:
             # Nothing was asked about these. They were read before: the latest of the block may be among them.
-            parts.append((first, start - first, high, _TO_A_BOUND, head))
+            parts.append((first, start, high, _TO_A_BOUND, head))
             head = NO_TIMESTAMP
         if start < position:
-            parts.append((start, position - start, min(high, answer.bound), _TO_A_BOUND, head))
+            parts.append((start, position, min(high, answer.bound), _TO_A_BOUND, head))
         if position < end:
-            parts.append((position, end - position, high, opaque, answer.time))
+            parts.append((position, end, high, opaque, answer.time))
         return parts

@@ -7,6 +7,7 @@ from math import isqrt
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from alignment.watermarks import BoolArray, Int64Array
 
@@ -17,7 +18,7 @@ _SAMPLED: Final = 4096
 _GOLDEN: Final = 0.6180339887498949
 
 
-def running(ufunc: np.ufunc, values: Int64Array, owner: Int64Array) -> Int64Array:
+def running(ufunc: np.ufunc, values: Int64Array, owner: npt.NDArray[np.signedinteger]) -> Int64Array:
     """Running maximum or minimum within each run of equal owners, `int64[m]`. O(m log longest run).
 
     O(m) where the values rise, or fall, anyway: it is the values themselves then.
@@ -40,13 +41,15 @@ def first_not_before(low: Int64Array, high: Int64Array, before: Callable[[Int64A
     `before` gets one index of each run, and any index for an empty one. All searches go side by side: O(n) where the
     first index is the answer, else O(n log longest run).
     """
-    sizes = np.maximum(high - low, 0)
-    low, last, step = low.copy(), int(high.max(initial=0)) - 1, np.zeros_like(low)
-    while sizes.any():
-        further = before(np.minimum(low + step, last)) & (sizes > 0)
-        low += np.where(further, step + 1, 0)
-        sizes = np.where(further, sizes - step - 1, step)
-        step = sizes >> 1
+    last = int(high.max(initial=0)) - 1
+    if last < 0 or not (before(np.minimum(low, last)) & (low < high)).any():
+        return low.copy()
+    step = 1 << int((high - low).max()).bit_length()
+    while step := step >> 1:
+        further = low + step
+        fits = further <= high
+        fits &= before(np.minimum(further, last + 1) - 1)
+        low = np.where(fits, further, low)
     return low
 
 

@@ -8,4 +8,4 @@ from alignment.index import EventTimeIndex
 def n_blocks(index: EventTimeIndex) -> int:
     """Return the number of blocks kept, after all that was added is taken in."""
     index._settle()
-    return index._blocks.rows.size
+    return index._blocks.first.size
