@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
@@ -73,6 +74,7 @@ class Engine:
         self.log: deque[events.Event | events.Planned | events.PlanCommitted] = deque(maxlen=_LOG_SIZE)
         self._record = record
         self._pending: MicroBatchPlan | None = None
+        self._explained: Explanation | None = None
         self._reactive = reactive
         self._generators = generators
         self.idle_clock = IdleClock(idle_timeout_us)
@@ -328,7 +330,16 @@ class Engine:
         return () if self._reactive is None else self._reactive.unreported()
 
     def explain(self, now_us: int) -> Explanation:
-        """Why the watermark stands where it does, after the last plan, at a processing time. O(n)."""
+        """Why the watermark stands where it does, after the last plan, at a processing time.
+
+        O(n) once after each event, plan or commit, else O(1).
+        """
+        self._settle()
+        if self._explained is None:
+            self._explained = self._explain()
+        return replace(self._explained, at_us=now_us)
+
+    def _explain(self) -> Explanation:
         plan, table, late = self.last_plan, self.table, self.late
         if self._pending is not None:
             plan = self._pending
@@ -343,15 +354,13 @@ class Engine:
         bound_us = MAX_WATERMARK if plan is None else plan.bound_us
         drift_us = self.rules.max_drift_us
         next_us = self.index.far_next_times(table.positions, saturating_add(bound_us, drift_us or 0))
-        columns = (holds_us, next_us, self.idle_clock.caught_up_us, late)
+        columns = (holds_us, self.table.positions, self.index.ends(), self.idle_clock.caught_up_us, late, next_us)
         unreported = frozenset(self.unreported())
         return Explanation(
             table.combined,
-            now_us,
             self._stands_since_us,
-            explain_splits(
-                plan, table, columns, self.available(), self.idle_clock.blocked, unreported, self._group_limit_us
-            ),
+            self._stands_since_us,
+            explain_splits(plan, table, columns, self.idle_clock.blocked, unreported, self._group_limit_us),
             bound_us,
             self._horizon_us,
             Bounds(self.rules.out_of_orderness_us, drift_us, self.idle_clock.timeout_us, self._max_rows),
@@ -379,6 +388,7 @@ class Engine:
 
     def _note(self, entry: events.Event | events.Planned | events.PlanCommitted) -> None:
         self.log.append(entry)
+        self._explained = None
         if self._record is not None:
             self._record(entry)
 
@@ -392,7 +402,7 @@ class Engine:
         self.idle_clock.add(origins, times, order)
         self._joining.clear()
         # A plan that was not committed says nothing of these.
-        self._pending = None
+        self._pending = self._explained = None
 
     def _leave_finished(self) -> list[str]:
         table, keep, finished = self.table.without_finished()

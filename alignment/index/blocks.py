@@ -20,10 +20,11 @@ __all__ = ["PERHAPS_LOOSE", "BlockTable"]
 class _Blocks(NamedTuple):
     """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.
 
-    A block has the records of the positions `[first, end)`. `loose` says whether a block has times beyond the limit: 0 no, 1 yes, 2 perhaps; of such a block the first `skip`
-    records, which were read before the limit moved, are of no account. `at`, `base` and `used` are those of
-    `alignment.index.exact`: -1, 0 and 0 where the exact times of a block are not kept. `opaque` and `head` are those of
-    `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where the inside of a block is loaded.
+    A block has the records of the positions `[first, end)`. `loose` says whether it has times beyond the limit: 0 no, 1
+    yes, 2 perhaps; of such a block the first `skip` records, which were read before the limit moved, are of no account.
+    `at`, `base` and `used` are those of `alignment.index.exact`: -1, 0 and 0 where the exact times of a block are not
+    kept. `opaque` and `head` are those of `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where the inside of a block is
+    loaded.
     """
 
     owner: npt.NDArray[np.int32]
