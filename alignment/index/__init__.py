@@ -4,7 +4,7 @@ A split is a sequence of records, numbered by *position*. The index describes it
 groups of Parquet files, say): how many records, and the smallest and largest event time among them. That is enough to
 say how far a split reaches and in which block a cut falls; only that one block's exact times are loaded,
 through the `EventTimeLoader` that the index was given. Nothing of opaque blocks is loaded: see
-`alignment.index.opaque`.
+`alignment.index.inside`.
 
 A record is *admitted* by a bound when neither it nor an unread record before it in its split is later than the bound.
 Every method answers for all splits at once, with numpy arrays in the order of `split_ids`.
@@ -20,14 +20,13 @@ from typing import Final
 import numpy as np
 
 from alignment.exceptions import InvalidArgumentError
-from alignment.index.exact import EventTimeLoader
-from alignment.index.opaque import FirstLater, OpaqueBlocks
-from alignment.index.runs import first_not_before, near, ranges, running, sample
+from alignment.index.blocks import first_not_before, near, ranges, running, sample
+from alignment.index.inside import CACHED_TIMES, EventTimeLoader, FirstLater, TimedBlocks
 from alignment.plan.shares import share_evenly
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["EventTimeIndex", "EventTimeLoader", "FirstLater"]
+__all__ = ["CACHED_TIMES", "EventTimeIndex", "EventTimeLoader", "FirstLater"]
 
 
 _EVEN_GUESSES: Final = 8
@@ -35,7 +34,7 @@ _AIM: Final = 0.8
 """How a search for a bound begins: guesses as if records came evenly, and the part of the limit that they aim at."""
 
 
-class EventTimeIndex(OpaqueBlocks):
+class EventTimeIndex(TimedBlocks):
     """Event times of the unread records of many splits, by block; `locate` finds where opaque blocks are cut.
 
     With `n` splits and `m` blocks a change costs O(1) amortised a block, the first question after changes O(m + n), and

@@ -1,20 +1,34 @@
-"""The blocks of many splits, in columns: how an `EventTimeIndex` keeps what it was told."""
+"""The blocks of many splits, in columns, and questions about many runs of a column at once.
+
+A *run* is a range `[low, high)` of its indices: the blocks of one split, say, or the records of one block.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from math import isqrt
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
-from alignment.index.runs import first_not_before, running
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["PERHAPS_LOOSE", "BlockTable"]
+__all__ = [
+    "LOADED",
+    "PERHAPS_LOOSE",
+    "TO_A_BOUND",
+    "TO_ITS_LATEST",
+    "BlockTable",
+    "first_not_before",
+    "near",
+    "ranges",
+    "running",
+    "sample",
+]
 
 
 class _Blocks(NamedTuple):
@@ -22,9 +36,8 @@ class _Blocks(NamedTuple):
 
     A block has the records of the positions `[first, end)`. `loose` says whether it has times beyond the limit: 0 no, 1
     yes, 2 perhaps; of such a block the first `skip` records, which were read before the limit moved, are of no account.
-    `at`, `base` and `used` are those of `alignment.index.exact`: -1, 0 and 0 where the exact times of a block are not
-    kept. `opaque` and `head` are those of `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where the inside of a block is
-    loaded.
+    `at`, `base` and `used` are those of `alignment.index.inside`: -1, 0 and 0 where the exact times of a block are not
+    kept; `opaque` and `head`, too: 0 and `NO_TIMESTAMP` where the inside of a block is loaded.
     """
 
     owner: npt.NDArray[np.int32]
@@ -60,6 +73,14 @@ class _Added(NamedTuple):
 
 
 PERHAPS_LOOSE: Final = 2
+
+LOADED: Final = 0
+TO_ITS_LATEST: Final = 1
+TO_A_BOUND: Final = 2
+"""What `opaque` says of a block: it is loaded; it is opaque, and `high` is its latest event time, or a bound of it."""
+
+_SAMPLED: Final = 4096
+_GOLDEN: Final = 0.6180339887498949
 
 _SMALL: Final = {"owner": np.int32, "loose": np.int8, "skip": np.int32, "opaque": np.int8, "base": np.int32}
 """What fits into less than 8 bytes: of a block that is loaded the records are in memory, so they can be counted."""
@@ -224,15 +245,13 @@ class BlockTable(ABC):
         self._origins: Int64Array = np.fromiter((self._origin_of[split_id] for split_id in order), np.int64, len(order))
         for block in np.flatnonzero(blocks.loose == PERHAPS_LOOSE):
             self._tighten(int(block))
-        self._attained = self._attained_times()
+        # An event time that some record of each block has, the latest one known.
+        divided = blocks.opaque == TO_A_BOUND
+        self._attained = np.where(divided, blocks.head, blocks.high) if divided.any() else blocks.high
         self._prefix_max = running(np.maximum, blocks.high, blocks.owner)
         self._suffix_max = running(np.maximum, self._attained[::-1], blocks.owner[::-1])[::-1]
         self._suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
         self._stale = False
-
-    def _attained_times(self) -> Int64Array:
-        """`int64[m]`: an event time that some record of each block has, the latest one known."""
-        return self._blocks.high
 
     def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
@@ -250,3 +269,84 @@ class BlockTable(ABC):
     @abstractmethod
     def _tighten(self, block: int) -> None:
         """Replace the bounds of a block by what its records say under the limit."""
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def running(ufunc: np.ufunc, values: Int64Array, owner: npt.NDArray[np.signedinteger]) -> Int64Array:
+    """Running maximum or minimum within each run of equal owners, `int64[m]`. O(m log longest run).
+
+    O(m) where the values rise, or fall, anyway: it is the values themselves then.
+    """
+    result, step = values, 1
+    while step < result.size:
+        inside = owner[step:] == owner[:-step]
+        merged = np.where(inside, ufunc(result[step:], result[:-step]), result[step:])
+        # Each entry is that of the last `step` values. If it is also that of those before, it is that of all.
+        if not inside.any() or (merged == result[step:]).all():
+            break
+        result = np.concatenate([result[:step], merged])
+        step *= 2
+    return result
+
+
+def first_not_before(low: Int64Array, high: Int64Array, before: Callable[[Int64Array], BoolArray]) -> Int64Array:
+    """In each run the first index for which `before(indices)` is false; `high` if it always is.
+
+    `before` gets one index of each run, and any index for an empty one. All searches go side by side: O(n) where the
+    first index is the answer, else O(n log longest run).
+    """
+    last = int(high.max(initial=0)) - 1
+    if last < 0 or not (before(np.minimum(low, last)) & (low < high)).any():
+        return low.copy()
+    step = 1 << int((high - low).max()).bit_length()
+    while step := step >> 1:
+        further = low + step
+        fits = further <= high
+        fits &= before(np.minimum(further, last + 1) - 1)
+        low = np.where(fits, further, low)
+    return low
+
+
+def ranges(begin: Int64Array, end: Int64Array) -> Int64Array:
+    """All indices of the runs, laid end to end; `begin <= end`."""
+    sizes = end - begin
+    return np.repeat(begin - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+
+
+def sample(low: Int64Array, high: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Some of the indices of the runs, spread evenly over all, and the runs that they are of. The same each time."""
+    sizes = np.maximum(high - low, 0)
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if ends.size else 0
+    # No step of a fixed size: it could fall on the same place of every run.
+    at = np.unique((np.arange(min(_SAMPLED, total)) * _GOLDEN % 1 * total).astype(np.int64))
+    run = np.searchsorted(ends, at, side="right")
+    return low[run] + at - (ends - sizes)[run], run
+
+
+def near(
+    values: Int64Array,
+    weights: Int64Array,
+    share: float,
+    step: int,
+    search: Callable[[int], Int64Array],
+    is_beyond: Callable[[Int64Array], bool],
+) -> tuple[int, Int64Array] | None:
+    """Of sampled values, near the one at which a share of the weights is reached, one for which `search` gives enough.
+
+    It is looked for upwards or downwards (`step` 1 or -1), at first as far off as a sample errs, then twice as far.
+    That value and what the search gave; None if there is none.
+    """
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    step *= isqrt(values.size) + 1
+    at = int(np.searchsorted(reached, share * reached[-1])) + step if values.size else -1
+    while 0 <= at < values.size:
+        value = int(values[order[at]])
+        if is_beyond(found := search(value)):
+            return value, found
+        step *= 2
+        at += step
+    return None

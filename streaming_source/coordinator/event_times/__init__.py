@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 import numpy as np
 import numpy.typing as npt
 
-from alignment.index import FirstLater
-from alignment.index.exact import CACHED_TIMES
+from alignment.index import CACHED_TIMES, FirstLater
 from streaming_source.api import SplitRange, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.state import SourceState
