@@ -22,7 +22,7 @@ import numpy as np
 from alignment.exceptions import InvalidArgumentError
 from alignment.index.blocks import first_not_before, near, ranges, running, sample
 from alignment.index.inside import CACHED_TIMES, EventTimeLoader, FirstLater, TimedBlocks
-from alignment.plan.shares import share_evenly
+from alignment.plan import share_evenly
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 

@@ -28,14 +28,17 @@ from alignment.plan import (
     SplitTable,
     bounding_splits,
     conclude,
+    share_evenly,
 )
 from alignment.plan.observed import ObservedSplits
-from alignment.plan.shares import share_by_time, share_evenly
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
 
-__all__ = ["ReactivePlanner"]
+__all__ = ["ReactivePlanner", "share_by_time"]
 
 Slots: TypeAlias = npt.NDArray[np.intp]
+
+_HALVINGS: Final = 80
+"""From the widest range of event times down to what a float can tell apart."""
 
 _MANY: Final = 2.0**62
 """More records than there are, and still an int64."""
@@ -216,3 +219,46 @@ class ReactivePlanner:
         left = max_rows - int(share_evenly(evenly, positions, part).sum())
         timed = share_by_time(by_time, positions, watermarks, density, left)
         return timed + share_evenly(evenly, positions, max_rows - int(timed.sum()))
+
+
+def share_by_time(
+    wanted: Int64Array, positions: Int64Array, times_us: Int64Array, density: npt.NDArray[np.float64], max_rows: int
+) -> Int64Array:
+    """Those records that are predicted to be earliest. O(n) in 80 numpy steps, and O(n log n).
+
+    Record `k` of a split, counted from 0, is predicted at `times_us + k / density`, with the density in records per
+    microsecond, above 0 where any are wanted. So the slowest split is the first to get one, however thin it is. All
+    else is as in `share_evenly`; of records that are predicted at one time those go first of which least was read.
+    """
+    if int(wanted.sum()) <= max_rows:
+        return wanted.copy()
+    wants = np.flatnonzero(wanted > 0)
+    most, rate = wanted[wants], density[wants]
+    # From the slowest on: near zero a float tells more apart.
+    since = times_us[wants].astype(np.float64) - float(times_us[wants].min())
+
+    def admitted(until: float) -> Int64Array:
+        count = np.floor(np.minimum((until - since) * rate, most.astype(np.float64))) + 1
+        return np.asarray(np.clip(count, 0, most).astype(np.int64))
+
+    fits, too_many = -1.0, float((since + most / rate).max())
+    shared = np.zeros(wants.size, np.int64)
+    for _ in range(_HALVINGS):
+        middle = (fits + too_many) / 2
+        if middle in (fits, too_many) or int(shared.sum()) == max_rows:
+            break
+        count = admitted(middle)
+        if int(count.sum()) <= max_rows:
+            fits, shared = middle, count
+        else:
+            too_many = middle
+    # What is left are some of those predicted at one and the same time.
+    left = max_rows - int(shared.sum())
+    wanting = np.flatnonzero(shared < most)
+    following = since[wanting] + shared[wanting] / rate[wanting]
+    shared[wanting[np.lexsort((positions[wants[wanting]], following))[:left]]] += 1
+    # And where a float cannot tell their times apart, more than one of a split.
+    shared += share_evenly(most - shared, positions[wants], max_rows - int(shared.sum()))
+    result = np.zeros_like(wanted)
+    result[wants] = shared
+    return result
