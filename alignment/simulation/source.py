@@ -26,7 +26,7 @@ from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
 from alignment.simulation.scenario import Faults, Planning, Records, SourceScenario
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark
 
 __all__ = ["SimulatedSource", "SimulatedStep"]
 
@@ -39,28 +39,22 @@ _MOST_DELAY: Final = 3
 class SimulatedStep:
     """One micro-batch of one source: when, and from which state, it was planned, and what.
 
-    `int64[n]` each: which splits of the scenario those of the table are (`numbers`); positions after the last record
-    that was there (`ends`); the watermark that all records read so far give each split, reported or not (`reached_us`).
-    `late` records are at or below the watermark announced before; `wrongly_late` are those of them that were on time by
-    their own split, though it was there and not idle. `held_rows` is as in `SourceTrace`.
+    `reached_us` (`int64[n]`) is the watermark that all records read so far give each split, reported or not. `late`
+    records are at or below the watermark announced before; `held_rows` is as in `SourceTrace`.
     """
 
     now_us: int
     before: SplitTable
     plan: MicroBatchPlan
-    numbers: Int64Array
-    ends: Int64Array
     reached_us: Int64Array
     late: int
-    wrongly_late: int
     held_rows: int
 
 
 class SimulatedSource:
     """A source that is planned and read step by step; `chance` is for the faults.
 
-    A restart makes a new `engine`. `told_us` (`int64[splits]`) is the latest event time of each split that was reported
-    to this engine while the split was in work, `NO_TIMESTAMP` before any. It `has_ended` when nothing more will happen.
+    A restart makes a new `engine`. It `has_ended` when nothing more will happen.
     """
 
     def __init__(self, scenario: SourceScenario, records: Records, faults: Faults, chance: np.random.Generator) -> None:
@@ -72,12 +66,10 @@ class SimulatedSource:
         self._number_of = {split_id: number for number, split_id in enumerate(self._ids)}
         self._known = np.zeros(n, np.bool_)
         self._indexed_to, self._positions = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        self._excused_us = np.full(n, MIN_WATERMARK)
         self._held = np.empty(0, np.int64)
         self._in_flight: dict[int, list[RangeReport]] = {}
         self._last_read: list[RangeReport] = []
         self._steps = 0
-        self.told_us = np.full(n, NO_TIMESTAMP)
         self.has_ended = False
         self.engine = self._new_engine()
 
@@ -86,24 +78,22 @@ class SimulatedSource:
         if self._steps and self._chance.random() < self._faults.restart:
             self._restart(now_us)
         engine, arrived = self.engine, self.records.arrived(now_us)
-        self._assign_found(now_us, arrived)
+        self._assign_found(now_us)
         self._index_arrived(arrived)
         engine.apply(Probed(now_us))
         engine.apply(GroupLimitMoved(group_limit_us))
         if reports := self._in_flight.pop(self._steps, []):
             engine.apply(RangesReported(tuple(reports)))
-            self._note_reports(reports)
         plan = engine.plan(now_us, self.scenario.max_rows)
         before = engine.table
         numbers = self._numbers(before)
-        ends = np.maximum(arrived[numbers], before.positions)
-        late, wrongly_late = self._read(before, plan, numbers)
+        late = self._read(before, plan, numbers)
         self._positions[numbers] = plan.after.positions
         if engine.has_news(plan):
             engine.commit(plan)
         self._held = self._held[self._held > before.combined]
         reached_us = self._reached(numbers, plan.after.positions)
-        step = SimulatedStep(now_us, before, plan, numbers, ends, reached_us, late, wrongly_late, self._held.size)
+        step = SimulatedStep(now_us, before, plan, reached_us, late, self._held.size)
         self._steps += 1
         self.has_ended = self._is_at_its_end(step)
         return step
@@ -137,23 +127,17 @@ class SimulatedSource:
         if self._known.all():
             self.engine.apply(NoMoreSplits())
         # What was sent to the planner before does not reach this one.
-        self.told_us[:] = NO_TIMESTAMP
         self._in_flight.clear()
         self._send(self._last_read, self._steps)
 
-    def _assign_found(self, now_us: int, arrived: Int64Array) -> None:
-        table = self.engine.table
+    def _assign_found(self, now_us: int) -> None:
         joining = np.flatnonzero(~self._known & (self.records.joins_us <= now_us))
         if joining.size:
             self._known[joining] = True
-            self._excused_us[joining] = table.combined
             ids = tuple(self._ids[number] for number in joining.tolist())
             self.engine.apply(SplitsAssigned(ids, (0,) * len(ids), (0,) * len(ids), now_us))
             if self._known.all():
                 self.engine.apply(NoMoreSplits())
-        idle = self._numbers(table)[table.statuses == SplitStatus.IDLE]
-        back = idle[arrived[idle] > self._positions[idle]]
-        self._excused_us[back] = np.maximum(self._excused_us[back], table.combined)
 
     def _index_arrived(self, arrived: Int64Array) -> None:
         is_indexed = self.scenario.planning is Planning.INDEXED
@@ -193,12 +177,12 @@ class SimulatedSource:
 
     # ---- inside: reading and reports -----------------------------------------------------------------------------
 
-    def _read(self, before: SplitTable, plan: MicroBatchPlan, in_work: Int64Array) -> tuple[int, int]:
-        """Read what was planned; how many records are late, and how many of those ought not to be."""
+    def _read(self, before: SplitTable, plan: MicroBatchPlan, in_work: Int64Array) -> int:
+        """Read what was planned; how many records are late."""
         reads = np.flatnonzero(plan.after.positions > before.positions)
         self._last_read = []
         if not reads.size:
-            return 0, 0
+            return 0
         numbers, start, stop = in_work[reads], before.positions[reads], plan.after.positions[reads]
         rows = stop - start
         first = np.cumsum(rows) - rows
@@ -206,15 +190,12 @@ class SimulatedSource:
         position = np.arange(int(rows.sum())) - first[owner] + start[owner]
         times = self.records.times_us[numbers[owner], position]
         is_late = times <= before.combined
-        latest = self.records.latest_us[numbers[owner], np.maximum(position - 1, 0)]
-        is_on_time = (position == 0) | (times >= latest - self.scenario.out_of_orderness_us)
-        is_wrong = is_late & is_on_time & (times > self._excused_us[numbers[owner]])
         self._held = np.append(self._held, times)
         if self.scenario.planning is Planning.REACTIVE:
             cuts = first[rows > 1] + rows[rows > 1] // 2 if self._chance.random() < 0.3 else first[:0]
             self._last_read = self._reports(numbers, np.union1d(first, cuts), owner, position, times, is_late)
             self._send(self._last_read, self._steps + 1)
-        return int(is_late.sum()), int(is_wrong.sum())
+        return int(is_late.sum())
 
     def _reports(
         self,
@@ -248,10 +229,3 @@ class SimulatedSource:
                 self._in_flight.setdefault(arrives, []).append(report)
                 if repeated < faults.repeated:
                     self._in_flight.setdefault(arrives + second, []).append(report)
-
-    def _note_reports(self, reports: list[RangeReport]) -> None:
-        in_work = {*self.engine.index.split_ids}
-        for report in reports:
-            if report.split_id in in_work:
-                number = self._number_of[report.split_id]
-                self.told_us[number] = max(int(self.told_us[number]), report.max_us)
