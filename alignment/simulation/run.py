@@ -15,8 +15,7 @@ import numpy as np
 from alignment.combine import SplitStatus
 from alignment.drift import SourceReport, source_limit
 from alignment.plan import MicroBatchPlan, SplitTable
-from alignment.simulation.scenario import Records, Scenario
-from alignment.simulation.source import SimulatedSource, SimulatedStep
+from alignment.simulation.described import Records, Scenario, SimulatedSource, SimulatedStep
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = ["SimulationResult", "SourceTrace", "TraceColumns", "simulate"]
@@ -147,7 +146,7 @@ def simulate(
 
     Examples
     --------
-    >>> from alignment.simulation.scenario import Scenario, SourceScenario
+    >>> from alignment.simulation.described import Scenario, SourceScenario
     >>> skewed = SourceScenario(splits=4, records=500, skew_us=200_000, max_drift_us=50_000, first_rows=10)
     >>> run = simulate(Scenario(sources=(skewed,)), seed=1)
     >>> run.has_ended, int(run.sources[0].rows.sum()), int(run.sources[0].late.sum())

@@ -10,9 +10,15 @@ import numpy as np
 from alignment.combine import SplitStatus
 from alignment.engine import Engine
 from alignment.events import Planned, RangesReported
+from alignment.simulation.described import (
+    Faults,
+    Planning,
+    Scenario,
+    SimulatedSource,
+    SimulatedStep,
+    SourceScenario,
+)
 from alignment.simulation.run import SimulationResult, simulate
-from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
-from alignment.simulation.source import SimulatedSource, SimulatedStep
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from tests.alignment.naive_planner import watermark_of
