@@ -159,7 +159,7 @@ class Engine:
         self.late = event.late
         self.idle_clock.begin(event.table.statuses, event.origins, event.silent_since_us, event.at_us)
         if self._reactive is not None:
-            self._reactive.rewind(event.table)
+            self._reactive.splits.rewind(event.table)
         if self._generators is not None:
             self._generators.begin(event.table, event.at_us)
         for split_id, position in zip(event.table.split_ids, event.table.positions.tolist(), strict=True):
@@ -192,7 +192,7 @@ class Engine:
     def _take_reports(self, reports: Sequence[events.RangeReport]) -> None:
         assert self._reactive is not None, "readers report where there is an index"
         # Every one is taken in, whether or not the one before made a difference.
-        self._changed |= sum(self._reactive.report(report) for report in reports) > 0
+        self._changed |= sum(self._reactive.splits.report(report) for report in reports) > 0
         if self._generators is not None:
             self._changed |= sum(self._generators.take_report(report) for report in reports) > 0
 
@@ -327,7 +327,7 @@ class Engine:
 
     def unreported(self) -> Sequence[str]:
         """Splits of which not all that was planned last is reported; none where there is an index. O(n)."""
-        return () if self._reactive is None else self._reactive.unreported()
+        return () if self._reactive is None else self._reactive.splits.unreported()
 
     def explain(self, now_us: int) -> Explanation:
         """Why the watermark stands where it does, after the last plan, at a processing time.
@@ -384,7 +384,7 @@ class Engine:
             assert position <= known_end[split_id], (split_id, position, known_end[split_id])
         assert table.combined >= self._announced.combined, (table.combined, self._announced.combined)
         if self._reactive is not None:
-            self._reactive.check_invariants()
+            self._reactive.splits.check_invariants()
 
     def _note(self, entry: events.Event | events.Planned | events.PlanCommitted) -> None:
         self.log.append(entry)
@@ -413,7 +413,7 @@ class Engine:
         self.idle_clock.keep(keep, finished)
         self.index.remove(finished)
         if self._reactive is not None:
-            self._reactive.forget(finished)
+            self._reactive.splits.forget(finished)
         if self._generators is not None:
             self._generators.forget(finished)
         self._complete.difference_update(finished)
