@@ -7,10 +7,9 @@ events and plans in the same order lead to the same state: `alignment.recording`
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from alignment.split_generators import SplitGenerators
 
 __all__ = ["Engine"]
-
-
-_LOG_SIZE: Final = 1024
 
 
 class Engine:
@@ -52,7 +48,7 @@ class Engine:
     Notes
     -----
     The `table` has the splits in work and the announced watermark, without those that the last plan finished; `late`
-    (`int64[n]`) counts the records of each that came at or below it. The `log` has the latest events and plans.
+    (`int64[n]`) counts the records of each that came at or below it.
     Not thread-safe: one thread at a time. An event costs O(1) amortised, but a split that is abandoned O(m + n).
     """
 
@@ -71,7 +67,6 @@ class Engine:
         self.table = SplitTable.empty()
         self.late: Int64Array = np.empty(0, np.int64)
         self.last_plan: MicroBatchPlan | None = None
-        self.log: deque[events.Event | events.Planned | events.PlanCommitted] = deque(maxlen=_LOG_SIZE)
         self._record = record
         self._pending: MicroBatchPlan | None = None
         self._explained: Explanation | None = None
@@ -387,7 +382,6 @@ class Engine:
             self._reactive.splits.check_invariants()
 
     def _note(self, entry: events.Event | events.Planned | events.PlanCommitted) -> None:
-        self.log.append(entry)
         self._explained = None
         if self._record is not None:
             self._record(entry)

@@ -5,6 +5,7 @@ Around each source is the engine that runs on Spark. What it plans is read at on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
@@ -194,7 +195,8 @@ class SimulatedStep:
     """One micro-batch of one source: when, and from which state, it was planned, and what.
 
     `reached_us` (`int64[n]`) is the watermark that all records read so far give each split, reported or not. `late`
-    records are at or below the watermark announced before; `held_rows` is as in `SourceTrace`.
+    records are at or below the watermark announced before; `held_rows` is as in `SourceTrace`. `reports` came in before
+    it was planned.
     """
 
     now_us: int
@@ -203,6 +205,7 @@ class SimulatedStep:
     reached_us: Int64Array
     late: int
     held_rows: int
+    reports: Sequence[RangeReport]
 
 
 class SimulatedSource:
@@ -247,7 +250,7 @@ class SimulatedSource:
             engine.commit(plan)
         self._held = self._held[self._held > before.combined]
         reached_us = self._reached(numbers, plan.after.positions)
-        step = SimulatedStep(now_us, before, plan, reached_us, late, self._held.size)
+        step = SimulatedStep(now_us, before, plan, reached_us, late, self._held.size, reports)
         self._steps += 1
         self.has_ended = self._is_at_its_end(step)
         return step

@@ -9,7 +9,6 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.engine import Engine
-from alignment.events import Planned, RangesReported
 from alignment.simulation.described import (
     Faults,
     Planning,
@@ -195,12 +194,9 @@ class Watcher:
         if engine is not source.engine:
             told = {}
         self.reported[id(source)] = source.engine, told
-        entries = list(source.engine.log)
-        planned = [at for at, entry in enumerate(entries) if isinstance(entry, Planned)]
-        for entry in entries[planned[-2] if planned[1:] else 0 :]:
-            for report in entry.reports if isinstance(entry, RangesReported) else ():
-                if report.split_id in step.before.split_ids:
-                    told[report.split_id] = max(told.get(report.split_id, NO_TIMESTAMP), report.max_us)
+        for report in step.reports:
+            if report.split_id in step.before.split_ids:
+                told[report.split_id] = max(told.get(report.split_id, NO_TIMESTAMP), report.max_us)
         return told
 
     def _late_is_told_once(self, source: SimulatedSource, step: SimulatedStep) -> None:
