@@ -187,20 +187,6 @@ class TimedBlocks(BlockTable):
             setattr(self, name, column)
         blocks.at[kept] = ends - sizes
 
-    def check_kept_times(self) -> None:
-        """Assert what always holds of the times that are kept; for tests. O(m)."""
-        self._settle()
-        blocks = self._blocks
-        kept = np.flatnonzero(blocks.at >= 0)
-        kept = kept[np.argsort(blocks.at[kept])]
-        ends = blocks.at[kept] + blocks.rows(kept)
-        assert (ends[:-1] <= blocks.at[kept][1:]).all(), (blocks.at[kept], ends)
-        assert (ends <= self._filled).all(), (ends, self._filled)
-        assert self._filled <= self._exact.size == self._latest.size, (self._filled, self._exact.size)
-        for block, at, end in zip(kept.tolist(), blocks.at[kept].tolist(), ends.tolist(), strict=True):
-            base = int(blocks.base[block])
-            assert (self._latest[at + base : end] == np.maximum.accumulate(self._times(block)[base:])).all(), block
-
     # ---- opaque blocks -------------------------------------------------------------------------------------------
 
     def append_opaque(self, split_id: str, rows: int, max_us: int) -> None:
