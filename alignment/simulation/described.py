@@ -205,7 +205,7 @@ class SimulatedStep:
     reached_us: Int64Array
     late: int
     held_rows: int
-    reports: Sequence[RangeReport]
+    reports: Sequence[RangeReport] = ()
 
 
 class SimulatedSource:

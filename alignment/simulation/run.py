@@ -14,7 +14,6 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.drift import SourceReport, source_limit
-from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.simulation.described import Records, Scenario, SimulatedSource, SimulatedStep
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
@@ -62,37 +61,25 @@ class TraceColumns:
         self._rows: list[tuple[int, ...]] = []
         self._holding_back: list[str] = []
 
-    def add(
-        self,
-        now_us: int,
-        before: SplitTable,
-        plan: MicroBatchPlan,
-        *,
-        reached_us: Int64Array,
-        held_rows: int,
-        late: int,
-    ) -> None:
-        """One more step, planned from `before`. O(n).
-
-        `reached_us` (`int64[n]`) is the watermark that what was read gives each split, known to the planner or not.
-        """
-        after = plan.after
+    def add(self, step: SimulatedStep) -> None:
+        """One more step. O(n)."""
+        plan, after, reached_us = step.plan, step.plan.after, step.reached_us
         paused = after.statuses == SplitStatus.PAUSED
         counts = paused | (after.statuses == SplitStatus.ACTIVE)
         begun = reached_us[counts & (reached_us > MIN_WATERMARK)]
-        read = (after.positions > before.positions) & (after.watermarks > MIN_WATERMARK)
+        read = (after.positions > step.before.positions) & (after.watermarks > MIN_WATERMARK)
         past = reached_us[read] - plan.bound_us if plan.bound_us < MAX_WATERMARK else reached_us[:0]
         self._rows.append(
             (
-                now_us,
+                step.now_us,
                 after.combined,
                 int(begun.max() - begun.min()) if begun.size else 0,
                 int(past.max(initial=0)),
                 int(np.count_nonzero(paused)),
                 int(np.count_nonzero(after.statuses == SplitStatus.IDLE)),
                 plan.rows,
-                held_rows,
-                late,
+                step.held_rows,
+                step.late,
             )
         )
         slowest = np.flatnonzero(counts)[np.argmin(after.watermarks[counts])] if counts.any() else None
@@ -192,9 +179,7 @@ def _step(
     step = one.source.step(now_us, group_limit_us)
     if one.report is not None:
         one.report = one.source.group_report(step)
-    one.columns.add(
-        step.now_us, step.before, step.plan, reached_us=step.reached_us, held_rows=step.held_rows, late=step.late
-    )
+    one.columns.add(step)
     if on_step is not None:
         on_step(one.source, step)
 
