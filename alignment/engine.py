@@ -7,7 +7,7 @@ events and plans in the same order lead to the same state: `alignment.recording`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -20,6 +20,7 @@ from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.plan.by_index import plan_micro_batch
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class Engine:
     Notes
     -----
     The `table` has the splits in work and the announced watermark, without those that the last plan finished; `late`
-    (`int64[n]`) counts the records of each that came at or below it.
+    (`int64[n]`) counts the records of each that came at or below it. No record will be added to the splits that are
+    `complete`; of those among them that were `abandoned` nothing more is there to be read. Splits that wait to be
+    assigned have records from `horizon_us` on, `MAX_WATERMARK` if none waits.
     Not thread-safe: one thread at a time. An event costs O(1) amortised, but a split that is abandoned O(m + n).
     """
 
@@ -77,9 +80,9 @@ class Engine:
         self._announced = SplitTable.empty()
         # Assigned since the last plan: position, origin, and when.
         self._joining: dict[str, tuple[int, int, int]] = {}
-        self._complete: set[str] = set()
-        self._abandoned: set[str] = set()
-        self._horizon_us: int = MAX_WATERMARK
+        self.complete: set[str] = set()
+        self.abandoned: set[str] = set()
+        self.horizon_us: int = MAX_WATERMARK
         self._group_limit_us: int = MAX_WATERMARK
         self._no_more_splits = False
         # Since when what is there is all there is (AvailableNow); None as long as more may come.
@@ -99,11 +102,11 @@ class Engine:
         self._note(event)
         match event:
             case events.BlocksIndexed():
-                if event.split_id not in self._abandoned:
+                if event.split_id not in self.abandoned:
                     self.index.append(event.split_id, event.rows, event.min_us, event.max_us)
                     self._find(event.split_id)
             case events.OpaqueBlockIndexed():
-                if event.split_id not in self._abandoned:
+                if event.split_id not in self.abandoned:
                     self.index.append_opaque(event.split_id, event.rows, event.max_us)
                     self._find(event.split_id)
             case events.Probed():
@@ -123,8 +126,8 @@ class Engine:
                 self._changed |= not self._no_more_splits
                 self._no_more_splits = True
             case events.HorizonMoved():
-                self._changed |= event.event_time_us != self._horizon_us
-                self._horizon_us = event.event_time_us
+                self._changed |= event.event_time_us != self.horizon_us
+                self.horizon_us = event.event_time_us
             case events.GroupLimitMoved():
                 self._changed |= event.limit_us != self._group_limit_us
                 self._group_limit_us = event.limit_us
@@ -145,9 +148,9 @@ class Engine:
     def _restore(self, event: events.Restored) -> None:
         self.index.remove(self.index.split_ids)
         self._joining.clear()
-        self._complete = set(self._abandoned)
+        self.complete = set(self.abandoned)
         self._no_more_splits = False
-        self._horizon_us = MAX_WATERMARK
+        self.horizon_us = MAX_WATERMARK
         self.last_plan = self._pending = None
         self._stands_since_us = event.at_us
         self._announced = self.table = event.table
@@ -173,12 +176,12 @@ class Engine:
         self._changed = True
 
     def _complete_split(self, split_id: str) -> None:
-        self._complete.add(split_id)
+        self.complete.add(split_id)
         self._changed = True
 
     def _abandon(self, split_id: str) -> None:
         self._settle()
-        self._abandoned.add(split_id)
+        self.abandoned.add(split_id)
         if split_id in self.index:
             slot = self.table.split_ids.index(split_id)
             self.index.forget_unread(split_id, int(self.table.positions[slot]))
@@ -215,9 +218,9 @@ class Engine:
             max_rows=max_rows,
             # A run that only reads what is there (AvailableNow) goes alone.
             group_limit_us=self._group_limit_us if self._drains_from_us is None else MAX_WATERMARK,
-            horizon_us=self._horizon_us,
+            horizon_us=self.horizon_us,
             idle=self.idle_clock.idle(self.table, self._drains_from_us, marked),
-            complete=self._among(self._complete),
+            complete=self._among(self.complete),
             no_more_splits=self._no_more_splits,
             draining=self._drains_from_us is not None,
         )
@@ -266,16 +269,6 @@ class Engine:
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
-    @property
-    def complete(self) -> Set[str]:
-        """Splits to which no record will be added: as it changes, not a copy. O(1)."""
-        return self._complete
-
-    @property
-    def abandoned(self) -> Set[str]:
-        """Splits among them of which nothing more is there to be read: as it changes, not a copy. O(1)."""
-        return self._abandoned
-
     def unread(self) -> Int64Array:
         """`int64[n]`: records of each split that are known to be there, and in no committed plan. O(n)."""
         self._settle()
@@ -288,16 +281,11 @@ class Engine:
         """
         after = plan.after
         is_silent = (after.positions == self.index.ends()) & (after.statuses != SplitStatus.FINISHED)
-        return self.idle_clock.silent_since_us(is_silent)
+        return np.where(is_silent, self.idle_clock.caught_up_us, NO_TIMESTAMP)
 
     def readable_splits(self) -> int:
         """How many splits have something to read. O(n)."""
         return int(np.count_nonzero(self.unread()))
-
-    @property
-    def horizon_us(self) -> int:
-        """From when on splits that wait to be assigned have records; `MAX_WATERMARK` if none waits."""
-        return self._horizon_us
 
     def nearest_us(self) -> int | None:
         """Event time of the record to be read next, of all splits; None if nothing is unread. O(n log n).
@@ -357,7 +345,7 @@ class Engine:
             self._stands_since_us,
             explain_splits(plan, table, columns, self.idle_clock.blocked, unreported, self._group_limit_us),
             bound_us,
-            self._horizon_us,
+            self.horizon_us,
             Bounds(self.rules.out_of_orderness_us, drift_us, self.idle_clock.timeout_us, self._max_rows),
             self._drains_from_us is not None,
         )
@@ -373,7 +361,7 @@ class Engine:
         assert not (table.statuses == SplitStatus.FINISHED).any(), table
         assert set(self.index.split_ids) == {*table.split_ids, *self._joining}, (self.index.split_ids, table.split_ids)
         assert self._joining.keys().isdisjoint(table.split_ids), (self._joining, table.split_ids)
-        assert self._abandoned <= self._complete, (self._abandoned, self._complete)
+        assert self.abandoned <= self.complete, (self.abandoned, self.complete)
         known_end = dict(zip(self.index.split_ids, self.index.ends().tolist(), strict=True))
         for split_id, position in zip(table.split_ids, table.positions.tolist(), strict=True):
             assert position <= known_end[split_id], (split_id, position, known_end[split_id])
@@ -410,8 +398,8 @@ class Engine:
             self._reactive.splits.forget(finished)
         if self._generators is not None:
             self._generators.forget(finished)
-        self._complete.difference_update(finished)
-        self._abandoned.difference_update(finished)
+        self.complete.difference_update(finished)
+        self.abandoned.difference_update(finished)
         return finished
 
     def _among(self, split_ids: set[str]) -> BoolArray:
