@@ -6,6 +6,7 @@ A *run* is a range `[low, high)` of its indices: the blocks of one split, say, o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable
 from math import isqrt
 from typing import Final, NamedTuple
@@ -101,6 +102,8 @@ class BlockTable(ABC):
         self._added: list[_Added] = []
         self._latest_valid_us = MAX_WATERMARK
         self._stale = True
+        # Positions that were looked up last, and the blocks they are in: a plan needs those of two again and again.
+        self._current: deque[tuple[Int64Array, Int64Array]] = deque(maxlen=2)
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
@@ -239,6 +242,7 @@ class BlockTable(ABC):
         # Stable: blocks of one split stay in the order in which they came.
         self._blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
         self._order = order
+        self._current.clear()
         bounds: Int64Array = np.searchsorted(blocks.owner, np.arange(len(order) + 1, dtype=np.int32)).astype(np.int64)
         self._begin, self._stop = bounds[:-1], bounds[1:]
         self._ends: Int64Array = np.fromiter((self._end_of[split_id] for split_id in order), np.int64, len(order))
@@ -256,9 +260,12 @@ class BlockTable(ABC):
     def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
         self._settle()
-        ends = self._blocks.end
-        block = first_not_before(self._begin, self._stop, lambda block: ends[block] <= positions)
-        return block, np.flatnonzero(block < self._stop)
+        current = next((blocks for asked, blocks in self._current if np.array_equal(asked, positions)), None)
+        if current is None:
+            ends = self._blocks.end
+            current = first_not_before(self._begin, self._stop, lambda block: ends[block] <= positions)
+            self._current.append((positions.copy(), current))
+        return current.copy(), np.flatnonzero(current < self._stop)
 
     def _begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
         """Whether `positions`, one for each of `blocks`, are inside them, or may have been before a restart."""
@@ -321,7 +328,7 @@ def sample(low: Int64Array, high: Int64Array) -> tuple[Int64Array, Int64Array]:
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if ends.size else 0
     # No step of a fixed size: it could fall on the same place of every run.
-    at = np.unique((np.arange(min(_SAMPLED, total)) * _GOLDEN % 1 * total).astype(np.int64))
+    at = np.sort((np.arange(min(_SAMPLED, total)) * _GOLDEN % 1 * total).astype(np.int64))
     run = np.searchsorted(ends, at, side="right")
     return low[run] + at - (ends - sizes)[run], run
 
