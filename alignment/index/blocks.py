@@ -84,7 +84,7 @@ _SAMPLED: Final = 4096
 _GOLDEN: Final = 0.6180339887498949
 
 _SMALL: Final = {"owner": np.int32, "loose": np.int8, "skip": np.int32, "opaque": np.int8, "base": np.int32}
-"""What fits into less than 8 bytes: of a block that is loaded the records are in memory, so they can be counted."""
+"""What fits into less than 8 bytes: `skip` and `base` count records whose times are in memory, all at once."""
 _NO_BLOCKS: Final = _Blocks._make(np.empty(0, _SMALL.get(name, np.int64)) for name in _Blocks._fields)
 
 
