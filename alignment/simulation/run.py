@@ -23,7 +23,7 @@ __all__ = ["SimulationResult", "SourceTrace", "TraceColumns", "simulate"]
 _EPOCH_US: Final = 1_700_000_000_000_000
 
 
-_COLUMNS: Final = ("now_us", "watermark", "drift_us", "overshoot_us", "paused", "idle", "rows", "held_rows", "late")
+_COLUMNS: Final = ("now_us", "watermark", "drift_us", "paused", "rows", "held_rows", "late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class SourceTrace:
     """What each step of one source came to. All arrays are `int64[steps]`; a source that hangs or ended has no steps.
 
     Of each step: when it was planned, from the beginning of the run; the announced watermark; event time between the
-    watermarks that what was read gives the fastest and the slowest split that count (`drift_us`), and how far past the
-    limit it takes a split at most (`overshoot_us`); how many splits are paused and idle; records read, and those at or
-    below the watermark announced before (`late`). `held_rows` are records read so far that are later than that: what
-    Spark has in its state behind the step if it keeps records, as joins and deduplication do, since it drops what a
-    watermark has passed one step later. `holding_back` is a split that holds the watermark, empty where none counts.
+    watermarks that what was read gives the fastest and the slowest split that count (`drift_us`); how many splits are
+    paused; records read, and those at or below the watermark announced before (`late`). `held_rows` are records read so
+    far that are later than that: what Spark has in its state behind the step if it keeps records, as joins and
+    deduplication do, since it drops what a watermark has passed one step later. `holding_back` is a split that holds
+    the watermark, empty where none counts.
 
     `unread` records were there, or would have come. It `has_ended` if all was read, and the watermark stays there.
     """
@@ -43,9 +43,7 @@ class SourceTrace:
     now_us: Int64Array
     watermark: Int64Array
     drift_us: Int64Array
-    overshoot_us: Int64Array
     paused: Int64Array
-    idle: Int64Array
     rows: Int64Array
     held_rows: Int64Array
     late: Int64Array
@@ -63,21 +61,17 @@ class TraceColumns:
 
     def add(self, step: SimulatedStep) -> None:
         """One more step. O(n)."""
-        plan, after, reached_us = step.plan, step.plan.after, step.reached_us
+        after, reached_us = step.plan.after, step.reached_us
         paused = after.statuses == SplitStatus.PAUSED
         counts = paused | (after.statuses == SplitStatus.ACTIVE)
         begun = reached_us[counts & (reached_us > MIN_WATERMARK)]
-        read = (after.positions > step.before.positions) & (after.watermarks > MIN_WATERMARK)
-        past = reached_us[read] - plan.bound_us if plan.bound_us < MAX_WATERMARK else reached_us[:0]
         self._rows.append(
             (
                 step.now_us,
                 after.combined,
                 int(begun.max() - begun.min()) if begun.size else 0,
-                int(past.max(initial=0)),
                 int(np.count_nonzero(paused)),
-                int(np.count_nonzero(after.statuses == SplitStatus.IDLE)),
-                plan.rows,
+                step.plan.rows,
                 step.held_rows,
                 step.late,
             )
