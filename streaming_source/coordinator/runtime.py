@@ -90,7 +90,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     ) -> list[SplitRange[SplitT]]:
         """What to read between two states, cut so that it can be shared by `readers`."""
         before = start.by_id()
-        pairs = [(before.get(split.split_id) or split.origin(), split) for split in end.splits]
+        pairs = [(before.get(split_id) or split.origin(), split) for split_id, split in end.by_id().items()]
         if self.reads_on:
             seen_to = self.seen_to(end)
             pairs = [(begun.at(seen_to.get(begun.split_id, begun.position)), ended) for begun, ended in pairs]

@@ -62,7 +62,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
         return [split.split_id for split, status in statuses if status == SplitStatus.FINISHED]
 
     def by_id(self) -> dict[str, SplitT]:
-        return {split.split_id: split for split in self.splits}
+        return dict(zip(self.table.split_ids, self.splits, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
