@@ -29,7 +29,7 @@ def files(folder: Path, split_by: str) -> Callable[[bool], Source[Any, Any]]:
 
 def datagen(folder: Path) -> Callable[[bool], Source[Any, Any]]:
     # All of them arrived long ago.
-    return lambda bounded: DataGeneratorSource(splits=3, rows_per_split=ROWS, bounded=bounded, rows_per_second=1e5)
+    return lambda bounded: DataGeneratorSource(splits=3, rows_per_split=ROWS, bounded=bounded, rows_per_second=1e9)
 
 
 def own(folder: Path) -> Callable[[bool], Source[Any, Any]]:
