@@ -7,9 +7,9 @@ events and plans in the same order lead to the same state: `alignment.recording`
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, Final, assert_never
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
 from alignment.plan.by_index import plan_micro_batch
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from alignment.split_generators import SplitGenerators
 
 __all__ = ["Engine"]
-
-
-_LOG_SIZE: Final = 1024
 
 
 class Engine:
@@ -51,7 +49,9 @@ class Engine:
     Notes
     -----
     The `table` has the splits in work and the announced watermark, without those that the last plan finished; `late`
-    (`int64[n]`) counts the records of each that came at or below it. The `log` has the latest events and plans.
+    (`int64[n]`) counts the records of each that came at or below it. No record will be added to the splits that are
+    `complete`; of those among them that were `abandoned` nothing more is there to be read. Splits that wait to be
+    assigned have records from `horizon_us` on, `MAX_WATERMARK` if none waits.
     Not thread-safe: one thread at a time. An event costs O(1) amortised, but a split that is abandoned O(m + n).
     """
 
@@ -70,9 +70,9 @@ class Engine:
         self.table = SplitTable.empty()
         self.late: Int64Array = np.empty(0, np.int64)
         self.last_plan: MicroBatchPlan | None = None
-        self.log: deque[events.Event | events.Planned | events.PlanCommitted] = deque(maxlen=_LOG_SIZE)
         self._record = record
         self._pending: MicroBatchPlan | None = None
+        self._explained: Explanation | None = None
         self._reactive = reactive
         self._generators = generators
         self.idle_clock = IdleClock(idle_timeout_us)
@@ -80,9 +80,9 @@ class Engine:
         self._announced = SplitTable.empty()
         # Assigned since the last plan: position, origin, and when.
         self._joining: dict[str, tuple[int, int, int]] = {}
-        self._complete: set[str] = set()
-        self._abandoned: set[str] = set()
-        self._horizon_us: int = MAX_WATERMARK
+        self.complete: set[str] = set()
+        self.abandoned: set[str] = set()
+        self.horizon_us: int = MAX_WATERMARK
         self._group_limit_us: int = MAX_WATERMARK
         self._no_more_splits = False
         # Since when what is there is all there is (AvailableNow); None as long as more may come.
@@ -102,11 +102,11 @@ class Engine:
         self._note(event)
         match event:
             case events.BlocksIndexed():
-                if event.split_id not in self._abandoned:
+                if event.split_id not in self.abandoned:
                     self.index.append(event.split_id, event.rows, event.min_us, event.max_us)
                     self._find(event.split_id)
             case events.OpaqueBlockIndexed():
-                if event.split_id not in self._abandoned:
+                if event.split_id not in self.abandoned:
                     self.index.append_opaque(event.split_id, event.rows, event.max_us)
                     self._find(event.split_id)
             case events.Probed():
@@ -126,8 +126,8 @@ class Engine:
                 self._changed |= not self._no_more_splits
                 self._no_more_splits = True
             case events.HorizonMoved():
-                self._changed |= event.event_time_us != self._horizon_us
-                self._horizon_us = event.event_time_us
+                self._changed |= event.event_time_us != self.horizon_us
+                self.horizon_us = event.event_time_us
             case events.GroupLimitMoved():
                 self._changed |= event.limit_us != self._group_limit_us
                 self._group_limit_us = event.limit_us
@@ -148,16 +148,16 @@ class Engine:
     def _restore(self, event: events.Restored) -> None:
         self.index.remove(self.index.split_ids)
         self._joining.clear()
-        self._complete = set(self._abandoned)
+        self.complete = set(self.abandoned)
         self._no_more_splits = False
-        self._horizon_us = MAX_WATERMARK
+        self.horizon_us = MAX_WATERMARK
         self.last_plan = self._pending = None
         self._stands_since_us = event.at_us
         self._announced = self.table = event.table
         self.late = event.late
         self.idle_clock.begin(event.table.statuses, event.origins, event.silent_since_us, event.at_us)
         if self._reactive is not None:
-            self._reactive.rewind(event.table)
+            self._reactive.splits.rewind(event.table)
         if self._generators is not None:
             self._generators.begin(event.table, event.at_us)
         for split_id, position in zip(event.table.split_ids, event.table.positions.tolist(), strict=True):
@@ -176,12 +176,12 @@ class Engine:
         self._changed = True
 
     def _complete_split(self, split_id: str) -> None:
-        self._complete.add(split_id)
+        self.complete.add(split_id)
         self._changed = True
 
     def _abandon(self, split_id: str) -> None:
         self._settle()
-        self._abandoned.add(split_id)
+        self.abandoned.add(split_id)
         if split_id in self.index:
             slot = self.table.split_ids.index(split_id)
             self.index.forget_unread(split_id, int(self.table.positions[slot]))
@@ -190,7 +190,7 @@ class Engine:
     def _take_reports(self, reports: Sequence[events.RangeReport]) -> None:
         assert self._reactive is not None, "readers report where there is an index"
         # Every one is taken in, whether or not the one before made a difference.
-        self._changed |= sum(self._reactive.report(report) for report in reports) > 0
+        self._changed |= sum(self._reactive.splits.report(report) for report in reports) > 0
         if self._generators is not None:
             self._changed |= sum(self._generators.take_report(report) for report in reports) > 0
 
@@ -218,9 +218,9 @@ class Engine:
             max_rows=max_rows,
             # A run that only reads what is there (AvailableNow) goes alone.
             group_limit_us=self._group_limit_us if self._drains_from_us is None else MAX_WATERMARK,
-            horizon_us=self._horizon_us,
+            horizon_us=self.horizon_us,
             idle=self.idle_clock.idle(self.table, self._drains_from_us, marked),
-            complete=self._among(self._complete),
+            complete=self._among(self.complete),
             no_more_splits=self._no_more_splits,
             draining=self._drains_from_us is not None,
         )
@@ -269,16 +269,6 @@ class Engine:
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
-    @property
-    def complete(self) -> Set[str]:
-        """Splits to which no record will be added: as it changes, not a copy. O(1)."""
-        return self._complete
-
-    @property
-    def abandoned(self) -> Set[str]:
-        """Splits among them of which nothing more is there to be read: as it changes, not a copy. O(1)."""
-        return self._abandoned
-
     def unread(self) -> Int64Array:
         """`int64[n]`: records of each split that are known to be there, and in no committed plan. O(n)."""
         self._settle()
@@ -291,16 +281,11 @@ class Engine:
         """
         after = plan.after
         is_silent = (after.positions == self.index.ends()) & (after.statuses != SplitStatus.FINISHED)
-        return self.idle_clock.silent_since_us(is_silent)
+        return np.where(is_silent, self.idle_clock.caught_up_us, NO_TIMESTAMP)
 
     def readable_splits(self) -> int:
         """How many splits have something to read. O(n)."""
         return int(np.count_nonzero(self.unread()))
-
-    @property
-    def horizon_us(self) -> int:
-        """From when on splits that wait to be assigned have records; `MAX_WATERMARK` if none waits."""
-        return self._horizon_us
 
     def nearest_us(self) -> int | None:
         """Event time of the record to be read next, of all splits; None if nothing is unread. O(n log n).
@@ -325,11 +310,19 @@ class Engine:
 
     def unreported(self) -> Sequence[str]:
         """Splits of which not all that was planned last is reported; none where there is an index. O(n)."""
-        return () if self._reactive is None else self._reactive.unreported()
+        return () if self._reactive is None else self._reactive.splits.unreported()
 
     def explain(self, now_us: int) -> Explanation:
-        """Why the watermark stands where it does, after the last plan, at a processing time. O(n)."""
+        """Why the watermark stands where it does, after the last plan, at a processing time.
+
+        O(n) once after each event, plan or commit, else O(1).
+        """
         self._settle()
+        if self._explained is None:
+            self._explained = self._explain()
+        return replace(self._explained, at_us=now_us)
+
+    def _explain(self) -> Explanation:
         plan, table, late = self.last_plan, self.table, self.late
         if self._pending is not None:
             plan = self._pending
@@ -344,17 +337,15 @@ class Engine:
         bound_us = MAX_WATERMARK if plan is None else plan.bound_us
         drift_us = self.rules.max_drift_us
         next_us = self.index.far_next_times(table.positions, saturating_add(bound_us, drift_us or 0))
-        columns = (holds_us, next_us, self.idle_clock.caught_up_us, late)
+        columns = (holds_us, self.table.positions, self.index.ends(), self.idle_clock.caught_up_us, late, next_us)
         unreported = frozenset(self.unreported())
         return Explanation(
             table.combined,
-            now_us,
             self._stands_since_us,
-            explain_splits(
-                plan, table, columns, self.available(), self.idle_clock.blocked, unreported, self._group_limit_us
-            ),
+            self._stands_since_us,
+            explain_splits(plan, table, columns, self.idle_clock.blocked, unreported, self._group_limit_us),
             bound_us,
-            self._horizon_us,
+            self.horizon_us,
             Bounds(self.rules.out_of_orderness_us, drift_us, self.idle_clock.timeout_us, self._max_rows),
             self._drains_from_us is not None,
         )
@@ -370,16 +361,16 @@ class Engine:
         assert not (table.statuses == SplitStatus.FINISHED).any(), table
         assert set(self.index.split_ids) == {*table.split_ids, *self._joining}, (self.index.split_ids, table.split_ids)
         assert self._joining.keys().isdisjoint(table.split_ids), (self._joining, table.split_ids)
-        assert self._abandoned <= self._complete, (self._abandoned, self._complete)
+        assert self.abandoned <= self.complete, (self.abandoned, self.complete)
         known_end = dict(zip(self.index.split_ids, self.index.ends().tolist(), strict=True))
         for split_id, position in zip(table.split_ids, table.positions.tolist(), strict=True):
             assert position <= known_end[split_id], (split_id, position, known_end[split_id])
         assert table.combined >= self._announced.combined, (table.combined, self._announced.combined)
         if self._reactive is not None:
-            self._reactive.check_invariants()
+            self._reactive.splits.check_invariants()
 
     def _note(self, entry: events.Event | events.Planned | events.PlanCommitted) -> None:
-        self.log.append(entry)
+        self._explained = None
         if self._record is not None:
             self._record(entry)
 
@@ -393,7 +384,7 @@ class Engine:
         self.idle_clock.add(origins, times, order)
         self._joining.clear()
         # A plan that was not committed says nothing of these.
-        self._pending = None
+        self._pending = self._explained = None
 
     def _leave_finished(self) -> list[str]:
         table, keep, finished = self.table.without_finished()
@@ -404,11 +395,11 @@ class Engine:
         self.idle_clock.keep(keep, finished)
         self.index.remove(finished)
         if self._reactive is not None:
-            self._reactive.forget(finished)
+            self._reactive.splits.forget(finished)
         if self._generators is not None:
             self._generators.forget(finished)
-        self._complete.difference_update(finished)
-        self._abandoned.difference_update(finished)
+        self.complete.difference_update(finished)
+        self.abandoned.difference_update(finished)
         return finished
 
     def _among(self, split_ids: set[str]) -> BoolArray:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Final, NamedTuple
 
 from alignment.combine import SplitStatus
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
@@ -14,7 +15,8 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 __all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain_splits"]
 
 
-_STATUSES = {int(status): status for status in SplitStatus}
+_STATUSES: Final = tuple(SplitStatus)
+_COUNTING: Final = (SplitStatus.ACTIVE, SplitStatus.PAUSED)
 _SOON_US = 1_000_000
 """A split that has had nothing to read for less is not silent: its next records are on their way."""
 
@@ -82,9 +84,8 @@ class GroupMember:
     until_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class SplitExplanation:
-    """One split in work.
+class SplitExplanation(NamedTuple):
+    """One split in work: a tuple, since each trigger makes one for each split.
 
     Its `watermark` is its own, `MIN_WATERMARK` before its first record; `holds_us` where it holds that of the source:
     the same, but of a split of which nothing was read yet, or with perfect watermarks, just below its smallest unread
@@ -114,7 +115,7 @@ class SplitExplanation:
     @property
     def counts(self) -> bool:
         """Whether it holds the watermark."""
-        return self.status in (SplitStatus.ACTIVE, SplitStatus.PAUSED)
+        return self.status in _COUNTING
 
 
 @dataclass(frozen=True)
@@ -144,14 +145,18 @@ class Explanation:
         return any(split.waits_for is WaitsFor.GROUP for split in self.splits)
 
     @cached_property
+    def counting(self) -> tuple[SplitExplanation, ...]:
+        """The splits that count. O(n)."""
+        return tuple([split for split in self.splits if split.status in _COUNTING])
+
+    @cached_property
     def holders(self) -> tuple[SplitExplanation, ...]:
         """The splits that hold the watermark: all that count and hold it lowest. O(n).
 
         Where these only wait at the limit, it is those instead that set the limit, unless the next record of the others
         is far beyond it; where splits hold the watermark that are not assigned yet, none.
         """
-        counting = [split for split in self.splits if split.counts]
-        lowest = _lowest(counting)
+        lowest = _lowest(self.counting)
         if lowest and self.horizon_us <= lowest[0].holds_us:
             return ()
         stuck = tuple(split for split in lowest if split.next_us is not None)
@@ -160,7 +165,7 @@ class Explanation:
     @cached_property
     def setters(self) -> tuple[SplitExplanation, ...]:
         """The splits that set the limit of the others: the lowest of those that do not wait at it."""
-        return _lowest([split for split in self.splits if split.counts and split.waits_for is not WaitsFor.DRIFT])
+        return _lowest([split for split in self.counting if split.waits_for is not WaitsFor.DRIFT])
 
     @property
     def held_by(self) -> tuple[str, ...]:
@@ -197,7 +202,7 @@ class Explanation:
         since_us = self.at_us if holder.silent_since_us is None else holder.silent_since_us
         if self.at_us - max(since_us, self.stands_since_us) >= _SOON_US:
             return Cause.SILENT
-        others_wait = any(split.waits_for is not WaitsFor.RECORDS for split in self.splits if split.counts)
+        others_wait = any(split.waits_for is not WaitsFor.RECORDS for split in self.counting)
         return Cause.SLOWEST if others_wait else Cause.NOTHING
 
     def idle_at_us(self, split: SplitExplanation) -> int | None:
@@ -213,45 +218,41 @@ class Explanation:
 
 
 def _lowest(splits: Sequence[SplitExplanation]) -> tuple[SplitExplanation, ...]:
-    lowest_us = min((split.holds_us for split in splits), default=MAX_WATERMARK)
-    return tuple(split for split in splits if split.holds_us == lowest_us)
+    lowest_us = min([split.holds_us for split in splits], default=MAX_WATERMARK)
+    return tuple([split for split in splits if split.holds_us == lowest_us])
 
 
 def explain_splits(
     plan: MicroBatchPlan | None,
     table: SplitTable,
     columns: Sequence[Int64Array],
-    available: Mapping[str, tuple[int, int]],
     blocked: Mapping[str, WaitsFor],
     unreported: Collection[str],
     group_limit_us: int,
 ) -> tuple[SplitExplanation, ...]:
     """Explain the splits of a table after the last plan, None before any. O(n).
 
-    The `columns`, `int64[n]` each: where the splits hold the watermark of the source; the event time of their next
-    records; since when they have had nothing to read; and their late records. `MIN_WATERMARK` where one is not known,
-    or the next record not far beyond the bound. `available` has each split's next position, and the one after the last
-    record known to be there. `blocked` cannot be read now, and wait for that; the readers of the `unreported` have not
-    reported all that they read.
+    The `columns`, `int64[n]` each: where the splits hold the watermark of the source; their next positions, and those
+    after the last record known to be there; since when they have had nothing to read; their late records; and the event
+    time of their next records. `MIN_WATERMARK` where a time is not known, or the next record not far beyond the bound.
+    `blocked` cannot be read now, and wait for that; the readers of the `unreported` have not reported all that they
+    read.
     """
     limited_by, bound_us = (None, MAX_WATERMARK) if plan is None else (plan.limited_by, plan.bound_us)
     limit = _limit(limited_by, is_group=bound_us == group_limit_us < MAX_WATERMARK)
     splits = []
-    for split_id, status, watermark, holds, following, since, late in zip(
-        table.split_ids,
-        table.statuses.tolist(),
-        *(column.tolist() for column in (table.watermarks, *columns)),
-        strict=True,
+    lists: Iterable[list[int]] = (column.tolist() for column in (table.watermarks, *columns))
+    for split_id, status, watermark, holds, position, end, since, late, following in zip(
+        table.split_ids, table.statuses.tolist(), *lists, strict=True
     ):
-        position, end = available[split_id]
+        waits_for, silent_since_us, next_us = limit, None, None
+        if position == end:
+            waits_for = WaitsFor.REPORT if split_id in unreported else WaitsFor.RECORDS
+            silent_since_us = since if since > MIN_WATERMARK else None
         if split_id in blocked:
             waits_for = blocked[split_id]
-        elif position < end:
-            waits_for = limit
-        else:
-            waits_for = WaitsFor.REPORT if split_id in unreported else WaitsFor.RECORDS
-        silent_since_us = since if position == end and since > MIN_WATERMARK else None
-        next_us = following if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK else None
+        if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK:
+            next_us = following
         of_reading = (position, end - position, waits_for, silent_since_us, late, next_us)
         splits.append(SplitExplanation(split_id, _STATUSES[status], watermark, holds, *of_reading))
     return tuple(splits)

@@ -137,10 +137,6 @@ class IdleClock:
         elif (active & unread).any():
             self._deadline_us = now_us + self.timeout_us
 
-    def silent_since_us(self, is_silent: BoolArray) -> Int64Array:
-        """`int64[n]`: since when those splits have had nothing to read; `NO_TIMESTAMP` of all others. O(n)."""
-        return np.where(is_silent, self.caught_up_us, NO_TIMESTAMP)
-
     def __len__(self) -> int:
         return int(self.caught_up_us.size)
 

@@ -191,7 +191,7 @@ def _at_the_limit(explanation: Explanation) -> list[str]:
         return []
     verb = "wait" if paused[1:] else "waits"
     text = f"{named([split.split_id for split in paused])} {verb} at the limit"
-    lowest_us = min((split.watermark for split in explanation.splits if split.counts), default=MIN_WATERMARK)
+    lowest_us = min((split.watermark for split in explanation.counting), default=MIN_WATERMARK)
     if drift_us is not None and lowest_us > MIN_WATERMARK:
         ahead_us = max(split.watermark for split in paused) - lowest_us + (delay_us or 0)
         text += f", {duration_text(ahead_us)} of {duration_text(drift_us)} ahead"

@@ -4,7 +4,7 @@ A split is a sequence of records, numbered by *position*. The index describes it
 groups of Parquet files, say): how many records, and the smallest and largest event time among them. That is enough to
 say how far a split reaches and in which block a cut falls; only that one block's exact times are loaded,
 through the `EventTimeLoader` that the index was given. Nothing of opaque blocks is loaded: see
-`alignment.index.opaque`.
+`alignment.index.inside`.
 
 A record is *admitted* by a bound when neither it nor an unread record before it in its split is later than the bound.
 Every method answers for all splits at once, with numpy arrays in the order of `split_ids`.
@@ -12,6 +12,7 @@ Every method answers for all splits at once, with numpy arrays in the order of `
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from itertools import count
 from typing import Final
@@ -19,14 +20,13 @@ from typing import Final
 import numpy as np
 
 from alignment.exceptions import InvalidArgumentError
-from alignment.index.exact import EventTimeLoader
-from alignment.index.opaque import FirstLater, OpaqueBlocks
-from alignment.index.runs import first_not_before, near, ranges, running, sample
-from alignment.plan.shares import share_evenly
+from alignment.index.blocks import first_not_before, near, ranges, running, sample
+from alignment.index.inside import CACHED_TIMES, EventTimeLoader, FirstLater, TimedBlocks
+from alignment.plan import share_evenly
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["EventTimeIndex", "EventTimeLoader", "FirstLater"]
+__all__ = ["CACHED_TIMES", "EventTimeIndex", "EventTimeLoader", "FirstLater"]
 
 
 _EVEN_GUESSES: Final = 8
@@ -34,7 +34,7 @@ _AIM: Final = 0.8
 """How a search for a bound begins: guesses as if records came evenly, and the part of the limit that they aim at."""
 
 
-class EventTimeIndex(OpaqueBlocks):
+class EventTimeIndex(TimedBlocks):
     """Event times of the unread records of many splits, by block; `locate` finds where opaque blocks are cut.
 
     With `n` splits and `m` blocks a change costs O(1) amortised a block, the first question after changes O(m + n), and
@@ -60,7 +60,7 @@ class EventTimeIndex(OpaqueBlocks):
         """
         self._settle()
         blocks = self._blocks
-        unread = self._end_of_block > positions[blocks.owner]
+        unread = blocks.end > positions[blocks.owner]
         return int(blocks.high[unread].max(initial=NO_TIMESTAMP))
 
     def earliest_times(self, positions: Int64Array, wanted: BoolArray | None = None) -> Int64Array:
@@ -78,7 +78,7 @@ class EventTimeIndex(OpaqueBlocks):
         has_more = block[begun] + 1 < self._stop[begun]
         result[begun] = np.where(has_more, self._suffix_min[block[begun] + has_more], MAX_WATERMARK)
         skip = positions[begun] - self._blocks.first[block[begun]]
-        for part, times, starts in self._slices(block[begun], skip, self._blocks.rows[block[begun]]):
+        for part, times, starts in self._slices(block[begun], skip, self._blocks.rows(block[begun])):
             timed = np.where(times == NO_TIMESTAMP, MAX_WATERMARK, times)
             result[begun[part]] = np.minimum(result[begun[part]], np.minimum.reduceat(timed, starts))
         return result
@@ -114,7 +114,7 @@ class EventTimeIndex(OpaqueBlocks):
         whole = np.flatnonzero((ends > positions) & (last > begin))
         if whole.size:
             runs = np.column_stack([begin[whole], last[whole]]).ravel()
-            result[whole] = np.maximum.reduceat(self._attained, runs)[::2]
+            result[whole] = np.maximum.reduceat(self._attained, runs[runs < self._attained.size])[::2]
         cut = np.flatnonzero((ends > positions) & (last < self._stop))
         offset = ends[cut] - self._blocks.first[last[cut]]
         cut, offset = cut[offset > 0], offset[offset > 0]
@@ -141,7 +141,7 @@ class EventTimeIndex(OpaqueBlocks):
         until = _first_above(self._suffix_min, bound_us, current, np.minimum(last + 1, self._stop))
         columns, read = self._blocks, ranges(current, until)
         read = read[(columns.low[read] <= bound_us) & (columns.high[read] > NO_TIMESTAMP) & ~self._is_opaque(read)]
-        owner, first, rows = columns.owner[read], columns.first[read], columns.rows[read]
+        owner, first, rows = columns.owner[read], columns.first[read], columns.rows(read)
         begin, end = np.clip(positions[owner] - first, 0, rows), np.clip(ends[owner] - first, 0, rows)
         owner, read, begin, end = (column[begin < end] for column in (owner, read, begin, end))
         for part, times, starts in self._slices(read, begin, end):
@@ -154,10 +154,10 @@ class EventTimeIndex(OpaqueBlocks):
         self._settle()
         self._known_end(split_id)
         parts = [np.empty(0, np.int64)]
-        slot = self._slots[split_id]
+        slot = bisect_left(self._order, split_id)
         for block in range(int(self._begin[slot]), int(self._stop[slot])):
-            first, rows = int(self._blocks.first[block]), int(self._blocks.rows[block])
-            if first < stop and first + rows > start:
+            first = int(self._blocks.first[block])
+            if first < stop and self._blocks.end[block] > start:
                 if self._blocks.opaque[block]:
                     raise InvalidArgumentError(f"the event times of split {split_id!r} from {first} on are only asked")
                 parts.append(self._times(block)[max(start - first, 0) : stop - first])
@@ -196,7 +196,7 @@ class EventTimeIndex(OpaqueBlocks):
             misled = misled[self._blocks.high[block[misled]] <= bound_us]
             if misled.size:
                 # The later record was in a block before.
-                later = np.append(np.flatnonzero(self._blocks.high > bound_us), self._blocks.rows.size)
+                later = np.append(np.flatnonzero(self._blocks.high > bound_us), self._blocks.high.size)
                 block[misled] = later[np.searchsorted(later, current[unread[misled]])]
             unread, block = unread[block < self._stop[unread]], block[block < self._stop[unread]]
             skip = np.maximum(positions[unread] - self._blocks.first[block], 0)
@@ -332,19 +332,19 @@ class EventTimeIndex(OpaqueBlocks):
         """
         current, unread = self._current_block(positions)
         current, stop = current[unread], self._stop[unread]
-        start = self._rows_before[current] + np.maximum(positions[unread] - self._blocks.first[current], 0)
+        start, ends = np.maximum(positions[unread], self._blocks.first[current]), self._blocks.end
         index, _ = sample(current, stop)
         # A split has read a block wholly by a bound that its maxima do not pass; it may get into a block by a bound
         # that something from there on does not pass.
         whole, some = self._prefix_max, self._suffix_min
 
         def rows_until(block: Int64Array) -> int:
-            return int(np.maximum(self._rows_before[block] - start, 0).sum())
+            return int(np.where(block > current, ends[block - 1] - start, 0).sum())
 
         def above(values: Int64Array) -> Callable[[int], Int64Array]:
             return lambda bound: _first_above(values, bound, current, stop)
 
-        weights, share = self._blocks.rows[index], max_rows / max(rows_until(stop), 1)
+        weights, share = self._blocks.rows(index), max_rows / max(rows_until(stop), 1)
         fits = near(some[index], weights, share, -1, above(some), lambda block: rows_until(block) <= max_rows)
         too_many = near(whole[index], weights, share, 1, above(whole), lambda block: rows_until(block) > max_rows)
         begin = current if fits is None else above(whole)(min(fits[0], bound_us))
@@ -354,8 +354,7 @@ class EventTimeIndex(OpaqueBlocks):
     def _unread(self, blocks: Int64Array, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Of each block: unread rows; a bound below which none of them is admitted; one from which on all are."""
         owner, low, high = self._blocks.owner[blocks], self._blocks.low[blocks], self._blocks.high[blocks]
-        begun_at = np.maximum(positions[owner] - self._blocks.first[blocks], 0)
-        rows = np.clip(self._blocks.rows[blocks] - begun_at, 0, None)
+        rows = np.maximum(self._blocks.end[blocks] - np.maximum(positions[owner], self._blocks.first[blocks]), 0)
         leave = running(np.maximum, np.where(rows > 0, high, NO_TIMESTAMP), owner)
         # What surely holds the next block back. The maximum of a block that is, or before a restart was, partly read
         # may have been read; its minimum still is a lower bound of the rest.
@@ -371,7 +370,7 @@ class EventTimeIndex(OpaqueBlocks):
 
         `blocks` hold all that is doubtful of each split, in order. Keeps no more than `room` times and a portion.
         """
-        owner, rows = self._blocks.owner[blocks], int(self._blocks.rows[blocks].sum())
+        owner, rows = self._blocks.owner[blocks], int(self._blocks.rows(blocks).sum())
         skip = np.maximum(positions[owner] - self._blocks.first[blocks], 0)
         fits = rows <= self._cached_times
         kept, n_kept = [np.empty(0, np.int64)], 0

@@ -1,43 +1,61 @@
-"""The blocks of many splits, in columns: how an `EventTimeIndex` keeps what it was told."""
+"""The blocks of many splits, in columns, and questions about many runs of a column at once.
+
+A *run* is a range `[low, high)` of its indices: the blocks of one split, say, or the records of one block.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import isqrt
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
-from alignment.index.runs import first_not_before, running
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["PERHAPS_LOOSE", "BlockTable"]
+__all__ = [
+    "LOADED",
+    "PERHAPS_LOOSE",
+    "TO_A_BOUND",
+    "TO_ITS_LATEST",
+    "BlockTable",
+    "first_not_before",
+    "near",
+    "ranges",
+    "running",
+    "sample",
+]
 
 
 class _Blocks(NamedTuple):
     """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.
 
-    `loose` says whether a block has times beyond the limit: 0 no, 1 yes, 2 perhaps; of such a block the first `skip`
-    records, which were read before the limit moved, are of no account. `at`, `base` and `used` are those of
-    `alignment.index.exact`: -1, 0 and 0 where the exact times of a block are not kept. `opaque` and `head` are those of
-    `alignment.index.opaque`: 0 and `NO_TIMESTAMP` where the inside of a block is loaded.
+    A block has the records of the positions `[first, end)`. `loose` says whether it has times beyond the limit: 0 no, 1
+    yes, 2 perhaps; of such a block the first `skip` records, which were read before the limit moved, are of no account.
+    `at`, `base` and `used` are those of `alignment.index.inside`: -1, 0 and 0 where the exact times of a block are not
+    kept; `opaque` and `head`, too: 0 and `NO_TIMESTAMP` where the inside of a block is loaded.
     """
 
-    owner: Int64Array
+    owner: npt.NDArray[np.int32]
     first: Int64Array
-    rows: Int64Array
+    end: Int64Array
     low: Int64Array
     high: Int64Array
     loose: npt.NDArray[np.int8]
-    skip: Int64Array
+    skip: npt.NDArray[np.int32]
     opaque: npt.NDArray[np.int8]
     head: Int64Array
     at: Int64Array
-    base: Int64Array
+    base: npt.NDArray[np.int32]
     used: Int64Array
+
+    def rows(self, blocks: Int64Array) -> Int64Array:
+        return self.end[blocks] - self.first[blocks]
 
     def where(self, keep: BoolArray | Int64Array) -> _Blocks:
         return _Blocks._make(column[keep] for column in self)
@@ -52,13 +70,22 @@ class _Added(NamedTuple):
     split_id: str
     opaque: int
     columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array]
-    """`first`, `rows`, `low`, `high`."""
+    """`first`, `end`, `low`, `high`."""
 
 
 PERHAPS_LOOSE: Final = 2
 
-_SMALL: Final = ("loose", "opaque")
-_NO_BLOCKS = _Blocks._make(np.empty(0, np.int8 if name in _SMALL else np.int64) for name in _Blocks._fields)
+LOADED: Final = 0
+TO_ITS_LATEST: Final = 1
+TO_A_BOUND: Final = 2
+"""What `opaque` says of a block: it is loaded; it is opaque, and `high` is its latest event time, or a bound of it."""
+
+_SAMPLED: Final = 4096
+_GOLDEN: Final = 0.6180339887498949
+
+_SMALL: Final = {"owner": np.int32, "loose": np.int8, "skip": np.int32, "opaque": np.int8, "base": np.int32}
+"""What fits into less than 8 bytes: `skip` and `base` count records whose times are in memory, all at once."""
+_NO_BLOCKS: Final = _Blocks._make(np.empty(0, _SMALL.get(name, np.int64)) for name in _Blocks._fields)
 
 
 class BlockTable(ABC):
@@ -75,6 +102,8 @@ class BlockTable(ABC):
         self._added: list[_Added] = []
         self._latest_valid_us = MAX_WATERMARK
         self._stale = True
+        # Positions that were looked up last, and the blocks they are in: a plan needs those of two again and again.
+        self._current: deque[tuple[Int64Array, Int64Array]] = deque(maxlen=2)
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
@@ -118,7 +147,8 @@ class BlockTable(ABC):
         self._latest_valid_us, blocks = limit_us - 1, self._blocks
         loose = (blocks.loose > 0) | ((blocks.high >= limit_us) & (blocks.opaque == 0))
         blocks.loose[loose] = PERHAPS_LOOSE
-        blocks.skip[loose] = np.clip(positions[blocks.owner[loose]] - blocks.first[loose], 0, blocks.rows[loose])
+        read_to = np.clip(positions[blocks.owner[loose]], blocks.first[loose], blocks.end[loose])
+        blocks.skip[loose] = read_to - blocks.first[loose]
         self._stale = bool(loose.any())
 
     def valid(self, times: Int64Array) -> Int64Array:
@@ -146,7 +176,7 @@ class BlockTable(ABC):
     def forget_before(self, positions: Int64Array) -> None:
         """Drop the blocks that end at or before `positions` (`int64[n]`). O(m + n)."""
         self._settle()
-        keep = self._end_of_block > positions[self._blocks.owner]
+        keep = self._blocks.end > positions[self._blocks.owner]
         if not keep.all():
             self._blocks = self._blocks.where(keep)
             self._stale = True
@@ -181,7 +211,7 @@ class BlockTable(ABC):
         ends = end + np.cumsum(rows)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
-        self._added.append(_Added(split_id, opaque, (ends - rows, rows, low, high)))
+        self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high)))
         self._stale = True
 
     def _taken_in(self, slots: dict[str, int]) -> _Blocks:
@@ -190,13 +220,14 @@ class BlockTable(ABC):
         self._added.clear()
         if not added:
             return _NO_BLOCKS
-        first, rows, low, high = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
+        first, end, low, high = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
         sizes = [blocks.columns[0].size for blocks in added]
-        owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int64), sizes)
+        owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int32), sizes)
         opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int8), sizes)
         loose = np.where((high > self._latest_valid_us) & (opaque == 0), PERHAPS_LOOSE, 0).astype(np.int8)
-        zeros, head, at = np.zeros_like(rows), np.full_like(rows, NO_TIMESTAMP), np.full_like(rows, -1)
-        return _Blocks(owner, first, rows, low, high, loose, zeros, opaque, head, at, zeros.copy(), zeros.copy())
+        head, at = np.full_like(first, NO_TIMESTAMP), np.full_like(first, -1)
+        skip, base = (np.zeros(first.size, np.int32) for _ in range(2))
+        return _Blocks(owner, first, end, low, high, loose, skip, opaque, head, at, base, np.zeros_like(first))
 
     def _settle(self) -> None:
         """Take all changes into the columns, and derive what the questions need."""
@@ -204,40 +235,37 @@ class BlockTable(ABC):
             return
         order = tuple(sorted(self._end_of))
         slots = {split_id: slot for slot, split_id in enumerate(order)}
-        renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self._order), np.int64, len(self._order))
+        renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self._order), np.int32, len(self._order))
         blocks = self._blocks._replace(owner=renumbered[self._blocks.owner]) if self._order else self._blocks
         if self._added:
             blocks = blocks.followed_by(self._taken_in(slots))
         # Stable: blocks of one split stay in the order in which they came.
         self._blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
-        self._order, self._slots = order, slots
-        numbers = np.arange(len(order))
-        self._begin: Int64Array = np.searchsorted(blocks.owner, numbers, side="left").astype(np.int64)
-        self._stop: Int64Array = np.searchsorted(blocks.owner, numbers, side="right").astype(np.int64)
+        self._order = order
+        self._current.clear()
+        bounds: Int64Array = np.searchsorted(blocks.owner, np.arange(len(order) + 1, dtype=np.int32)).astype(np.int64)
+        self._begin, self._stop = bounds[:-1], bounds[1:]
         self._ends: Int64Array = np.fromiter((self._end_of[split_id] for split_id in order), np.int64, len(order))
         self._origins: Int64Array = np.fromiter((self._origin_of[split_id] for split_id in order), np.int64, len(order))
         for block in np.flatnonzero(blocks.loose == PERHAPS_LOOSE):
             self._tighten(int(block))
-        attained = self._attained_times()
-        # With one more, so that a run may begin behind the last block.
-        self._attained = np.append(attained, NO_TIMESTAMP)
-        self._end_of_block: Int64Array = blocks.first + blocks.rows
-        self._rows_before: Int64Array = np.append(0, np.cumsum(blocks.rows))
+        # An event time that some record of each block has, the latest one known.
+        divided = blocks.opaque == TO_A_BOUND
+        self._attained = np.where(divided, blocks.head, blocks.high) if divided.any() else blocks.high
         self._prefix_max = running(np.maximum, blocks.high, blocks.owner)
-        self._suffix_max = running(np.maximum, attained[::-1], blocks.owner[::-1])[::-1]
+        self._suffix_max = running(np.maximum, self._attained[::-1], blocks.owner[::-1])[::-1]
         self._suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
         self._stale = False
-
-    def _attained_times(self) -> Int64Array:
-        """`int64[m]`: an event time that some record of each block has, the latest one known."""
-        return self._blocks.high
 
     def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
         self._settle()
-        ends = self._end_of_block
-        block = first_not_before(self._begin, self._stop, lambda block: ends[block] <= positions)
-        return block, np.flatnonzero(block < self._stop)
+        current = next((blocks for asked, blocks in self._current if np.array_equal(asked, positions)), None)
+        if current is None:
+            ends = self._blocks.end
+            current = first_not_before(self._begin, self._stop, lambda block: ends[block] <= positions)
+            self._current.append((positions.copy(), current))
+        return current.copy(), np.flatnonzero(current < self._stop)
 
     def _begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
         """Whether `positions`, one for each of `blocks`, are inside them, or may have been before a restart."""
@@ -248,3 +276,84 @@ class BlockTable(ABC):
     @abstractmethod
     def _tighten(self, block: int) -> None:
         """Replace the bounds of a block by what its records say under the limit."""
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def running(ufunc: np.ufunc, values: Int64Array, owner: npt.NDArray[np.signedinteger]) -> Int64Array:
+    """Running maximum or minimum within each run of equal owners, `int64[m]`. O(m log longest run).
+
+    O(m) where the values rise, or fall, anyway: it is the values themselves then.
+    """
+    result, step = values, 1
+    while step < result.size:
+        inside = owner[step:] == owner[:-step]
+        merged = np.where(inside, ufunc(result[step:], result[:-step]), result[step:])
+        # Each entry is that of the last `step` values. If it is also that of those before, it is that of all.
+        if not inside.any() or (merged == result[step:]).all():
+            break
+        result = np.concatenate([result[:step], merged])
+        step *= 2
+    return result
+
+
+def first_not_before(low: Int64Array, high: Int64Array, before: Callable[[Int64Array], BoolArray]) -> Int64Array:
+    """In each run the first index for which `before(indices)` is false; `high` if it always is.
+
+    `before` gets one index of each run, and any index for an empty one. All searches go side by side: O(n) where the
+    first index is the answer, else O(n log longest run).
+    """
+    last = int(high.max(initial=0)) - 1
+    if last < 0 or not (before(np.minimum(low, last)) & (low < high)).any():
+        return low.copy()
+    step = 1 << int((high - low).max()).bit_length()
+    while step := step >> 1:
+        further = low + step
+        fits = further <= high
+        fits &= before(np.minimum(further, last + 1) - 1)
+        low = np.where(fits, further, low)
+    return low
+
+
+def ranges(begin: Int64Array, end: Int64Array) -> Int64Array:
+    """All indices of the runs, laid end to end; `begin <= end`."""
+    sizes = end - begin
+    return np.repeat(begin - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+
+
+def sample(low: Int64Array, high: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Some of the indices of the runs, spread evenly over all, and the runs that they are of. The same each time."""
+    sizes = np.maximum(high - low, 0)
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if ends.size else 0
+    # No step of a fixed size: it could fall on the same place of every run.
+    at = np.sort((np.arange(min(_SAMPLED, total)) * _GOLDEN % 1 * total).astype(np.int64))
+    run = np.searchsorted(ends, at, side="right")
+    return low[run] + at - (ends - sizes)[run], run
+
+
+def near(
+    values: Int64Array,
+    weights: Int64Array,
+    share: float,
+    step: int,
+    search: Callable[[int], Int64Array],
+    is_beyond: Callable[[Int64Array], bool],
+) -> tuple[int, Int64Array] | None:
+    """Of sampled values, near the one at which a share of the weights is reached, one for which `search` gives enough.
+
+    It is looked for upwards or downwards (`step` 1 or -1), at first as far off as a sample errs, then twice as far.
+    That value and what the search gave; None if there is none.
+    """
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    step *= isqrt(values.size) + 1
+    at = int(np.searchsorted(reached, share * reached[-1])) + step if values.size else -1
+    while 0 <= at < values.size:
+        value = int(values[order[at]])
+        if is_beyond(found := search(value)):
+            return value, found
+        step *= 2
+        at += step
+    return None

@@ -1,7 +1,8 @@
 """What a micro-batch begins from, what the user decided of all of them, and how one is concluded.
 
 However the ends of a micro-batch are chosen, from event times known ahead of reading or from what readers reported,
-the statuses and the watermark after it follow from the same rules. They are here.
+the statuses and the watermark after it follow from the same rules, and who gets how much of a read limit where all
+would get more. They are here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = [
     "SplitTable",
     "bounding_splits",
     "conclude",
+    "share_evenly",
 ]
 
 
@@ -213,6 +215,24 @@ def bounding_splits(
     if draining and rules.drains_past_caught_up:
         holds &= unread
     return holds
+
+
+def share_evenly(wanted: Int64Array, positions: Int64Array, max_rows: int) -> Int64Array:
+    """Each split as many as any other, or all that it wants: together `max_rows`, or all. O(n log(max_rows)).
+
+    `wanted` is how many each could take, `int64[n]`. What cannot be divided goes to those of which least was read, by
+    `positions`.
+    """
+    level, too_high = 0, max_rows + 1
+    while too_high - level > 1:
+        middle = (level + too_high) // 2
+        fits = int(np.minimum(wanted, middle).sum()) <= max_rows
+        level, too_high = (middle, too_high) if fits else (level, middle)
+    shared: Int64Array = np.minimum(wanted, level)
+    wanting = np.flatnonzero(wanted > level)
+    least_read = wanting[np.argsort(positions[wanting], kind="stable")]
+    shared[least_read[: max_rows - int(shared.sum())]] += 1
+    return shared
 
 
 def conclude(

@@ -12,13 +12,11 @@ A prediction is worth what the reports are: where there are none a split starts 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import (
     LimitedBy,
@@ -28,14 +26,17 @@ from alignment.plan import (
     SplitTable,
     bounding_splits,
     conclude,
+    share_evenly,
 )
 from alignment.plan.observed import ObservedSplits
-from alignment.plan.shares import share_by_time, share_evenly
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
 
-__all__ = ["ReactivePlanner"]
+__all__ = ["ReactivePlanner", "share_by_time"]
 
 Slots: TypeAlias = npt.NDArray[np.intp]
+
+_HALVINGS: Final = 80
+"""From the widest range of event times down to what a float can tell apart."""
 
 _MANY: Final = 2.0**62
 """More records than there are, and still an int64."""
@@ -76,7 +77,7 @@ class ReactivePlanner:
     any more, and a bounded source ends with `MAX_WATERMARK` all the same.
 
     Perfect watermarks cannot be had so. Without `out_of_orderness_us` the table has the watermarks that the reports
-    justify. Not thread-safe: reports and plans come from one thread.
+    justify. What was reported is taken in by the `splits`. Not thread-safe: reports and plans come from one thread.
     """
 
     def __init__(self, rules: PlanningRules, *, first_rows: int = 4096, growth: int = 4) -> None:
@@ -93,35 +94,7 @@ class ReactivePlanner:
         self._bound_us = rules.out_of_orderness_us
         self._first_rows = first_rows
         self._growth = growth
-        self._splits = ObservedSplits()
-
-    # ---- what comes in -------------------------------------------------------------------------------------------
-
-    def report(self, report: RangeReport) -> bool:
-        """Take in what a reader saw; whether it changed anything that a plan depends on. O(1).
-
-        Reports of one split may come in any order, again, or not at all. Ignored is what no plan since the last
-        `rewind` admitted, or of a split that is not known.
-        """
-        return self._splits.report(report)
-
-    def forget(self, split_ids: Iterable[str]) -> None:
-        """Splits that left the table. Reports of them are ignored from now on."""
-        self._splits.forget(split_ids)
-
-    def rewind(self, table: SplitTable) -> None:
-        """Begin from a state, or go back to one: nothing but the table is known, and its splits start small. O(n).
-
-        Reports to a planner in another process must not come to this one: what they count may be in the table's state
-        already. Reports of a micro-batch that is read again do come, and are taken in.
-        """
-        self._splits.rewind(table)
-
-    def unreported(self) -> list[str]:
-        """Ids of the splits of which not all that was admitted last is reported. O(n)."""
-        return self._splits.unreported()
-
-    # ---- plans ---------------------------------------------------------------------------------------------------
+        self.splits = ObservedSplits()
 
     def plan(self, before: SplitTable, ends: Int64Array, conditions: PlanConditions | None = None) -> MicroBatchPlan:
         """Plan one micro-batch, after the one before it was read. O(n log n), in numpy steps but for one look-up each.
@@ -139,10 +112,10 @@ class ReactivePlanner:
         conditions = conditions or PlanConditions()
         idle, complete = conditions.flags(len(before))
         max_rows, horizon_us = conditions.max_rows, conditions.horizon_us
-        slots = self._splits.take_up(before)
+        slots = self.splits.take_up(before)
         watermarks = before.watermarks
         if self._bound_us is not None:
-            watermarks = np.maximum(watermarks, bounded_watermark(self._splits.latest_us[slots], self._bound_us))
+            watermarks = np.maximum(watermarks, bounded_watermark(self.splits.latest_us[slots], self._bound_us))
         unread = before.positions < ends
 
         bounding = bounding_splits(self._rules, unread, idle, complete, conditions.draining)
@@ -155,7 +128,7 @@ class ReactivePlanner:
         if max_rows is not None and is_cut:
             rows = self._share(slots, before.positions, watermarks, wanted, bound, max_rows)
         new_ends = before.positions + rows
-        self._splits.admit(slots, new_ends)
+        self.splits.admit(slots, new_ends)
         limited_by = LimitedBy.HORIZON if horizon_us < aligned else LimitedBy.DRIFT
         if (new_ends >= ends).all():
             limited_by = LimitedBy.AVAILABLE
@@ -170,16 +143,12 @@ class ReactivePlanner:
             paused=unread & (watermarks > aligned),
             idle=~unread & idle,
             finished=~unread & complete,
-            late=self._splits.take_late(slots),
+            late=self.splits.take_late(slots),
             bound_us=bound,
             limited_by=limited_by,
             horizon_us=horizon_us,
             no_more_splits=conditions.no_more_splits,
         )
-
-    def check_invariants(self) -> None:
-        """Assert what always holds of what is kept; for tests. O(n)."""
-        self._splits.check_invariants()
 
     def _limit(self, watermarks: Int64Array, bounding: BoolArray) -> int:
         if self._rules.max_drift_us is None or not bounding.any():
@@ -188,16 +157,16 @@ class ReactivePlanner:
 
     def _is_known(self, slots: Slots) -> BoolArray:
         """Whether the density is, and all of the last admission was reported, `bool[n]`."""
-        return self._splits.is_reported[slots] & ~np.isnan(self._splits.density[slots])
+        return self.splits.is_reported[slots] & ~np.isnan(self.splits.density[slots])
 
     def _wanted(self, slots: Slots, watermarks: Int64Array, room: Int64Array, bound: int) -> Int64Array:
         """What each split is admitted if there is no read limit, `int64[n]`; `room` is how much it has."""
         if bound == MAX_WATERMARK:
             return room
         # Floats do not overflow between the ends of time, and tell microseconds apart in all times that occur.
-        at_most = np.maximum(self._growth * self._splits.last_rows[slots].astype(np.float64), self._first_rows)
+        at_most = np.maximum(self._growth * self.splits.last_rows[slots].astype(np.float64), self._first_rows)
         ahead = float(bound) - watermarks.astype(np.float64)
-        predicted = np.floor(np.nan_to_num(self._splits.density[slots]) * ahead)
+        predicted = np.floor(np.nan_to_num(self.splits.density[slots]) * ahead)
         predicted = np.minimum(np.clip(predicted, self._first_rows, at_most), _MANY)
         rows = np.where(self._is_known(slots), predicted, self._first_rows).astype(np.int64)
         return np.minimum(room, rows)
@@ -209,10 +178,53 @@ class ReactivePlanner:
         if bound == MAX_WATERMARK:
             return share_evenly(wanted, positions, max_rows)
         known = self._is_known(slots)
-        density = self._splits.density[slots]
+        density = self.splits.density[slots]
         evenly, by_time = np.where(known, 0, wanted), np.where(known, wanted, 0)
         # Those that nothing is known of get their part by number; what one side leaves is the other's.
         part = -(-max_rows * int(np.count_nonzero(evenly)) // int(np.count_nonzero(wanted)))
         left = max_rows - int(share_evenly(evenly, positions, part).sum())
         timed = share_by_time(by_time, positions, watermarks, density, left)
         return timed + share_evenly(evenly, positions, max_rows - int(timed.sum()))
+
+
+def share_by_time(
+    wanted: Int64Array, positions: Int64Array, times_us: Int64Array, density: npt.NDArray[np.float64], max_rows: int
+) -> Int64Array:
+    """Those records that are predicted to be earliest. O(n) in 80 numpy steps, and O(n log n).
+
+    Record `k` of a split, counted from 0, is predicted at `times_us + k / density`, with the density in records per
+    microsecond, above 0 where any are wanted. So the slowest split is the first to get one, however thin it is. All
+    else is as in `share_evenly`; of records that are predicted at one time those go first of which least was read.
+    """
+    if int(wanted.sum()) <= max_rows:
+        return wanted.copy()
+    wants = np.flatnonzero(wanted > 0)
+    most, rate = wanted[wants], density[wants]
+    # From the slowest on: near zero a float tells more apart.
+    since = times_us[wants].astype(np.float64) - float(times_us[wants].min())
+
+    def admitted(until: float) -> Int64Array:
+        count = np.floor(np.minimum((until - since) * rate, most.astype(np.float64))) + 1
+        return np.asarray(np.clip(count, 0, most).astype(np.int64))
+
+    fits, too_many = -1.0, float((since + most / rate).max())
+    shared = np.zeros(wants.size, np.int64)
+    for _ in range(_HALVINGS):
+        middle = (fits + too_many) / 2
+        if middle in (fits, too_many) or int(shared.sum()) == max_rows:
+            break
+        count = admitted(middle)
+        if int(count.sum()) <= max_rows:
+            fits, shared = middle, count
+        else:
+            too_many = middle
+    # What is left are some of those predicted at one and the same time.
+    left = max_rows - int(shared.sum())
+    wanting = np.flatnonzero(shared < most)
+    following = since[wanting] + shared[wanting] / rate[wanting]
+    shared[wanting[np.lexsort((positions[wants[wanting]], following))[:left]]] += 1
+    # And where a float cannot tell their times apart, more than one of a split.
+    shared += share_evenly(most - shared, positions[wants], max_rows - int(shared.sum()))
+    result = np.zeros_like(wanted)
+    result[wants] = shared
+    return result

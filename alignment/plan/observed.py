@@ -93,13 +93,17 @@ class ObservedSplits:
         return slots
 
     def rewind(self, table: SplitTable) -> None:
-        """Go back to a state, or begin from one: its splits start anew, all others are forgotten. O(n)."""
+        """Go back to a state, or begin from one: its splits start anew, all others are forgotten. O(n).
+
+        Reports to a planner in another process must not come to this one: what they count may be in the table's state
+        already. Reports of a micro-batch that is read again do come, and are taken in.
+        """
         self.forget(self._slots.keys() - set(table.split_ids))
         for slot, position in zip(self.take_up(table).tolist(), table.positions.tolist(), strict=True):
             self._begin(slot, position)
 
     def forget(self, split_ids: Iterable[str]) -> None:
-        """Keep nothing of these splits; one that is not known makes no difference."""
+        """Keep nothing of these splits, and ignore their reports; one that is not known makes no difference."""
         for split_id in split_ids:
             slot = self._slots.pop(split_id, None)
             if slot is not None:
@@ -126,7 +130,8 @@ class ObservedSplits:
     def report(self, report: RangeReport) -> bool:
         """Take a report in; whether it changed anything. O(1), or O(log k) where k ranges of the split are missing.
 
-        One of a range that was not handed out is ignored. Its counts are added if no part of the range was counted.
+        Reports of one split may come in any order, again, or not at all. Ignored is what no plan since the last
+        `rewind` admitted, or of a split that is not known. Counts are added if no part of the range was counted.
         """
         slot = self._slots.get(report.split_id)
         if slot is None or report.stop <= report.start or report.stop > self._admitted_to[slot]:

@@ -32,6 +32,7 @@ from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.recording import EngineStarted, Loaded, Located, engines
 from alignment.simulation.comparison import Comparison, Settings, combinations
+from alignment.simulation.described import SimulatedStep
 from alignment.simulation.run import SourceTrace, TraceColumns
 from alignment.split_generators import Said
 from alignment.timestamps import NO_TIMESTAMP
@@ -160,14 +161,8 @@ class _Run:
         held = np.concatenate([self._held, *read])
         self._held = held[held > before.combined]
         engine.commit(plan)
-        self._columns.add(
-            now_us - self._began_us,
-            before,
-            plan,
-            reached_us=plan.after.watermarks,
-            held_rows=self._held.size,
-            late=int(plan.late.sum()),
-        )
+        late, began_us = int(plan.late.sum()), self._began_us
+        self._columns.add(SimulatedStep(now_us - began_us, before, plan, plan.after.watermarks, late, self._held.size))
         return True
 
     def trace(self) -> SourceTrace:

@@ -14,9 +14,7 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.drift import SourceReport, source_limit
-from alignment.plan import MicroBatchPlan, SplitTable
-from alignment.simulation.scenario import Records, Scenario
-from alignment.simulation.source import SimulatedSource, SimulatedStep
+from alignment.simulation.described import Records, Scenario, SimulatedSource, SimulatedStep
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = ["SimulationResult", "SourceTrace", "TraceColumns", "simulate"]
@@ -25,7 +23,7 @@ __all__ = ["SimulationResult", "SourceTrace", "TraceColumns", "simulate"]
 _EPOCH_US: Final = 1_700_000_000_000_000
 
 
-_COLUMNS: Final = ("now_us", "watermark", "drift_us", "overshoot_us", "paused", "idle", "rows", "held_rows", "late")
+_COLUMNS: Final = ("now_us", "watermark", "drift_us", "paused", "rows", "held_rows", "late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +31,11 @@ class SourceTrace:
     """What each step of one source came to. All arrays are `int64[steps]`; a source that hangs or ended has no steps.
 
     Of each step: when it was planned, from the beginning of the run; the announced watermark; event time between the
-    watermarks that what was read gives the fastest and the slowest split that count (`drift_us`), and how far past the
-    limit it takes a split at most (`overshoot_us`); how many splits are paused and idle; records read, and those at or
-    below the watermark announced before (`late`). `held_rows` are records read so far that are later than that: what
-    Spark has in its state behind the step if it keeps records, as joins and deduplication do, since it drops what a
-    watermark has passed one step later. `holding_back` is a split that holds the watermark, empty where none counts.
+    watermarks that what was read gives the fastest and the slowest split that count (`drift_us`); how many splits are
+    paused; records read, and those at or below the watermark announced before (`late`). `held_rows` are records read so
+    far that are later than that: what Spark has in its state behind the step if it keeps records, as joins and
+    deduplication do, since it drops what a watermark has passed one step later. `holding_back` is a split that holds
+    the watermark, empty where none counts.
 
     `unread` records were there, or would have come. It `has_ended` if all was read, and the watermark stays there.
     """
@@ -45,9 +43,7 @@ class SourceTrace:
     now_us: Int64Array
     watermark: Int64Array
     drift_us: Int64Array
-    overshoot_us: Int64Array
     paused: Int64Array
-    idle: Int64Array
     rows: Int64Array
     held_rows: Int64Array
     late: Int64Array
@@ -63,37 +59,21 @@ class TraceColumns:
         self._rows: list[tuple[int, ...]] = []
         self._holding_back: list[str] = []
 
-    def add(
-        self,
-        now_us: int,
-        before: SplitTable,
-        plan: MicroBatchPlan,
-        *,
-        reached_us: Int64Array,
-        held_rows: int,
-        late: int,
-    ) -> None:
-        """One more step, planned from `before`. O(n).
-
-        `reached_us` (`int64[n]`) is the watermark that what was read gives each split, known to the planner or not.
-        """
-        after = plan.after
+    def add(self, step: SimulatedStep) -> None:
+        """One more step. O(n)."""
+        after, reached_us = step.plan.after, step.reached_us
         paused = after.statuses == SplitStatus.PAUSED
         counts = paused | (after.statuses == SplitStatus.ACTIVE)
         begun = reached_us[counts & (reached_us > MIN_WATERMARK)]
-        read = (after.positions > before.positions) & (after.watermarks > MIN_WATERMARK)
-        past = reached_us[read] - plan.bound_us if plan.bound_us < MAX_WATERMARK else reached_us[:0]
         self._rows.append(
             (
-                now_us,
+                step.now_us,
                 after.combined,
                 int(begun.max() - begun.min()) if begun.size else 0,
-                int(past.max(initial=0)),
                 int(np.count_nonzero(paused)),
-                int(np.count_nonzero(after.statuses == SplitStatus.IDLE)),
-                plan.rows,
-                held_rows,
-                late,
+                step.plan.rows,
+                step.held_rows,
+                step.late,
             )
         )
         slowest = np.flatnonzero(counts)[np.argmin(after.watermarks[counts])] if counts.any() else None
@@ -147,7 +127,7 @@ def simulate(
 
     Examples
     --------
-    >>> from alignment.simulation.scenario import Scenario, SourceScenario
+    >>> from alignment.simulation.described import Scenario, SourceScenario
     >>> skewed = SourceScenario(splits=4, records=500, skew_us=200_000, max_drift_us=50_000, first_rows=10)
     >>> run = simulate(Scenario(sources=(skewed,)), seed=1)
     >>> run.has_ended, int(run.sources[0].rows.sum()), int(run.sources[0].late.sum())
@@ -193,9 +173,7 @@ def _step(
     step = one.source.step(now_us, group_limit_us)
     if one.report is not None:
         one.report = one.source.group_report(step)
-    one.columns.add(
-        step.now_us, step.before, step.plan, reached_us=step.reached_us, held_rows=step.held_rows, late=step.late
-    )
+    one.columns.add(step)
     if on_step is not None:
         on_step(one.source, step)
 

@@ -316,7 +316,9 @@ class SplitRange(Generic[SplitT]):
     def evenly(cls, start: SplitT, stop: int, rows_per_range: int) -> list[SplitRange[SplitT]]:
         """What lies before `stop` in a split, in ranges of about as many positions, at most `rows_per_range`."""
         rows = stop - start.position
-        parts = max(-(-rows // rows_per_range), 1)
+        if rows <= rows_per_range:
+            return [cls(start.until(stop), rows)]
+        parts = -(-rows // rows_per_range)
         cuts = [start.position + rows * part // parts for part in range(parts + 1)]
         return [cls(start.at(begin).until(end), end - begin) for begin, end in pairwise(cuts)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast
 
@@ -78,7 +78,7 @@ class SourceSplit(ABC):
         return self.at(0)
 
     def _with(self, method: str, field: str, value: int) -> Self:
-        if is_dataclass(self) and field in self.__dataclass_fields__:
+        if field in getattr(self, "__dataclass_fields__", ()):
             return self if getattr(self, field) == value else cast("Self", replace(cast("Any", self), **{field: value}))
         raise UnsupportedOperationError(
             f"split {self.split_id!r} of type {type(self).__name__} is no dataclass with a field {field}: override "

@@ -17,9 +17,9 @@ from alignment.durations import parse_duration_us
 from alignment.exceptions import AlignmentError, InvalidArgumentError
 from alignment.sentence import watermark_text
 from alignment.simulation.comparison import Comparison, Settings, combinations
+from alignment.simulation.described import Faults, Planning, Scenario, SourceScenario
 from alignment.simulation.recorded import RecordedWorkload
 from alignment.simulation.run import SourceTrace, simulate
-from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
 from streaming_source import __version__
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import aligned, explain_checkpoint

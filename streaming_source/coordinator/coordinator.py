@@ -227,13 +227,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._take_added()
         explanation = self.runtime.engine.explain(self._now_us())
         known, position_at, known_ends = self.state.by_id(), self.runtime.event_times.position_at, self.host.known_ends
-        splits = tuple(
+        splits = [
             _located(s, known.get(s.split_id), position_at(s.split_id, s.position), known_ends.get(s.split_id, 0))
             for s in explanation.splits
-        )
+        ]
         waits_for = self._group if explanation.waits_for_group else None
         member = None if waits_for is None else waits_for.slowest_at(explanation.at_us)
-        return replace(explanation, splits=splits, group=member)
+        return replace(explanation, splits=tuple(splits), group=member)
 
     def ranges(
         self,
@@ -255,7 +255,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # Where a watermark needs the records in their order a split has one reader.
         size = _ALL_ROWS if reads_on else rows_per_range(rows, readers, min_rows)
         ranges = [part for begun, ended in pairs for part in ranges_between(begun, ended, size)]
-        return [part for part in ranges if part.split.split_id not in lost]
+        return [part for part in ranges if part.split.split_id not in lost] if lost else ranges
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
         """What to read of a fresh source in one go, for a batch read: all there is now. Call `restore` and this only.
@@ -411,10 +411,10 @@ def _located(split: SplitExplanation, state: SourceSplit | None, position: int, 
         return split
     if unseen > split.behind:
         if split.waits_for is WaitsFor.RECORDS:
-            split = replace(split, waits_for=WaitsFor.NOTHING, silent_since_us=None)
-        split = replace(split, behind=unseen)
+            split = split._replace(waits_for=WaitsFor.NOTHING, silent_since_us=None)
+        split = split._replace(behind=unseen)
     place = state.place if split.next_us is not None and state is not None and state.position == position else None
-    return replace(split, position=position, place=place)
+    return split._replace(position=position, place=place)
 
 
 def _most(split_ids: Sequence[str], counts: Int64Array) -> dict[str, int]:

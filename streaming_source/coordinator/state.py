@@ -65,7 +65,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
         return [split.split_id for split, status in statuses if status == SplitStatus.FINISHED]
 
     def by_id(self) -> dict[str, SplitT]:
-        return {split.split_id: split for split in self.splits}
+        return dict(zip(self.table.split_ids, self.splits, strict=True))
 
     def since(self, start: SourceState[SplitT, CheckpointT], *, reads_on: bool = False) -> list[tuple[SplitT, SplitT]]:
         """Each split as it was in an earlier state, or before its first record; and as it is in this one.
@@ -73,7 +73,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
         Where a reader `reads_on` it begins before: with what was not reported when this state was planned.
         """
         before = start.by_id()
-        pairs = [(before.get(split.split_id) or split.origin(), split) for split in self.splits]
+        pairs = [(before.get(split_id) or split.origin(), split) for split_id, split in self.by_id().items()]
         if not (reads_on and self.generators):
             return pairs
         seen_to = [None if known is None else known.position for known in self.generators]

@@ -42,6 +42,10 @@ _END: Final = "the end"
 _LIMITS: Final = (WaitsFor.DRIFT, WaitsFor.ROWS, WaitsFor.GROUP, WaitsFor.HORIZON)
 """What all splits wait for that have records, since one plan sets one limit."""
 
+_STATUSES: Final = {status: status.name.lower() for status in SplitStatus}
+_REASONS: Final = {reason: reason.value for reason in WaitsFor}
+"""As JSON has them; kept, since Python takes long to look for the name of a member."""
+
 _BOUNDS: Final = {
     "maxOutOfOrderness": "out_of_orderness_us",
     "maxDrift": "max_drift_us",
@@ -127,19 +131,19 @@ class WatermarkReport:
 
 
 def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
-    found = {
-        "status": split.status.name.lower(),
-        "watermark": _text(split.watermark),
-        "holds": None if split.holds_us == split.watermark else _text(split.holds_us),
-        "position": split.position,
-        "rowsBehind": split.behind,
-        "waitsFor": split.waits_for.value,
-        "silentSince": None if split.silent_since_us is None else _text(split.silent_since_us),
-        "rowsLate": split.late or None,
-        "nextRecord": None if split.next_us is None else _text(split.next_us),
-        "place": split.place,
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    found: dict[str, Any] = {"status": _STATUSES[split.status]}
+    if split.watermark > MIN_WATERMARK:
+        found["watermark"] = _text(split.watermark)
+    if split.holds_us not in (split.watermark, MIN_WATERMARK):
+        found["holds"] = _text(split.holds_us)
+    found |= {"position": split.position, "rowsBehind": split.behind, "waitsFor": _REASONS[split.waits_for]}
+    if split.silent_since_us is not None:
+        found["silentSince"] = _text(split.silent_since_us)
+    if split.late:
+        found["rowsLate"] = split.late
+    if split.next_us is not None:
+        found["nextRecord"] = _text(split.next_us)
+    return found if split.place is None else found | {"place": split.place}
 
 
 def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanation:

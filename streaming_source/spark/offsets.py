@@ -96,7 +96,7 @@ class OffsetCodec:
         }
         if explanation is None:
             return offset
-        places = [(split.split_id, split.position) for split in state.splits]
+        places = list(zip(state.table.split_ids, state.table.positions.tolist(), strict=True))
         return {**offset, "why": facts_of(explanation, places, offset)}
 
     def decode(self, offset: Offset) -> SourceState[Any, Any]:

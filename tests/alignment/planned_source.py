@@ -13,6 +13,7 @@ from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitT
 from alignment.plan.by_index import plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from tests.alignment.index_blocks import check_kept_times
 from tests.alignment.naive_planner import NaivePlan, NaiveSplit, clamp, naive_plan
 
 CACHED_TIMES = 7
@@ -239,7 +240,7 @@ class PlannedSource:
             if self.rules.perfect and after.combined > before.combined:
                 unread = [time for time in split.times[end:] if time != NO_TIMESTAMP]
                 assert all(time > after.combined for time in unread), "visible, and announced as past"
-        self.index.check_kept_times()
+        check_kept_times(self.index)
 
     def _on_time(self, split: NaiveSplit, position: int) -> bool:
         """Whether a record is later than the watermark that all before it in its split gave."""

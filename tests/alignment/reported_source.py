@@ -73,12 +73,12 @@ class ReportedSource:
         gone = [i for i, status in self.statuses.items() if status is SplitStatus.FINISHED]
         for split_id in gone:
             del self.splits[split_id], self.statuses[split_id]
-        self.planner.forget(gone)
+        self.planner.splits.forget(gone)
 
     def restart(self) -> None:
         """Only the table is left."""
         self.planner = ReactivePlanner(self.rules, first_rows=self.first_rows, growth=self.growth)
-        self.planner.rewind(self.table())
+        self.planner.splits.rewind(self.table())
         for split in self.splits.values():
             split.story, split.covered, split.carried, split.told = [], set(), 0, 0
 
@@ -97,18 +97,18 @@ class ReportedSource:
                 covered = was.covered.union(*(range(r.start, r.stop) for r in told))
                 split.covered = {i for i in covered if i < position}
                 split.carried = was.fresh_late() if position >= was.position else 0
-        self.planner.rewind(self.table())
+        self.planner.splits.rewind(self.table())
 
     # ---- reports --------------------------------------------------------------------------------------------------
 
     def deliver(self, report: RangeReport) -> bool:
-        changed = self.planner.report(report)
-        self.planner.check_invariants()
+        changed = self.planner.splits.report(report)
+        self.planner.splits.check_invariants()
         split = self.splits.get(report.split_id)
         if split is None or report.stop > split.position:
             assert not changed, "a report of what nobody was told to read"
             return False
-        again = self.planner.report(report)
+        again = self.planner.splits.report(report)
         assert not again, "a report that was taken in changed something once more"
         split.story.append(report)
         return changed
@@ -167,7 +167,7 @@ class ReportedSource:
             draining=self.draining,
         )
         plan = self.planner.plan(before, np.array([self.splits[i].end for i in ids], np.int64), conditions)
-        self.planner.check_invariants()
+        self.planner.splits.check_invariants()
         self._check(before, plan, expected, max_rows)
         late = plan.late.tolist()
         for slot, split_id in enumerate(ids):

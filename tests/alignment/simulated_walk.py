@@ -8,10 +8,18 @@ from dataclasses import replace
 import numpy as np
 
 from alignment.combine import SplitStatus
+from alignment.engine import Engine
+from alignment.simulation.described import (
+    Faults,
+    Planning,
+    Scenario,
+    SimulatedSource,
+    SimulatedStep,
+    SourceScenario,
+)
 from alignment.simulation.run import SimulationResult, simulate
-from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
-from alignment.simulation.source import SimulatedSource, SimulatedStep
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from tests.alignment.naive_planner import watermark_of
 
 ACTIVE, PAUSED, IDLE, FINISHED = SplitStatus
@@ -92,16 +100,22 @@ class Watcher:
         self.last_rows: dict[tuple[int, str], int] = {}
         self.late: dict[int, int] = {}
         self.late_told: dict[int, int] = {}
+        # Of each source its engine, and the latest event times that were reported to it; and up to which watermark
+        # splits may be late though they are on time: since they came, or came back from idleness, when it stood there.
+        self.reported: dict[int, tuple[Engine, dict[str, int]]] = {}
+        self.excused: dict[int, dict[str, int]] = {}
 
     def __call__(self, source: SimulatedSource, step: SimulatedStep) -> None:
         before, after = step.before, step.plan.after
+        numbers = _numbers(step)
+        ends = np.maximum(source.records.arrived(step.now_us)[numbers], before.positions)
         source.engine.validate()
         assert after.combined >= before.combined, "the watermark went back"
         assert (after.positions >= before.positions).all()
-        assert (after.positions <= step.ends).all()
+        assert (after.positions <= ends).all()
         assert (after.watermarks >= before.watermarks).all()
         assert (after.watermarks <= step.reached_us).all(), "a watermark of what was not read"
-        assert step.wrongly_late == 0, "on time by its split, and late"
+        self._none_is_late_that_is_on_time(source, step, ends)
         rows = after.positions - before.positions
         assert rows.sum() == step.plan.rows
         max_rows = source.scenario.max_rows
@@ -112,14 +126,15 @@ class Watcher:
             self._is_within_the_bound(source, step)
             self._late_is_told_once(source, step)
         else:
-            for number, start, stop in zip(step.numbers, before.positions, after.positions, strict=True):
+            for number, start, stop in zip(numbers, before.positions, after.positions, strict=True):
                 times = source.records.times_us[number, start:stop]
                 assert (times <= step.plan.bound_us).all(), "read past the bound"
             assert (after.watermarks == step.reached_us).all()
 
     def _is_the_minimum(self, source: SimulatedSource, step: SimulatedStep) -> None:
         bound, after = source.scenario.out_of_orderness_us, step.plan.after
-        told = source.told_us[step.numbers].tolist()
+        reported = self._told(source, step)
+        told = [reported.get(split_id, NO_TIMESTAMP) for split_id in after.split_ids]
         known = step.before.watermarks.tolist()
         own = [max(was, watermark_of(time, bound)) for was, time in zip(known, told, strict=True)]
         assert after.watermarks.tolist() == own, "not what the reports that came say"
@@ -149,7 +164,7 @@ class Watcher:
             if limit == MAX_WATERMARK:
                 continue
             assert rows[slot] <= at_most, "grown too fast"
-            number, start = int(step.numbers[slot]), int(step.before.positions[slot])
+            number, start = _numbers(step)[slot], int(step.before.positions[slot])
             told, reached = int(after.watermarks[slot]), int(step.reached_us[slot])
             if told == MIN_WATERMARK:
                 continue
@@ -159,11 +174,41 @@ class Watcher:
                 widest = max(scenario.first_rows * thinnest, (factor - 1) * (limit - told))
                 assert reached - limit <= widest + was - told, "past the limit by more than the bound"
 
+    def _none_is_late_that_is_on_time(self, source: SimulatedSource, step: SimulatedStep, ends: Int64Array) -> None:
+        before, bound_us = step.before, source.scenario.out_of_orderness_us
+        excused = self.excused.setdefault(id(source), {})
+        columns = (before.statuses, before.positions, step.plan.after.positions, ends)
+        rows = zip(before.split_ids, _numbers(step), *(column.tolist() for column in columns), strict=True)
+        for split_id, number, status, start, stop, end in rows:
+            if split_id not in excused or (status == IDLE and end > start):
+                excused[split_id] = before.combined
+            times, latest = (column[number] for column in (source.records.times_us, source.records.latest_us))
+            for position in range(start, stop):
+                on_time = position == 0 or times[position] >= latest[position - 1] - bound_us
+                is_late = excused[split_id] < times[position] <= before.combined
+                assert not (on_time and is_late), "on time by its split, and late"
+
+    def _told(self, source: SimulatedSource, step: SimulatedStep) -> dict[str, int]:
+        """Of each split the latest event time that was reported to this engine while the split was in work."""
+        engine, told = self.reported.get(id(source), (None, {}))
+        if engine is not source.engine:
+            told = {}
+        self.reported[id(source)] = source.engine, told
+        for report in step.reports:
+            if report.split_id in step.before.split_ids:
+                told[report.split_id] = max(told.get(report.split_id, NO_TIMESTAMP), report.max_us)
+        return told
+
     def _late_is_told_once(self, source: SimulatedSource, step: SimulatedStep) -> None:
         key = id(source)
         self.late_told[key] = self.late_told.get(key, 0) + int(step.plan.late.sum())
         assert self.late_told[key] <= self.late.get(key, 0), "late records are told twice"
         self.late[key] = self.late.get(key, 0) + step.late
+
+
+def _numbers(step: SimulatedStep) -> list[int]:
+    """Which splits of the scenario those of the table are."""
+    return [int(split_id.removeprefix("split-")) for split_id in step.before.split_ids]
 
 
 def run(seed: int) -> SimulationResult:

@@ -153,9 +153,12 @@ def test_a_source_that_has_ended_says_so(has_splits: bool) -> None:
 
 def test_a_split_that_joins_behind_a_plan_that_made_no_micro_batch_is_explained_as_well() -> None:
     source = Source()
-    source.add("a", 10)
+    for split_id in ("a", "b"):
+        source.add(split_id, 10)
     source.explain()
     source.engine.plan(source.now_us)
-    source.add("b", 20)
-    assert source.engine.unread().tolist() == [0, 1]
-    assert waits(source.engine.explain(source.now_us)) == {"a": "records", "b": "nothing"}
+    assert waits(source.engine.explain(source.now_us)) == {"a": "records", "b": "records"}
+    source.add("c", 20)
+    later = source.engine.explain(source.now_us + S)
+    assert waits(later) == {"a": "records", "b": "records", "c": "nothing"}
+    assert later.at_us == source.now_us + S

@@ -67,7 +67,7 @@ def test_a_split_is_admitted_what_its_density_brings_to_the_limit() -> None:
     assert admitted(source) == {"a": 4}
     # Four records over 30 us: one in 10 us; the limit is 50 us on.
     assert admitted(source) == {"a": 5}
-    assert of_a(source.planner._splits, "density") == pytest.approx(0.1)
+    assert of_a(source.planner.splits, "density") == pytest.approx(0.1)
 
 
 def test_a_split_never_grows_faster_than_it_may() -> None:
@@ -187,18 +187,18 @@ def test_reports_in_any_order_twice_or_in_parts_come_to_the_same() -> None:
     source = a_source(PlanningRules(0, 1000), first_rows=9, a=list(range(100)))
     source.plan(pieces=3)
     first, second, third = source.in_flight
-    assert [source.planner.report(r) for r in (third, first, third, first)] == [True, True, False, False]
-    assert not of_a(source.planner._splits, "is_reported")
-    assert source.planner.report(second)
-    assert of_a(source.planner._splits, "density") == pytest.approx(1.0)
-    assert not source.planner.report(second)
+    assert [source.planner.splits.report(r) for r in (third, first, third, first)] == [True, True, False, False]
+    assert not of_a(source.planner.splits, "is_reported")
+    assert source.planner.splits.report(second)
+    assert of_a(source.planner.splits, "density") == pytest.approx(1.0)
+    assert not source.planner.splits.report(second)
 
 
 def test_a_report_of_what_was_never_handed_out_is_ignored() -> None:
     source = a_source(PlanningRules(0, 10), a=list(range(20)))
     source.plan()
-    assert not source.planner.report(RangeReport("a", 0, 5, 0, 99))
-    assert not source.planner.report(RangeReport("nobody", 0, 1, 0, 99))
+    assert not source.planner.splits.report(RangeReport("a", 0, 5, 0, 99))
+    assert not source.planner.splits.report(RangeReport("nobody", 0, 1, 0, 99))
     assert source.plan().after.watermarks.tolist() == [MIN_WATERMARK]
 
 
@@ -207,9 +207,9 @@ def test_after_going_back_a_report_from_before_is_ignored_until_its_range_is_han
     source.plan()
     early = source.in_flight[0]
     source.rewind(1)
-    assert not source.planner.report(early)
+    assert not source.planner.splits.report(early)
     source.plan()
-    assert source.planner.report(early)
+    assert source.planner.splits.report(early)
 
 
 def test_a_split_whose_report_was_lost_goes_on_with_its_first_rows() -> None:
@@ -230,11 +230,11 @@ def test_after_a_restart_a_split_starts_small() -> None:
 def test_late_records_are_in_one_plan_only_whatever_is_reported_again() -> None:
     planner = ReactivePlanner(PlanningRules(0, 10))
     table = SplitTable(("a",), np.array([5]), np.array([3]), np.array([0], np.int8), 3)
-    planner.rewind(table)
+    planner.splits.rewind(table)
     report = RangeReport("a", 0, 5, 0, 3, late=2)
     told = []
     for _ in range(3):
-        planner.report(report)
+        planner.splits.report(report)
         told += planner.plan(table, np.array([5])).late.tolist()
     assert told == [2, 0, 0]
 
@@ -242,28 +242,28 @@ def test_late_records_are_in_one_plan_only_whatever_is_reported_again() -> None:
 def test_late_records_of_a_range_of_which_a_part_was_counted_are_not_counted_again() -> None:
     planner = ReactivePlanner(PlanningRules(0, 10))
     table = SplitTable(("a",), np.array([10]), np.array([3]), np.array([0], np.int8), 3)
-    planner.rewind(table)
-    assert planner.report(RangeReport("a", 0, 5, 0, 3, late=2))
+    planner.splits.rewind(table)
+    assert planner.splits.report(RangeReport("a", 0, 5, 0, 3, late=2))
     # Cut otherwise, after planning went back: the watermark takes it, the counts do not.
-    assert planner.report(RangeReport("a", 3, 8, 0, 7, late=4))
-    assert of_a(planner._splits, "_late") == 2
-    assert of_a(planner._splits, "latest_us") == 7
+    assert planner.splits.report(RangeReport("a", 3, 8, 0, 7, late=4))
+    assert of_a(planner.splits, "_late") == 2
+    assert of_a(planner.splits, "latest_us") == 7
 
 
 def test_after_going_back_late_records_are_counted_once_whether_they_are_read_again_or_not() -> None:
     planner = ReactivePlanner(PlanningRules(0, 10), first_rows=5)
     table = SplitTable(("a",), np.array([5]), np.array([3]), np.array([0], np.int8), 3)
-    planner.rewind(table)
+    planner.splits.rewind(table)
     read = RangeReport("a", 0, 5, 0, 3, late=2)
     read_again = RangeReport("a", 5, 10, 0, 3, late=4)
-    planner.report(read)
+    planner.splits.report(read)
     planner.plan(table, np.array([10]))
-    planner.report(read_again)
-    planner.rewind(table)
-    assert not planner.report(read_again)
-    planner.report(read)
+    planner.splits.report(read_again)
+    planner.splits.rewind(table)
+    assert not planner.splits.report(read_again)
+    planner.splits.report(read)
     first = planner.plan(table, np.array([10]))
-    planner.report(read_again)
+    planner.splits.report(read_again)
     second = planner.plan(first.after, np.array([10]))
     assert (first.late.tolist(), second.late.tolist()) == ([0], [4])
 
@@ -273,10 +273,10 @@ def test_a_late_report_of_an_earlier_range_does_not_change_the_density_of_the_la
     source.plan()
     source.plan()
     first, second = source.in_flight
-    source.planner.report(replace(second, stop=8, max_us=5002))
-    source.planner.report(first)
-    source.planner.report(second)
-    assert of_a(source.planner._splits, "density") == pytest.approx(1.0)
+    source.planner.splits.report(replace(second, stop=8, max_us=5002))
+    source.planner.splits.report(first)
+    source.planner.splits.report(second)
+    assert of_a(source.planner.splits, "density") == pytest.approx(1.0)
 
 
 def test_a_split_of_which_nothing_has_a_time_goes_on_with_its_first_rows() -> None:
@@ -393,6 +393,6 @@ def test_what_was_handed_out_by_no_plan_is_taken_up_where_the_table_is() -> None
     planner = ReactivePlanner(PlanningRules(0, 1000), first_rows=3, growth=10)
     table = SplitTable(("a",), np.array([0]), np.array([MIN_WATERMARK]), np.array([0], np.int8))
     after = planner.plan(table, np.array([500])).after
-    planner.report(RangeReport("a", 0, 3, 0, 2))
+    planner.splits.report(RangeReport("a", 0, 3, 0, 2))
     moved = replace(after, positions=np.array([300]))
     assert planner.plan(moved, np.array([500])).after.positions.tolist() == [303]

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignment.plan.shares import share_by_time, share_evenly
+from alignment.plan import share_evenly
+from alignment.plan.by_reports import share_by_time
 
 SPLITS = st.lists(
     st.tuples(

@@ -53,6 +53,9 @@ class GeneratedSplit(SourceSplit):
     def origin(self) -> GeneratedSplit:
         return GeneratedSplit(self.number)
 
+    def until(self, stop: int) -> GeneratedSplit:
+        return GeneratedSplit(self.number, self.position, stop)
+
 
 @dataclass(frozen=True, slots=True)
 class GeneratorCheckpoint:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
 
-from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
-from alignment.index.exact import CACHED_TIMES
+from alignment.index import CACHED_TIMES, EventTimeIndex, EventTimeLoader, FirstLater
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array

@@ -1,8 +1,13 @@
-"""One source of a simulation: its records and its readers on a fake clock, around the engine that runs on Spark."""
+"""A workload that is described: sources whose records and faults are drawn from a seed, read on a fake clock.
+
+Around each source is the engine that runs on Spark. What it plans is read at once, and reported, or not.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -21,46 +26,192 @@ from alignment.events import (
     SplitCompleted,
     SplitsAssigned,
 )
+from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
-from alignment.simulation.scenario import Faults, Planning, Records, SourceScenario
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark
 
-__all__ = ["SimulatedSource", "SimulatedStep"]
+__all__ = ["Faults", "Planning", "Records", "Scenario", "SimulatedSource", "SimulatedStep", "SourceScenario"]
 
+
+_LATEST_JOIN_US: Final = 5_000_000
+"""How long after the arrival of the other records a split is found at the latest."""
 
 _MOST_DELAY: Final = 3
 """Plans by which a report is late at most."""
+
+
+def _at_least(owner: object, **minimum: int) -> None:
+    for name, least in minimum.items():
+        value = getattr(owner, name)
+        if value < least:
+            raise InvalidArgumentError(f"{name} = {value}: must be at least {least}")
+
+
+class Planning(StrEnum):
+    """How a source is planned: event times known ahead of reading, or learnt from what readers report."""
+
+    INDEXED = "indexed"
+    REACTIVE = "reactive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceScenario:
+    """One source: its splits, their records, and what the user decided.
+
+    There are so many `splits`, and `records` in each, at least 1. Of these `rate` arrive in a second; with 0 all are
+    there from the start. Event time passes by `spacing_us` from one record of a split to the next; each split is
+    thinner by a factor drawn between 1 and `unevenness`, and so is each record after the one before it. Splits begin at
+    event times drawn from `skew_us`, and each record is earlier by as much as is drawn from `disorder_us`. In half of
+    the splits the event time jumps once by `gap_us`; in half of them nothing arrives for `pause_us`, from an instant
+    drawn, where there is a `rate`. The first record of the share `joining` of the splits comes later: they are found
+    during the run. With `bounded` splits end with their last record.
+
+    For the other attributes see `PlanningRules`, `plan_micro_batch` and `ReactivePlanner`. `group_drift_us` is how far
+    this source may be ahead of the other ones of the scenario; None if it is not in their group.
+    """
+
+    planning: Planning = Planning.REACTIVE
+    splits: int = 8
+    records: int = 1000
+    rate: float = 0.0
+    spacing_us: int = 1000
+    unevenness: float = 1.0
+    skew_us: int = 0
+    disorder_us: int = 0
+    gap_us: int = 0
+    pause_us: int = 0
+    joining: float = 0.0
+    bounded: bool = True
+    out_of_orderness_us: int = 0
+    max_drift_us: int | None = 1_000_000
+    idle_timeout_us: int | None = None
+    max_rows: int | None = None
+    first_rows: int = 4096
+    growth: int = 4
+    group_drift_us: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(self, splits=1, records=1, rate=0, spacing_us=0, unevenness=1, skew_us=0, disorder_us=0)
+        _at_least(self, gap_us=0, pause_us=0, joining=0, out_of_orderness_us=0, first_rows=1, growth=2)
+        if self.joining > 1:
+            raise InvalidArgumentError(f"joining = {self.joining}: must be a share of the splits, at most 1")
+        for name in ("max_drift_us", "idle_timeout_us", "max_rows", "group_drift_us"):
+            if getattr(self, name) is not None:
+                _at_least(self, **{name: 1 if name == "max_rows" else 0})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What goes wrong, each with a probability from 0 to 1.
+
+    Of each report: it is `lost`; `repeated` with a later plan; `delayed` by up to three plans. Of each step of a
+    source: its planner starts again from its last state, and the last micro-batch is read again (`restart`); it does
+    nothing for one and a half times the lease (`hang`); it is killed, and never comes back (`death`).
+    """
+
+    lost: float = 0.0
+    repeated: float = 0.0
+    delayed: float = 0.0
+    restart: float = 0.0
+    hang: float = 0.0
+    death: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 <= value <= 1:
+                raise InvalidArgumentError(f"{field.name} = {value}: must be a probability, from 0 to 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Sources, at least one, that run side by side; those with a `group_drift_us` are one alignment group.
+
+    A micro-batch takes `batch_us`. The last word of a source that hangs holds the group for `lease_us`. A run ends
+    after `max_steps` at the latest: a source that is not bounded has no end of its own.
+    """
+
+    sources: tuple[SourceScenario, ...] = (SourceScenario(),)
+    faults: Faults = Faults()
+    batch_us: int = 1_000_000
+    lease_us: int = 10_000_000
+    max_steps: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise InvalidArgumentError("sources = (): must be at least one")
+        _at_least(self, batch_us=1, lease_us=1, max_steps=1)
+
+
+class Records:
+    """The records of the splits of one source, drawn once.
+
+    `int64[splits, records]` in the order of positions: event times, and the latest one up to and with each record.
+    `int64[splits]`: when each split is found (`joins_us`).
+    """
+
+    def __init__(self, scenario: SourceScenario, chance: np.random.Generator, epoch_us: int) -> None:
+        shape = (scenario.splits, scenario.records)
+        self._scenario = scenario
+        thinner = chance.uniform(1, scenario.unevenness, (scenario.splits, 1))
+        steps = scenario.spacing_us * thinner * chance.uniform(1, scenario.unevenness, shape)
+        gaps = np.flatnonzero(chance.random(scenario.splits) < 0.5)
+        steps[gaps, chance.integers(0, scenario.records, gaps.size)] += scenario.gap_us
+        begin = epoch_us + chance.integers(0, scenario.skew_us + 1, scenario.splits)
+        self.times_us: Int64Array = begin[:, None] + np.cumsum(np.rint(steps).astype(np.int64), axis=1)
+        self.times_us -= chance.integers(0, scenario.disorder_us + 1, shape)
+        self.latest_us: Int64Array = np.maximum.accumulate(self.times_us, axis=1)
+        arrival_us = self.last_arrival_us()
+        late = chance.random(scenario.splits) < scenario.joining
+        joins = chance.integers(1, arrival_us + _LATEST_JOIN_US + 1, scenario.splits)
+        self.joins_us: Int64Array = np.where(late, joins, 0)
+        self._pause_from_us = np.where(
+            chance.random(scenario.splits) < 0.5,
+            chance.integers(0, arrival_us + 1, scenario.splits),
+            np.iinfo(np.int64).max,
+        )
+
+    def last_arrival_us(self) -> int:
+        """How long it takes a split to get all its records, pauses aside."""
+        rate = self._scenario.rate
+        return int(np.ceil(self._scenario.records / rate * 1e6)) if rate else 0
+
+    def arrived(self, now_us: int) -> Int64Array:
+        """`int64[splits]`: how many records of each split are there."""
+        records, rate = self._scenario.records, self._scenario.rate
+        if not rate:
+            return np.where(now_us >= self.joins_us, records, 0)
+        paused_us = np.minimum(now_us - np.minimum(self._pause_from_us, now_us), self._scenario.pause_us)
+        flowing_us = np.maximum(now_us - self.joins_us - paused_us, 0)
+        count: Int64Array = np.minimum(np.floor(flowing_us * (rate / 1e6)), records).astype(np.int64)
+        return count
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStep:
     """One micro-batch of one source: when, and from which state, it was planned, and what.
 
-    `int64[n]` each: which splits of the scenario those of the table are (`numbers`); positions after the last record
-    that was there (`ends`); the watermark that all records read so far give each split, reported or not (`reached_us`).
-    `late` records are at or below the watermark announced before; `wrongly_late` are those of them that were on time by
-    their own split, though it was there and not idle. `held_rows` is as in `SourceTrace`.
+    `reached_us` (`int64[n]`) is the watermark that all records read so far give each split, reported or not. `late`
+    records are at or below the watermark announced before; `held_rows` is as in `SourceTrace`. `reports` came in before
+    it was planned.
     """
 
     now_us: int
     before: SplitTable
     plan: MicroBatchPlan
-    numbers: Int64Array
-    ends: Int64Array
     reached_us: Int64Array
     late: int
-    wrongly_late: int
     held_rows: int
+    reports: Sequence[RangeReport] = ()
 
 
 class SimulatedSource:
     """A source that is planned and read step by step; `chance` is for the faults.
 
-    A restart makes a new `engine`. `told_us` (`int64[splits]`) is the latest event time of each split that was reported
-    to this engine while the split was in work, `NO_TIMESTAMP` before any. It `has_ended` when nothing more will happen.
+    A restart makes a new `engine`. It `has_ended` when nothing more will happen.
     """
 
     def __init__(self, scenario: SourceScenario, records: Records, faults: Faults, chance: np.random.Generator) -> None:
@@ -72,12 +223,10 @@ class SimulatedSource:
         self._number_of = {split_id: number for number, split_id in enumerate(self._ids)}
         self._known = np.zeros(n, np.bool_)
         self._indexed_to, self._positions = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        self._excused_us = np.full(n, MIN_WATERMARK)
         self._held = np.empty(0, np.int64)
         self._in_flight: dict[int, list[RangeReport]] = {}
         self._last_read: list[RangeReport] = []
         self._steps = 0
-        self.told_us = np.full(n, NO_TIMESTAMP)
         self.has_ended = False
         self.engine = self._new_engine()
 
@@ -86,24 +235,22 @@ class SimulatedSource:
         if self._steps and self._chance.random() < self._faults.restart:
             self._restart(now_us)
         engine, arrived = self.engine, self.records.arrived(now_us)
-        self._assign_found(now_us, arrived)
+        self._assign_found(now_us)
         self._index_arrived(arrived)
         engine.apply(Probed(now_us))
         engine.apply(GroupLimitMoved(group_limit_us))
         if reports := self._in_flight.pop(self._steps, []):
             engine.apply(RangesReported(tuple(reports)))
-            self._note_reports(reports)
         plan = engine.plan(now_us, self.scenario.max_rows)
         before = engine.table
         numbers = self._numbers(before)
-        ends = np.maximum(arrived[numbers], before.positions)
-        late, wrongly_late = self._read(before, plan, numbers)
+        late = self._read(before, plan, numbers)
         self._positions[numbers] = plan.after.positions
         if engine.has_news(plan):
             engine.commit(plan)
         self._held = self._held[self._held > before.combined]
         reached_us = self._reached(numbers, plan.after.positions)
-        step = SimulatedStep(now_us, before, plan, numbers, ends, reached_us, late, wrongly_late, self._held.size)
+        step = SimulatedStep(now_us, before, plan, reached_us, late, self._held.size, reports)
         self._steps += 1
         self.has_ended = self._is_at_its_end(step)
         return step
@@ -137,23 +284,17 @@ class SimulatedSource:
         if self._known.all():
             self.engine.apply(NoMoreSplits())
         # What was sent to the planner before does not reach this one.
-        self.told_us[:] = NO_TIMESTAMP
         self._in_flight.clear()
         self._send(self._last_read, self._steps)
 
-    def _assign_found(self, now_us: int, arrived: Int64Array) -> None:
-        table = self.engine.table
+    def _assign_found(self, now_us: int) -> None:
         joining = np.flatnonzero(~self._known & (self.records.joins_us <= now_us))
         if joining.size:
             self._known[joining] = True
-            self._excused_us[joining] = table.combined
             ids = tuple(self._ids[number] for number in joining.tolist())
             self.engine.apply(SplitsAssigned(ids, (0,) * len(ids), (0,) * len(ids), now_us))
             if self._known.all():
                 self.engine.apply(NoMoreSplits())
-        idle = self._numbers(table)[table.statuses == SplitStatus.IDLE]
-        back = idle[arrived[idle] > self._positions[idle]]
-        self._excused_us[back] = np.maximum(self._excused_us[back], table.combined)
 
     def _index_arrived(self, arrived: Int64Array) -> None:
         is_indexed = self.scenario.planning is Planning.INDEXED
@@ -193,12 +334,12 @@ class SimulatedSource:
 
     # ---- inside: reading and reports -----------------------------------------------------------------------------
 
-    def _read(self, before: SplitTable, plan: MicroBatchPlan, in_work: Int64Array) -> tuple[int, int]:
-        """Read what was planned; how many records are late, and how many of those ought not to be."""
+    def _read(self, before: SplitTable, plan: MicroBatchPlan, in_work: Int64Array) -> int:
+        """Read what was planned; how many records are late."""
         reads = np.flatnonzero(plan.after.positions > before.positions)
         self._last_read = []
         if not reads.size:
-            return 0, 0
+            return 0
         numbers, start, stop = in_work[reads], before.positions[reads], plan.after.positions[reads]
         rows = stop - start
         first = np.cumsum(rows) - rows
@@ -206,15 +347,12 @@ class SimulatedSource:
         position = np.arange(int(rows.sum())) - first[owner] + start[owner]
         times = self.records.times_us[numbers[owner], position]
         is_late = times <= before.combined
-        latest = self.records.latest_us[numbers[owner], np.maximum(position - 1, 0)]
-        is_on_time = (position == 0) | (times >= latest - self.scenario.out_of_orderness_us)
-        is_wrong = is_late & is_on_time & (times > self._excused_us[numbers[owner]])
         self._held = np.append(self._held, times)
         if self.scenario.planning is Planning.REACTIVE:
             cuts = first[rows > 1] + rows[rows > 1] // 2 if self._chance.random() < 0.3 else first[:0]
             self._last_read = self._reports(numbers, np.union1d(first, cuts), owner, position, times, is_late)
             self._send(self._last_read, self._steps + 1)
-        return int(is_late.sum()), int(is_wrong.sum())
+        return int(is_late.sum())
 
     def _reports(
         self,
@@ -248,10 +386,3 @@ class SimulatedSource:
                 self._in_flight.setdefault(arrives, []).append(report)
                 if repeated < faults.repeated:
                     self._in_flight.setdefault(arrives + second, []).append(report)
-
-    def _note_reports(self, reports: list[RangeReport]) -> None:
-        in_work = {*self.engine.index.split_ids}
-        for report in reports:
-            if report.split_id in in_work:
-                number = self._number_of[report.split_id]
-                self.told_us[number] = max(int(self.told_us[number]), report.max_us)
