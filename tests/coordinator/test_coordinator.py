@@ -315,19 +315,6 @@ def test_a_split_that_was_assigned_since_the_last_plan_is_not_available_yet() ->
     planning.close()
 
 
-def test_a_split_that_was_assigned_since_the_last_plan_is_explained() -> None:
-    source = TestingSource({"a": [1], "b": [1]})
-    planning = restored(source)
-    planning.advance()
-    source.go_on("c", 2)
-    source.clock.advance("2 seconds")
-    planning.host.run()
-    explanation = planning.explain()
-    assert explanation is not None
-    assert [split.split_id for split in explanation.splits] == ["a", "b", "c"]
-    planning.close()
-
-
 def test_a_last_micro_batch_is_cut_into_ranges_like_any_other() -> None:
     source = TestingSource({"a": list(range(40))}, bounded=True, records_per_fetch=5)
     reading = SourceHarness(source, STRATEGY, clock=source.clock, readers=4)
