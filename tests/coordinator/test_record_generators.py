@@ -87,7 +87,10 @@ def test_a_restart_at_any_step_gives_the_same_watermarks_bit_by_bit(tmp_path: Pa
         for step in range(30):
             restart(harness, 2 * step)
             if not harness.plan():
-                continue
+                if 2 * step in restarts:
+                    continue
+                # A trigger that finds nothing takes a while: one is enough.
+                break
             restart(harness, 2 * step + 1)
             if harness._before is None and not harness.plan():
                 continue
@@ -96,6 +99,7 @@ def test_a_restart_at_any_step_gives_the_same_watermarks_bit_by_bit(tmp_path: Pa
         harness.close()
         return [state for state, before in zip(seen, [None, *seen], strict=False) if state != before]
 
+    restarts = range(14)
     expected = run(lambda *_: None)
     assert len(expected) > 6
     # Counts of all records, and the latest of all: what is kept is what was seen.
@@ -103,7 +107,7 @@ def test_a_restart_at_any_step_gives_the_same_watermarks_bit_by_bit(tmp_path: Pa
         (None, 3, json.dumps({"count": count, "latest": latest}, separators=(",", ":")))
         for count, latest in ((9, 55), (8, 60))
     ]
-    for at in range(14):
+    for at in restarts:
         lost = at % 4 == 3
         assert run(lambda harness, step, at=at, lost=lost: step == at and harness.restart(loses_plan=lost)) == expected
     assert run(lambda harness, step: harness.restart()) == expected
