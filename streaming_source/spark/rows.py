@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,16 +39,37 @@ _LIMITS = (
 _KEEP_OR_LEAVE_OUT = "option invalidTimestamp = null keeps such records without one, drop leaves them out"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Records:
-    """Records of one split that are to be rows."""
+    """Records of one split that are to be rows, from `start` on or at these positions."""
 
     split_id: str
     batch: pa.RecordBatch
     times: EventTimes
     source_timestamps: Int64Array | None
-    positions: Int64Array
-    late: npt.NDArray[np.bool_]
+    start: int | Int64Array
+    announced: int
+
+    # Few frames need these.
+
+    @cached_property
+    def positions(self) -> Int64Array:
+        return self.start + np.arange(self.batch.num_rows) if isinstance(self.start, int) else self.start
+
+    @cached_property
+    def late(self) -> npt.NDArray[np.bool_]:
+        return self.times.valid & (self.times.values <= self.announced)
+
+    def since(self, first: int) -> _Records:
+        """Without the first so many."""
+        times, timestamps = self.times, self.source_timestamps
+        return replace(
+            self,
+            batch=self.batch.slice(first),
+            times=EventTimes(times.values[first:], times.valid[first:]),
+            source_timestamps=None if timestamps is None else timestamps[first:],
+            start=self.positions[first:],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +94,12 @@ class RowShaper:
     ) -> pa.RecordBatch:
         """The rows of `n` records of one split, fewer where the options drop some."""
         times = self._event_times(batch, source_timestamps)
-        if isinstance(positions, int):
-            positions = positions + np.arange(batch.num_rows)
-        if self.observed is not None and (first := self.observed.see(split_id, batch, times, positions)):
-            # What was emitted before is read again for its watermark alone.
-            batch, positions = batch.slice(first), positions[first:]
-            source_timestamps = None if source_timestamps is None else source_timestamps[first:]
-            times = EventTimes(times.values[first:], times.valid[first:])
-        late = times.valid & (times.values <= self.announced)
+        records = _Records(split_id, batch, times, source_timestamps, positions, self.announced)
         if self.observed is not None:
-            self.observed.count_late(split_id, late)
-        records = _Records(split_id, batch, times, source_timestamps, positions, late)
+            if first := self.observed.see(split_id, batch, times, records.positions):
+                # What was emitted before is read again for its watermark alone.
+                records = records.since(first)
+            self.observed.count_late(split_id, records.late)
         keep = self._kept(records)
         columns = [self._column(field, records) for field in self.schema]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -112,27 +129,25 @@ class RowShaper:
 
     def _kept(self, records: _Records) -> npt.NDArray[np.bool_] | None:
         """Which records stay; None for all."""
-        times, late = records.times, records.late
+        times = records.times
         if self.late == "only":
-            return late
+            return records.late
         where = f"split {records.split_id!r}, position"
         if self.options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
             value = self._value(records.batch, first)
             raise InvalidTimestampError(f"{where} {records.positions[first]}: no valid event time in {value}")
-        if self.late == "fail" and late.any():
-            first = int(np.argmax(late))
+        if self.late == "fail" and records.late.any():
+            first = int(np.argmax(records.late))
             raise LateRecordError(
                 f"{where} {records.positions[first]}: event time {times.values[first]} us is at or below "
                 f"the watermark {self.announced} us; option late = keep marks such records, drop leaves them out, "
                 "route leaves them to late_records"
             )
-        keep = np.ones(len(late), np.bool_)
-        if self.options.invalid_timestamp == "drop":
-            keep &= times.valid
+        keep = times.valid if self.options.invalid_timestamp == "drop" else None
         if self.late == "drop":
-            keep &= ~late
-        return None if keep.all() else keep
+            keep = ~records.late if keep is None else keep & ~records.late
+        return None if keep is None or keep.all() else keep
 
     def _column(self, field: pa.Field, records: _Records) -> pa.Array:
         batch, times = records.batch, records.times
