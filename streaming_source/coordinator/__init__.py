@@ -2,7 +2,7 @@
 
 from streaming_source.coordinator.coordinator import SourceCoordinator
 from streaming_source.coordinator.enumerator_host import AssignmentTracker
-from streaming_source.coordinator.state import ReadRules, SourceState, assign_ranges
+from streaming_source.coordinator.state import ReadRules, SourceState, assign_ranges, one_range_each
 from streaming_source.coordinator.threads import WorkerPool, Workers, monotonic_us, processing_time_us, wall_clock_us
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Workers",
     "assign_ranges",
     "monotonic_us",
+    "one_range_each",
     "processing_time_us",
     "wall_clock_us",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -20,7 +20,7 @@ from streaming_source.api.split import SplitT
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
 
-__all__ = ["ReadRules", "SourceState", "assign_ranges", "cut_range", "rows_per_range"]
+__all__ = ["ReadRules", "SourceState", "assign_ranges", "cut_range", "one_range_each", "rows_per_range"]
 
 CheckpointT = TypeVar("CheckpointT")
 
@@ -168,6 +168,17 @@ def assign_ranges(
         assigned[reader].append(number)
         heapq.heappush(loads, (rows + ranges[number].rows, reader))
     return [[ranges[number].split for number in sorted(numbers)] for numbers in assigned]
+
+
+def one_range_each(ranges: Sequence[SplitT]) -> Iterator[list[SplitT]]:
+    """The ranges of one reader in turns, in each at most one of a split: a reader knows a split by its id."""
+    left = list(ranges)
+    while left:
+        turn: dict[str, SplitT] = {}
+        for split in left:
+            turn.setdefault(split.split_id, split)
+        yield list(turn.values())
+        left = [split for split in left if turn[split.split_id] is not split]
 
 
 def cut_range(whole: SplitRange[SplitT], max_rows: int) -> list[SplitRange[SplitT]]:

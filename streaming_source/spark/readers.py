@@ -29,6 +29,7 @@ from streaming_source.coordinator import (
     SourceState,
     assign_ranges,
     monotonic_us,
+    one_range_each,
     wall_clock_us,
 )
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
@@ -220,18 +221,13 @@ def read_splits(
         shaper = replace(shaper, observed=channel.observed)
         if source.source_event_serializer is not None:
             context = replace(context, send_source_event_to_coordinator=channel.send_event)
-    remaining, events = list(partition.splits), partition.events
+    events = partition.events
     try:
-        while remaining:
-            # A reader knows a split by its id; further ranges of the same split are read by a further reader.
-            now: dict[str, SourceSplit] = {}
-            for split in remaining:
-                now.setdefault(split.split_id, split)
-            splits = list(now.values())
+        for splits in one_range_each(partition.splits):
             yield from _read(source, context, shaper, splits, events, channel)
             if channel is not None:
                 channel.report(splits)
-            remaining, events = [split for split in remaining if now[split.split_id] is not split], ()
+            events = ()
     except AlignmentError as error:
         raise _bare(error) from None
 

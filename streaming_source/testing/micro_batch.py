@@ -26,7 +26,7 @@ from streaming_source.api import (
     SplitReader,
 )
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator import SourceState
+from streaming_source.coordinator import SourceState, one_range_each
 from streaming_source.reader import SourceReaderBase, SplitFetcher, SplitFetcherManager
 from streaming_source.reader.fetcher import Handover
 
@@ -146,14 +146,10 @@ def read_ranges(
 
     A reader may have nothing for `wait_s`; records that were planned and do not come are an error.
     """
-    remaining = list(ranges)
-    while remaining:
-        now: dict[str, SourceSplit] = {}
-        for split in remaining:
-            now.setdefault(split.split_id, split)
+    for splits in one_range_each(ranges):
         reader = create_reader()
         try:
-            reader.add_splits(list(now.values()))
+            reader.add_splits(splits)
             reader.notify_no_more_splits()
             reader.start()
             for event in events:
@@ -161,7 +157,7 @@ def read_ranges(
             _poll_to_the_end(reader, output, hook, wait_s)
         finally:
             reader.close()
-        remaining, events = [split for split in remaining if split is not now[split.split_id]], ()
+        events = ()
 
 
 def _poll_to_the_end(reader: SourceReader[Any], output: ReaderOutput, hook: ReaderHook | None, wait_s: float) -> None:

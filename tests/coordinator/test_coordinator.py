@@ -287,13 +287,18 @@ def test_what_is_available_is_told_in_positions_of_the_splits() -> None:
     planning.close()
 
 
-def test_a_split_that_was_assigned_since_the_last_plan_is_explained_as_the_others_are() -> None:
+def with_a_split_since_the_last_plan() -> SourceCoordinator[Any, Any]:
     source = TestingSource({"a": [1]})
     planning = restored(source)
     planning.advance()
     source.go_on("b", 2)
     source.clock.advance("2 seconds")
     planning.host.run()
+    return planning
+
+
+def test_a_split_that_was_assigned_since_the_last_plan_is_explained_as_the_others_are() -> None:
+    planning = with_a_split_since_the_last_plan()
     explanation = planning.explain()
     assert explanation is not None
     assert [(split.split_id, split.position) for split in explanation.splits] == [("a", 1), ("b", 0)]
@@ -301,12 +306,7 @@ def test_a_split_that_was_assigned_since_the_last_plan_is_explained_as_the_other
 
 
 def test_a_split_that_was_assigned_since_the_last_plan_is_not_available_yet() -> None:
-    source = TestingSource({"a": [1]})
-    planning = restored(source)
-    planning.advance()
-    source.go_on("b", 2)
-    source.clock.advance("2 seconds")
-    planning.host.run()
+    planning = with_a_split_since_the_last_plan()
     assert available(planning) == {"a": (1, 1)}
     planning.advance()
     assert available(planning) == {"a": (1, 1), "b": (0, 0)}, "it counts, and was not looked at yet"
