@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alignment.combine import SplitWatermarks
-from alignment.drift import AlignmentGroup
+from alignment.groups import AlignmentGroup
 from alignment.index import EventTimeIndex
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner

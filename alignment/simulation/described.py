@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.drift import SourceReport
 from alignment.engine import Engine
 from alignment.events import (
     BlocksIndexed,
@@ -27,6 +26,7 @@ from alignment.events import (
     SplitsAssigned,
 )
 from alignment.exceptions import InvalidArgumentError
+from alignment.groups import SourceReport
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.drift import SourceReport, source_limit
+from alignment.groups import SourceReport, source_limit
 from alignment.simulation.described import Records, Scenario, SimulatedSource, SimulatedStep
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 

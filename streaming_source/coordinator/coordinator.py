@@ -18,11 +18,12 @@ from alignment.plan import MicroBatchPlan
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.api.split import SplitT
+from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
-from streaming_source.coordinator.threads import AsyncCalls, WorkerPool, Workers
+from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import SourceError
 
 if TYPE_CHECKING:

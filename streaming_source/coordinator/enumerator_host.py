@@ -23,8 +23,8 @@ from streaming_source.api import (
     SplitsAssignment,
 )
 from streaming_source.api.split import SplitT
+from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.state import ReadRules
-from streaming_source.coordinator.threads import AsyncCalls
 from streaming_source.exceptions import SourceError
 
 __all__ = ["AssignmentTracker", "EnumeratorHost"]

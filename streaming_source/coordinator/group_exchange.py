@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from alignment.drift import SourceReport, source_limit
 from alignment.explain import GroupMember
+from alignment.groups import SourceReport, source_limit
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.coordinator.threads import AsyncCalls
+from streaming_source.coordinator.calls import AsyncCalls
 
 __all__ = ["GroupExchange"]
 

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from alignment.drift import AlignmentGroup
 from alignment.exceptions import InvalidArgumentError, UnknownMemberError
+from alignment.groups import AlignmentGroup
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.examples import examples
 

@@ -31,9 +31,9 @@ from streaming_source.api import (
     SplitsChange,
 )
 from streaming_source.coordinator import ReadRules, SourceCoordinator, Workers
+from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
-from streaming_source.coordinator.threads import AsyncCalls
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
 
 WAIT_S = 20.0

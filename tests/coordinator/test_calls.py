@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streaming_source.coordinator import WorkerPool
-from streaming_source.coordinator.threads import AsyncCalls
+from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.testing import FakeClock, InlineWorkers
 from tests.coordinator.support import WAIT_S, HeldWorkers
 
@@ -210,7 +210,7 @@ def test_a_call_rests_nine_times_as_long_as_it_took_before_a_refresh_makes_it_ag
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     timed, wall = Timed(), [100.0]
-    monkeypatch.setattr("streaming_source.coordinator.threads.time.monotonic", lambda: wall[0])
+    monkeypatch.setattr("streaming_source.coordinator.calls.time.monotonic", lambda: wall[0])
     began: list[float] = []
 
     takes_s = [0.004, 0.004, 5.0, 0.004]

@@ -331,7 +331,7 @@ def test_a_file_system_that_does_not_answer_is_named_in_the_log(
 ) -> None:
     from tests.streaming_source.reading import stream_reader
 
-    monkeypatch.setattr("streaming_source.coordinator.threads._SILENT_S", 0.02)
+    monkeypatch.setattr("streaming_source.coordinator.calls._SILENT_S", 0.02)
     fill(tmp_path)
     options = {"fileFormat": "csv", "dataSchema": "t timestamp", "eventTimeColumn": "t", "splitBy": "file"}
     reader = stream_reader(f"faulty://{tmp_path}", bounded="true", **options)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from alignment.combine import combine_watermarks
-from alignment.drift import source_limit
+from alignment.groups import source_limit
 from alignment.idle_clock import IdleClock
 from alignment.plan import conclude
 from alignment.plan.by_index import plan_micro_batch

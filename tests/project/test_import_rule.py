@@ -190,12 +190,12 @@ def test_importing_a_spark_free_package_does_not_load_pyspark(name: str) -> None
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("alignment.drift", "import pyspark"),
-        ("alignment.drift", "import pandas"),
-        ("alignment.drift", "import os, pyspark.sql"),
-        ("alignment.drift", "def f():\n    from streaming_source.api import Source"),
-        ("alignment.drift", "import importlib\nimportlib.import_module('pyspark.sql')"),
-        ("alignment.drift", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyspark"),
+        ("alignment.groups", "import pyspark"),
+        ("alignment.groups", "import pandas"),
+        ("alignment.groups", "import os, pyspark.sql"),
+        ("alignment.groups", "def f():\n    from streaming_source.api import Source"),
+        ("alignment.groups", "import importlib\nimportlib.import_module('pyspark.sql')"),
+        ("alignment.groups", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyspark"),
         ("streaming_source.api.source", "from streaming_source import spark"),
         ("streaming_source.api.source", "from ..spark import offset"),
         ("streaming_source.api.source", "def f():\n    import streaming_source.spark"),
@@ -229,8 +229,8 @@ def test_a_planted_violation_is_caught(name: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("alignment.drift", "import math\nimport numpy as np\nfrom sortedcontainers import SortedList"),
-        ("alignment.drift", "from . import durations\nfrom .timestamps import NO_TIMESTAMP"),
+        ("alignment.groups", "import math\nimport numpy as np\nfrom sortedcontainers import SortedList"),
+        ("alignment.groups", "from . import durations\nfrom .timestamps import NO_TIMESTAMP"),
         ("streaming_source.api.source", "import pyarrow as pa\nfrom alignment import WatermarkStrategy"),
         (
             "streaming_source.connectors.kafka.reader",

@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import streaming_source
 from alignment import WatermarkStrategy
-from alignment.drift import SourceReport, source_limit
+from alignment.groups import SourceReport, source_limit
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.connectors.files import FileSource
 from tests.spark.support import SECOND, T0, Run, end_offset, eventually, write_logs

@@ -24,8 +24,8 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import CaughtUp, Source, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
-from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, Fetched, SeenBlock
+from streaming_source.coordinator.event_times.provider import EventTimeProvider
 from streaming_source.coordinator.event_times.split_scan import (
     Arrival,
     Fetcher,

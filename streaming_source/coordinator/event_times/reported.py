@@ -25,8 +25,8 @@ from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import Source, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
-from streaming_source.coordinator.event_times import EventTimeProvider
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader
+from streaming_source.coordinator.event_times.provider import EventTimeProvider
 from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import SourceError
 

@@ -1,0 +1,123 @@
+"""What the user decided of all micro-batches, what changes from one to the next, and the rules that all plans share.
+
+Whether the ends of a micro-batch are chosen from event times known ahead of reading or from what readers reported: the
+same splits keep the others from going further, and a read limit is shared in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from alignment.exceptions import InvalidArgumentError
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
+
+__all__ = ["PlanConditions", "PlanningRules", "bounding_splits", "share_evenly"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningRules:
+    """What the user decided, for all micro-batches.
+
+    Attributes
+    ----------
+    out_of_orderness_us
+        Bound `B` of the generator; None if it is the user's own or none, whose watermarks cannot be foretold.
+    max_drift_us
+        How far `T` may be ahead of the smallest reach; None leaves it open.
+    drains_past_caught_up
+        While draining (AvailableNow), a split that has been read to its end no longer bounds `T`. Only safe where
+        drift costs state and never records: with the exact watermark.
+    perfect
+        Watermarks never pass the smallest time that the index sees unread (option `lateness=none`).
+    bounded
+        When all splits are finished and no more will come, the watermark is `MAX_WATERMARK`.
+    """
+
+    out_of_orderness_us: int | None
+    max_drift_us: int | None = None
+    drains_past_caught_up: bool = False
+    perfect: bool = False
+    bounded: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("out_of_orderness_us", "max_drift_us"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise InvalidArgumentError(f"{name} = {value}: must be at least 0, or None")
+        if self.perfect and self.out_of_orderness_us is None:
+            raise InvalidArgumentError(
+                "perfect = True: must have out_of_orderness_us, or watermarks cannot be foretold"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConditions:
+    """Inputs of one planning step that change from batch to batch.
+
+    Attributes
+    ----------
+    max_rows
+        Read limit, at least 1; None for no limit.
+    group_limit_us
+        The bound that other sources of the same alignment group set.
+    horizon_us
+        Splits that the source knows and has not let join yet have no record earlier than this: nothing later is read,
+        and the watermark stays below it. So of a great many splits only those need to be here whose turn it is.
+    idle, complete
+        `bool[n]`: splits that have had nothing left to read for the idle timeout, and those to which no record will be
+        added; None for none.
+    no_more_splits
+        No split will be added.
+    draining
+        Read to the ends known now, then stop (AvailableNow).
+    """
+
+    max_rows: int | None = None
+    group_limit_us: int = MAX_WATERMARK
+    horizon_us: int = MAX_WATERMARK
+    idle: BoolArray | None = None
+    complete: BoolArray | None = None
+    no_more_splits: bool = False
+    draining: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_rows is not None and self.max_rows < 1:
+            raise InvalidArgumentError(f"max_rows = {self.max_rows}: must be at least 1, or None for no limit")
+
+    def flags(self, n: int) -> tuple[BoolArray, BoolArray]:
+        """`idle` and `complete` of all `n` splits."""
+        none = np.zeros(n, np.bool_)
+        return none if self.idle is None else self.idle, none if self.complete is None else self.complete
+
+
+def bounding_splits(
+    rules: PlanningRules, unread: BoolArray, idle: BoolArray, complete: BoolArray, draining: bool
+) -> BoolArray:
+    """Which splits keep the others from going further than the drift ahead of them, `bool[n]`. O(n).
+
+    Those with something to read, and those caught up with that may get more.
+    """
+    holds = unread | ~(idle | complete)
+    if draining and rules.drains_past_caught_up:
+        holds &= unread
+    return holds
+
+
+def share_evenly(wanted: Int64Array, positions: Int64Array, max_rows: int) -> Int64Array:
+    """Each split as many as any other, or all that it wants: together `max_rows`, or all. O(n log(max_rows)).
+
+    `wanted` is how many each could take, `int64[n]`. What cannot be divided goes to those of which least was read, by
+    `positions`.
+    """
+    level, too_high = 0, max_rows + 1
+    while too_high - level > 1:
+        middle = (level + too_high) // 2
+        fits = int(np.minimum(wanted, middle).sum()) <= max_rows
+        level, too_high = (middle, too_high) if fits else (level, middle)
+    shared: Int64Array = np.minimum(wanted, level)
+    wanting = np.flatnonzero(wanted > level)
+    least_read = wanting[np.argsort(positions[wanting], kind="stable")]
+    shared[least_read[: max_rows - int(shared.sum())]] += 1
+    return shared

@@ -1,0 +1,81 @@
+"""Event times from an index of the enumerator's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from alignment.strategy import WatermarkStrategy
+from alignment.watermarks import Int64Array
+from streaming_source.api import Source, SplitRange, SupportsEventTimeIndex
+from streaming_source.api.split import SplitT
+from streaming_source.coordinator.event_times.provider import EventTimeProvider
+from streaming_source.coordinator.state import SourceState
+from streaming_source.exceptions import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streaming_source.coordinator.event_times.ahead_reader import SeenBlock
+
+__all__ = ["IndexedTimes"]
+
+
+class IndexedTimes(EventTimeProvider[SplitT]):
+    """The enumerator knows its records' event times, and adds them to the index.
+
+    Records themselves, of which a watermark generator needs columns, are read here once they are planned.
+    """
+
+    # What it added of the records since an earlier state is forgotten.
+    goes_back = False
+
+    def __init__(
+        self,
+        source: Source[SplitT, Any],
+        index: SupportsEventTimeIndex[SplitT],
+        schema: pa.Schema,
+        strategy: WatermarkStrategy,
+    ) -> None:
+        if strategy.uses_source_watermarks:
+            raise OptionError(
+                f"WatermarkStrategy.from_source_watermarks(): {source.name} has an index of event times, and emits no "
+                "watermarks; use for_bounded_out_of_orderness(...), or for_generator(...) for a rule of your own"
+            )
+        self._source = source
+        self._index = index
+        self._schema = schema
+        self._strategy = strategy
+        self.first_later = index.first_later
+
+    def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
+        # Those that the last micro-batch finished, too: they leave it next.
+        self._index.restore_splits(state.splits)
+
+    def finish_splits(self, split_ids: Iterable[str]) -> None:
+        for split_id in split_ids:
+            self._index.finish_split(split_id)
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        return self._index.assign_waiting(readable, nearest_us)
+
+    def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+        return tuple(self._index.split_at(i, position) for i, position in zip(split_ids, positions, strict=True))
+
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        return self._index.ranges(start, end, rows_per_range)
+
+    def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
+        return self._index.event_times(split_id, start, stop)
+
+    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
+        # Here and not above: it brings the readers with it.
+        from streaming_source.coordinator.event_times.ahead_reader import read_range
+
+        assigner, columns = self._strategy.timestamp_assigner, self._strategy.generator_columns
+        ends = self._index.split_at(split_id, start), self._index.split_at(split_id, stop)
+        for part in self._index.ranges(*ends, stop - start):
+            yield from read_range(self._source, part.split, self._schema, assigner, columns)
+
+    def extend_snapshot(self) -> None:
+        self._index.extend_snapshot()

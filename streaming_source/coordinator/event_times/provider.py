@@ -1,0 +1,126 @@
+"""What fills the planner's index of unread records: the contract of all providers of event times."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+import numpy as np
+
+from alignment.index import CACHED_TIMES, EventTimeIndex, EventTimeLoader, FirstLater
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Int64Array
+from streaming_source.api import SplitRange
+from streaming_source.api.split import SplitT
+from streaming_source.coordinator.state import SourceState
+from streaming_source.exceptions import UnsupportedOperationError
+
+if TYPE_CHECKING:
+    from alignment.recording import Recorder
+    from streaming_source.coordinator.event_times.ahead_reader import SeenBlock
+
+__all__ = ["EventTimeProvider"]
+
+
+class EventTimeProvider(ABC, Generic[SplitT]):
+    """Fills the planner's index, and turns its positions into splits and ranges, on the coordinator's thread.
+
+    It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`;
+    opaque blocks are cut where `first_later` says, if there are any.
+    """
+
+    goes_back: ClassVar[bool] = True
+    cached_times: ClassVar[int] = CACHED_TIMES
+    first_later: FirstLater | None = None
+    drains_from_us: int | None = None
+
+    def create_index(self, earliest_us: int, recorder: Recorder | None) -> EventTimeIndex:
+        """An index that loads event times from here; those before `earliest_us` are invalid."""
+
+        def load_valid(split_id: str, start: int, stop: int) -> Int64Array:
+            times = self.event_times(split_id, start, stop)
+            return times if earliest_us == NO_TIMESTAMP else np.where(times < earliest_us, NO_TIMESTAMP, times)
+
+        load: EventTimeLoader = load_valid
+        locate = self.first_later
+        if recorder is not None:
+            load, locate = recorder.loading(load), locate and recorder.locating(locate)
+        return EventTimeIndex(load, cached_times=self.cached_times, locate=locate)
+
+    # ---- splits --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
+        """The splits of a state are in work. May be called again, with an earlier state, if this `goes_back`."""
+
+    def start(self) -> None:
+        """The first splits were found."""
+
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        """These were assigned."""
+
+    def finish_splits(self, split_ids: Iterable[str]) -> None:
+        """These were read to their ends, and leave the state."""
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        return False
+
+    @abstractmethod
+    def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+        """A state is handed out in which these positions of the index are next: its splits."""
+
+    @abstractmethod
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        """See `SupportsEventTimeIndex`."""
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def position_at(self, split_id: str, position: int) -> int:
+        """The source's position that stands for one of the index."""
+        return position
+
+    @abstractmethod
+    def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
+        """See `SupportsEventTimeIndex`."""
+
+    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
+        """The records of `[start, stop)` with the columns that a watermark generator needs."""
+        raise UnsupportedOperationError(f"{type(self).__name__} has no records")
+
+    def said_before(self, split_id: str, position: int) -> tuple[int, bool] | None:
+        """What the source itself said of a split behind the records before a position: see `SourceWatermarks`."""
+        return None
+
+    def before_plan(self) -> None:
+        """A micro-batch is planned next."""
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    def drain(self, from_us: int) -> None:
+        """What was there at a processing time is all there is (AvailableNow)."""
+        self.drains_from_us = from_us
+
+    def extend_snapshot(self) -> None:
+        """While draining, before each plan: see `SupportsEventTimeIndex`."""
+
+    def find_expected(self, ends: Mapping[str, int]) -> Callable[[], bool]:
+        """There are records before these positions of these splits: find those now; what says whether they are."""
+        return lambda: True
+
+    def is_warm(self) -> bool:
+        """Whether something is known of every split."""
+        return True
+
+    @property
+    def is_settled(self) -> bool:
+        """While draining: whether enough is known to plan."""
+        return True
+
+    @property
+    def is_at_rest(self) -> bool:
+        """While draining: whether nothing more will be known before more is handed out."""
+        return True
+
+    def close(self) -> None:
+        """Let go of resources."""
