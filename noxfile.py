@@ -19,7 +19,7 @@ CORE = [
     "tests/spark/test_file_formats.py",
     "tests/spark/test_misuse.py",
     "tests/spark/test_recovery.py",
-    "tests/streaming_source/test_files.py",
+    "tests/files/test_files.py",
 ]
 
 _PRINT_QUICK_START = "from tests.docs.pages import ROOT, code; print(code(ROOT / 'README.md'))"

@@ -23,7 +23,7 @@ from benchmarks.on_spark import drain, session
 from benchmarks.report import Report, in_turn, median_ratio, ratio, spread
 from benchmarks.slow_store import SlowStore, slow_store
 from streaming_source.coordinator.workers import WORKERS
-from tests.streaming_source.reading import stream_reader
+from tests.spark.reading import stream_reader
 
 LATENCY_S = 0.03
 FILES, QUICK_FILES = 1_000, 480

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streaming_source.cli.main import app
-from tests.streaming_source.reading import SECOND, T0, put
+from tests.spark.reading import SECOND, T0, put
 
 
 def put_log(root: Path, split: str, times: list[int | None]) -> None:

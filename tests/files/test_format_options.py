@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 from streaming_source.connectors.files import CsvFormat, FileSource, JsonFormat, OrcFormat, ParquetFormat
 from streaming_source.connectors.files.formats import FileRows, StoredFile
 from streaming_source.exceptions import MalformedDataError, NoDataError, OptionError, SchemaError
-from tests.streaming_source.reading import data_source, micros, put, read_all, read_batch, stamps
+from tests.spark.reading import data_source, micros, put, read_all, read_batch, stamps
 
 FRAME = StructType().add("t", TimestampType()).add("n", LongType())
 

@@ -25,7 +25,7 @@ from streaming_source.connectors.files.formats.columnar import ParquetFormat
 from tests.examples import examples
 from tests.files.samples import SAMPLES, Row, Sample, local_zone, understood
 from tests.files.stores import open_store
-from tests.streaming_source.reading import Reading, stream_reader
+from tests.spark.reading import Reading, stream_reader
 
 NO_ROWS: list[Row] = []
 

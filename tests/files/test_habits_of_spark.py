@@ -23,7 +23,7 @@ from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.connectors.files import FileSource, ParquetFormat
 from streaming_source.connectors.files.formats import StoredFile
 from streaming_source.exceptions import OffsetError, OptionError, PathNotFoundError, SchemaError
-from tests.streaming_source.reading import (
+from tests.spark.reading import (
     SECOND,
     T0,
     Reading,

@@ -33,8 +33,8 @@ from streaming_source.exceptions import (
 )
 from streaming_source.testing import FakeClock, SourceHarness
 from tests.files.test_layout_orders import look_again, rows, strategy, unbounded, write
+from tests.spark.reading import Reading, put, read_all, read_batch, stamps, stream_reader
 from tests.spark.support import SECOND
-from tests.streaming_source.reading import Reading, put, read_all, read_batch, stamps, stream_reader
 
 
 def names(*paths: Path | str, pattern: str | None = None) -> list[str]:

@@ -24,7 +24,7 @@ from streaming_source.testing import FakeClock, SourceHarness
 from tests.files.stores import SECRET, Store, open_store, s3_store
 from tests.files.test_layout_crashes import LAYOUTS, STEPS, run_batch
 from tests.files.test_layout_orders import look_again, rows, strategy
-from tests.streaming_source.reading import read_all, read_batch
+from tests.spark.reading import read_all, read_batch
 
 
 @pytest.fixture(params=["local", "s3", "fsspec", "fsspec without times"])

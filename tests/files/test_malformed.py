@@ -33,7 +33,7 @@ from streaming_source.exceptions import DataLossError, MalformedDataError, Schem
 from tests.examples import examples
 from tests.files.samples import SAMPLES, SCHEMA, TEXT_SCHEMA, Sample, understood
 from tests.files.test_formats import rows_read, stored
-from tests.streaming_source.reading import read_all
+from tests.spark.reading import read_all
 
 WITH_CORRUPT = SCHEMA.append(pa.field("_corrupt_record", pa.string()))
 BY_T = FieldTimestampAssigner("t")

@@ -329,7 +329,7 @@ def test_errors_of_stores_are_told_from_those_of_files(error: Exception, passes:
 def test_a_file_system_that_does_not_answer_is_named_in_the_log(
     faulty: FaultyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tests.streaming_source.reading import stream_reader
+    from tests.spark.reading import stream_reader
 
     monkeypatch.setattr("streaming_source.coordinator.calls._SILENT_S", 0.02)
     fill(tmp_path)

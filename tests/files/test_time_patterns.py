@@ -17,7 +17,7 @@ from alignment.exceptions import InvalidTimestampError
 from streaming_source.connectors.files import CsvFormat, FileSource, JsonFormat
 from streaming_source.connectors.files.formats.text_times import time_pattern
 from streaming_source.exceptions import MalformedDataError, OptionError
-from tests.streaming_source.reading import micros, read_all
+from tests.spark.reading import micros, read_all
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MONTHS = [

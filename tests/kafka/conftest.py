@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).resolve().parent
+NEEDED = {"kafka_jars", "spark_kafka"}
+"""Fixtures of which every test takes one that does not run by itself."""
 
 
 REPEATED = {
@@ -39,9 +41,9 @@ REPEATED = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests of this folder, so that no file can forget it."""
+    """Mark all tests of this folder that need a broker or Spark's own source, so that no file can forget it."""
     for item in items:
-        if HERE in item.path.parents:
+        if HERE in item.path.parents and not NEEDED.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.kafka)
             if item.name in REPEATED or getattr(item, "originalname", None) in REPEATED:
                 item.add_marker(pytest.mark.soak)

@@ -12,8 +12,8 @@ from pyspark import cloudpickle
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.topics import MS, Record, Topic
 from tests.spark import support as spark_support
+from tests.spark.reading import Reading, rows_emitted
 from tests.spark.support import Times
-from tests.streaming_source.reading import Reading, rows_emitted
 
 __all__ = ["BOUND", "Logs", "by_split", "format_options", "logs_of", "naive_logs", "reading"]
 

@@ -17,8 +17,8 @@ from streaming_source.connectors.kafka.time_index import TimeIndex
 from tests.coordinator.support import available
 from tests.kafka.support import SKEWS, Logs, reading, records
 from tests.kafka.topics import MS, Record, Topic, wait_until
+from tests.spark.reading import Reading
 from tests.spark.support import SECOND, T0, skewed_logs
-from tests.streaming_source.reading import Reading
 
 Log = list[Record]
 

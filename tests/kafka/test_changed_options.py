@@ -14,8 +14,8 @@ from tests.kafka import test_secure
 from tests.kafka.registry import serving
 from tests.kafka.support import by_split, reading, to_end
 from tests.kafka.topics import Record, Topic
+from tests.spark.changed_options import FRAME, KAFKA, STRATEGY, Change
 from tests.spark.support import T0
-from tests.streaming_source.changed_options import FRAME, KAFKA, STRATEGY, Change
 
 T0_MS = T0 // 1000
 CHANGES = [change for change in (*STRATEGY[3:], *FRAME, *KAFKA) if not change.refused]

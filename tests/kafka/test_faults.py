@@ -19,8 +19,8 @@ from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.support import format_options, on_executor, reading, records, to_end
 from tests.kafka.topics import Record, Topic, wait_until
+from tests.spark.reading import Reading
 from tests.spark.support import T0, Run, available_now, fails_with, forget_batches, last_batch
-from tests.streaming_source.reading import Reading
 
 T0_MS = T0 // 1000
 SECRET = "correct-horse-battery"

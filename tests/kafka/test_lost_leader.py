@@ -16,7 +16,7 @@ from tests.kafka.broker import _PORTS, KafkaBroker, _free_port
 from tests.kafka.support import reading, records
 from tests.kafka.test_faults import numbered
 from tests.kafka.topics import Record, Topic, wait_until
-from tests.streaming_source.reading import Reading
+from tests.spark.reading import Reading
 
 pytestmark = pytest.mark.soak
 

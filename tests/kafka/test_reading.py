@@ -18,9 +18,9 @@ from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka.support import SKEWS, by_split, format_options, on_executor, reading, records, to_end
 from tests.kafka.topics import CODECS, Record, Topic, wait_until
+from tests.spark.one_source import check_that_all_ways_read_the_same
+from tests.spark.reading import Reading
 from tests.spark.support import SECOND, T0
-from tests.streaming_source.one_source import check_that_all_ways_read_the_same
-from tests.streaming_source.reading import Reading
 
 T0_MS = T0 // 1000
 

@@ -134,6 +134,6 @@ def test_tests_run_from_the_source_distribution(tmp_path: Path) -> None:
     (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
     for name in ("Makefile", "noxfile.py", "docs/images/flights.png", "notebooks", "benchmarks", "CONTRIBUTING.md"):
         assert (unpacked / name).exists(), name
-    some = ["tests/project/test_docs.py", "tests/alignment/test_durations.py", "tests/streaming_source/test_offsets.py"]
+    some = ["tests/project/test_docs.py", "tests/alignment/test_durations.py", "tests/spark/test_offsets.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some]
     subprocess.run(command, cwd=unpacked, env={**os.environ, "PYTHONPATH": str(unpacked)}, check=True)

@@ -15,9 +15,10 @@ Loader = Callable[..., DataFrame]
 
 
 @pytest.fixture(autouse=True)
-def _stopped(spark: SparkSession) -> Iterator[None]:
+def _stopped(request: pytest.FixtureRequest) -> Iterator[None]:
+    session = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
     yield
-    for query in spark.streams.active:
+    for query in session.streams.active if session else ():
         query.stop()
 
 

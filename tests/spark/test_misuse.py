@@ -27,8 +27,8 @@ from streaming_source import (
     with_exact_watermark,
 )
 from streaming_source.api import Source
+from tests.spark.reading import data_source, read_all
 from tests.spark.support import T0, UTC_US, write_table
-from tests.streaming_source.reading import data_source, read_all
 
 LONGEST, SCREEN = 160, 24
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from tests.streaming_source.reading import Reading, put, stamps, stream_reader
+from tests.spark.reading import Reading, put, stamps, stream_reader
 
 OPTIONS = {
     "eventTimeColumn": "t",

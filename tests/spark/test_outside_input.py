@@ -20,7 +20,7 @@ from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS
 from tests.examples import examples
-from tests.streaming_source.released_offsets import RELEASED
+from tests.spark.released_offsets import RELEASED
 
 SOURCES = {
     "aligned_files": FileSource("/data/in"),

@@ -1,6 +1,6 @@
 """Writes the offsets of this version into the folder `released`, where those of each release are kept for ever.
 
-`python -m tests.streaming_source.released_offsets` adds a folder for the version that is installed, and changes none.
+`python -m tests.spark.released_offsets` adds a folder for the version that is installed, and changes none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from streaming_source import __version__
 from streaming_source.spark.datasource import AlignedDataSource
-from tests.streaming_source.reading import Reading, rows_emitted
+from tests.spark.reading import Reading, rows_emitted
 
 __all__ = ["CASES", "RELEASED", "begin", "rows_of", "write_input"]
 

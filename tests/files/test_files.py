@@ -32,7 +32,7 @@ from streaming_source.exceptions import (
     PathNotFoundError,
     SchemaError,
 )
-from tests.streaming_source.reading import (
+from tests.spark.reading import (
     SECOND,
     T0,
     Reading,
@@ -461,7 +461,7 @@ def test_a_plan_by_statistics_loads_no_pandas(tmp_path: Path) -> None:
     put(tmp_path / "a" / "f.parquet", {"t": stamps(1, 2, zone="UTC")})
     code = (
         "import sys\n"
-        "from tests.streaming_source.reading import stream_reader\n"
+        "from tests.spark.reading import stream_reader\n"
         f"reader = stream_reader({str(tmp_path)!r}, eventTimeColumn='t')\n"
         "start = reader.initialOffset()\n"
         "end = reader.latestOffset(start, reader.getDefaultReadLimit())\n"

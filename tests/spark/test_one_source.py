@@ -12,9 +12,9 @@ import pytest
 from alignment import WatermarkStrategy
 from streaming_source.api import Source
 from streaming_source.connectors import DataGeneratorSource, FileSource
+from tests.spark.one_source import check_that_all_ways_read_the_same
+from tests.spark.reading import SECOND, T0, put, stamps
 from tests.spark.unindexed import UnindexedLogs, append_log
-from tests.streaming_source.one_source import check_that_all_ways_read_the_same
-from tests.streaming_source.reading import SECOND, T0, put, stamps
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("2 seconds").with_timestamp_assigner("ts")
 SPLITS, ROWS = ("a", "b", "c"), 20

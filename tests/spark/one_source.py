@@ -13,7 +13,7 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FrameOptions
-from tests.streaming_source.reading import Reading
+from tests.spark.reading import Reading
 
 _PATIENCE_S = 60.0
 

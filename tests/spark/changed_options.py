@@ -1,6 +1,6 @@
 """Which options may change between two runs of a query: the table of docs/reliability.md, and a case for each option.
 
-`python -m tests.streaming_source.changed_options` prints the table.
+`python -m tests.spark.changed_options` prints the table.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from alignment.recording import replay
 from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FrameOptions
+from tests.spark.reading import SECOND, T0, Reading
 from tests.spark.unindexed import LOW_WATER_US, LowWaterLogs, UnindexedLogs, append_log
-from tests.streaming_source.reading import SECOND, T0, Reading
 
 
 class EveryTenth(WatermarkGenerator):

@@ -19,7 +19,7 @@ from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import DataLossError, LateRecordError, OffsetError, OptionError
 from streaming_source.spark.late_reader import LateStreamReader
 from streaming_source.spark.readers import AlignedStreamReader
-from tests.streaming_source.reading import SECOND, T0, data_source, put, stream_reader
+from tests.spark.reading import SECOND, T0, data_source, put, stream_reader
 
 KEYS = {"eventTimeColumn": "t", "idleTimeout": "1 ms"}
 

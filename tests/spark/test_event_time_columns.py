@@ -13,7 +13,7 @@ from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.rows import RowShaper
-from tests.streaming_source.reading import SECOND, T0, Reading, micros, put, read_all, read_batch, stamps, stream_reader
+from tests.spark.reading import SECOND, T0, Reading, micros, put, read_all, read_batch, stamps, stream_reader
 
 ISO = ["2023-11-14T22:14:00Z", "2023-11-14T23:14:01+01:00", "2023-11-14 22:14:02.5"]
 NESTED = pa.array([{"at": {"t": T0 + i * SECOND}} for i in (0, 1)], pa.struct([("at", pa.struct([("t", pa.int64())]))]))

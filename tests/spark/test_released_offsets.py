@@ -10,7 +10,7 @@ import pytest
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.exceptions import OffsetError
 from streaming_source.spark.offsets import OffsetCodec
-from tests.streaming_source.released_offsets import RELEASED, begin, rows_of, write_input
+from tests.spark.released_offsets import RELEASED, begin, rows_of, write_input
 
 KEPT = sorted(RELEASED.glob("*/*.json"))
 

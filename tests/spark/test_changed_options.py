@@ -26,9 +26,9 @@ from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS
 from streaming_source.testing import TestingEnumeratorContext
-from tests.streaming_source import changed_options
-from tests.streaming_source.changed_options import DATAGEN, FILES, FRAME, KAFKA, NOT_BY_HAND, STRATEGY, Change
-from tests.streaming_source.reading import T0, Reading, rows_emitted
+from tests.spark import changed_options
+from tests.spark.changed_options import DATAGEN, FILES, FRAME, KAFKA, NOT_BY_HAND, STRATEGY, Change
+from tests.spark.reading import T0, Reading, rows_emitted
 
 RELIABILITY = Path(__file__).parents[2] / "docs" / "reliability.md"
 ROWS = 7
@@ -167,5 +167,5 @@ def test_the_table_has_each_option(changes: tuple[Change, ...], options: Any) ->
 
 def test_the_page_has_the_table() -> None:
     assert changed_options.table() in RELIABILITY.read_text(encoding="utf-8"), (
-        "see tests/streaming_source/changed_options.py"
+        "see tests/spark/changed_options.py"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from alignment.exceptions import InvalidTimestampError
 from streaming_source.spark import planning, readers
-from tests.streaming_source.reading import SECOND, T0, Reading, put, read_batch, stamps, stream_reader
+from tests.spark.reading import SECOND, T0, Reading, put, read_batch, stamps, stream_reader
 
 DAY = 86_400
 FORMATS = {"statistics": {"indexing": "statistics"}, "scan": {"indexing": "scan"}, "files": {"splitBy": "file"}}
