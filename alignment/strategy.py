@@ -156,12 +156,26 @@ class WatermarkStrategy:
     ) -> WatermarkStrategy:
         """Take event times from an assigner, a column (dotted path), or a function over a batch.
 
-        `unit` is what one step of a column of numbers means.
+        Parameters
+        ----------
+        assigner
+            A `TimestampAssigner`; the name of a column; or a function of a batch of n records and their source
+            timestamps (``int64[n]`` microseconds, or None), which returns n timestamps, or n whole numbers in `unit`.
+            PyFlink's `TimestampAssigner` returns one number of milliseconds for one record; here it is a whole array.
+        unit
+            What one step of the numbers of a column, or of a function, means. Numbers without a unit are an error.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is none of these, or the function does not take two arguments.
 
         Examples
         --------
-        >>> WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts", unit="us").timestamp_assigner
+        >>> strategy = WatermarkStrategy.for_monotonous_timestamps()
+        >>> strategy.with_timestamp_assigner("ts", unit="us").timestamp_assigner
         FieldTimestampAssigner(column='ts', unit='us', zone=None)
+        >>> last = strategy.with_timestamp_assigner(lambda batch, source_timestamps: batch["ended_s"], unit="s")
         """
         return replace(self, timestamp_assigner=as_timestamp_assigner(assigner, unit))
 

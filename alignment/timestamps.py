@@ -8,6 +8,7 @@ a watermark.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -201,8 +202,7 @@ class FieldTimestampAssigner(TimestampAssigner):
     def __post_init__(self) -> None:
         if not isinstance(self.column, str) or not self.column:
             raise InvalidArgumentError(f"column = {self.column!r} must be the name of a column")
-        if self.unit is not None and self.unit not in EPOCH_UNITS:
-            raise InvalidArgumentError(f"unit = {self.unit!r} must be one of {', '.join(EPOCH_UNITS)}")
+        _check_unit(self.unit)
         if self.zone is not None:
             object.__setattr__(self, "zone", time_zone(self.zone))
 
@@ -233,25 +233,48 @@ class FieldTimestampAssigner(TimestampAssigner):
 class CallableTimestampAssigner(TimestampAssigner):
     """Takes the event times from a function over the batch.
 
-    ``function(batch, source_timestamps)`` returns one event time for each record, in microseconds: whole numbers or
-    timestamps, as an Arrow array, numpy array, list or :class:`EventTimes`; null or None is invalid. It must be
-    picklable where the assigner travels (``cloudpickle`` also takes a lambda). `reads` are the dotted paths of what it
-    reads, if it does not need every column.
+    Parameters
+    ----------
+    function : callable
+        ``function(batch, source_timestamps)`` returns one event time for each of the n records of the batch: an array
+        of timestamps or dates (Arrow, numpy's ``datetime64``, a list of ``datetime``), in UTC where they have no zone;
+        whole numbers since the epoch, with a `unit`; or :class:`EventTimes`. Null, None and NaT are invalid.
+        `source_timestamps` is ``int64[n]`` microseconds, or None. The function must be picklable where the assigner
+        travels (``cloudpickle`` also takes a lambda).
+    reads : tuple of str, optional
+        Dotted paths of the columns that the function reads; absent: every column.
+    unit : {"s", "ms", "us", "ns"}, optional
+        What one step of a number means. Required where the function returns numbers: PyFlink's assigners return
+        milliseconds, time.time() seconds, and `source_timestamps` are microseconds.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the function does not take two arguments, or there is no such unit.
 
     Examples
     --------
     >>> import pyarrow as pa, pyarrow.compute as pc
-    >>> ends = CallableTimestampAssigner(lambda batch, _: pc.add(batch["begin"], batch["length"]))
+    >>> ends = CallableTimestampAssigner(lambda batch, _: pc.add(batch["begin"], batch["length"]), unit="ms")
     >>> ends.extract(pa.record_batch({"begin": [1_000], "length": [500]}), None).values
-    array([1500])
+    array([1500000])
     """
 
     function: Callable[[pa.RecordBatch, Int64Array | None], Any]
     # Named apart from the property of the base class, which a slot of the same name cannot override.
     reads: tuple[str, ...] | None = field(default=None)
+    unit: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_unit(self.unit)
+        if not _takes_two_arguments(self.function):
+            raise InvalidArgumentError(
+                f"timestamp assigner {self.function!r} must take two arguments, the batch and its source timestamps; "
+                "give it a second one, as in lambda batch, source_timestamps: batch['ts']"
+            )
 
     def extract(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
-        """Call the function; an `InvalidArgumentError` if it does not give one whole number or timestamp each."""
+        """Call the function; an `InvalidArgumentError` if it does not return one event time for each record."""
         result = self.function(batch, source_timestamps)
         times = result if isinstance(result, EventTimes) else self._convert(result)
         if len(times) != batch.num_rows:
@@ -263,11 +286,11 @@ class CallableTimestampAssigner(TimestampAssigner):
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """What the function was said to read; all columns if nothing was said."""
+        """The columns given as `reads`; None, for all columns, without."""
         return self.reads
 
     def _convert(self, result: Any) -> EventTimes:
-        rule = "return whole microseconds since the epoch, or timestamps, one for each record"
+        rule = "return timestamps, or whole numbers and state their unit, one for each record"
         try:
             array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else pa.array(result)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -279,26 +302,57 @@ class CallableTimestampAssigner(TimestampAssigner):
             raise InvalidArgumentError(
                 f"timestamp assigner {self.function!r} returned values of type {array.type}: {rule}"
             )
-        return EventTimes.of(*to_microseconds(array, "us"))
+        if self.unit is None and not is_order_preserving(array.type, None) and not pa.types.is_null(array.type):
+            raise InvalidArgumentError(
+                f"timestamp assigner {self.function!r} returned whole numbers ({array.type}) and has no unit: a second "
+                f"would look like a microsecond; give unit = one of {', '.join(EPOCH_UNITS)} "
+                "(with_timestamp_assigner(function, unit='ms')), or return timestamps"
+            )
+        return EventTimes.of(*to_microseconds(array, self.unit))
 
 
 def as_timestamp_assigner(
     assigner: TimestampAssigner | str | Callable[[pa.RecordBatch, Int64Array | None], Any],
     unit: str | None = None,
 ) -> TimestampAssigner:
-    """Accept an assigner, the name of a column (and the unit of its numbers), or a function over a batch."""
+    """Accept an assigner, the name of a column, or a function over a batch.
+
+    `unit` is what one step of the numbers of the column or the function means.
+    """
     if isinstance(assigner, str):
         return FieldTimestampAssigner(assigner, unit)
-    if unit is not None:
-        raise InvalidArgumentError(f"unit = {unit!r} is that of a column of numbers: give its name as well, or no unit")
     if isinstance(assigner, TimestampAssigner):
+        if unit is not None:
+            raise InvalidArgumentError(
+                f"unit = {unit!r} is that of the numbers of a column or function, and a {type(assigner).__name__} has "
+                "its own; leave unit out"
+            )
         return assigner
     if callable(assigner) and not isinstance(assigner, type):
-        return CallableTimestampAssigner(assigner)
+        return CallableTimestampAssigner(assigner, unit=unit)
     raise InvalidArgumentError(
         f"timestamp_assigner = {assigner!r}: must be a TimestampAssigner object, the name of a column, "
         "or a function of a batch and its source timestamps"
     )
+
+
+def _check_unit(unit: str | None) -> None:
+    if unit is not None and unit not in EPOCH_UNITS:
+        raise InvalidArgumentError(f"unit = {unit!r} must be one of {', '.join(EPOCH_UNITS)}")
+
+
+def _takes_two_arguments(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with two arguments, as far as its signature is known."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Some functions written in C have none.
+        return True
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 # ---- columns by dotted path -----------------------------------------------------------------------------------------

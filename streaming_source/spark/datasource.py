@@ -27,6 +27,7 @@ from alignment.arrow_times import UTC, time_zone
 from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import (
+    EventTimes,
     FieldTimestampAssigner,
     RecordTimestampAssigner,
     exact_path,
@@ -142,7 +143,12 @@ class AlignedDataSource:
         strategy = self._strategy_over(data)
         # On no rows: what the assigner says of columns and types, it says now and not in the first micro-batch.
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in data], schema=data)
-        strategy.timestamp_assigner.extract(no_rows, None)
+        times: object = strategy.timestamp_assigner.extract(no_rows, None)
+        if not isinstance(times, EventTimes):
+            raise SchemaError(
+                f"{type(strategy.timestamp_assigner).__name__}.extract returned a {type(times).__name__}: it must "
+                "return EventTimes, in microseconds since the epoch, as EventTimes.of makes them of an int64 array"
+            )
         self._check_zone(strategy, no_rows)
         frame = StructType([StructField(field.name, _spark_type(field)) for field in data])
         name = self._event_time(frame, strategy, data)

@@ -117,6 +117,11 @@ class RowShaper:
 
     def _event_times(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         times = self.assigner.extract(batch, source_timestamps)
+        if len(times) != batch.num_rows:
+            raise SchemaError(
+                f"{type(self.assigner).__name__}.extract returned {len(times)} event times for a batch of "
+                f"{batch.num_rows} records: it must return one for each, NO_TIMESTAMP where there is none"
+            )
         if not len(times):
             return times
         latest = MAX_WATERMARK if self.time_limit_us is None else self.time_limit_us - 1

@@ -47,9 +47,11 @@ def always_42(batch: pa.RecordBatch, source_timestamps: Any) -> Any:
     return [42] * batch.num_rows
 
 
-@pytest.mark.parametrize("assigner", [Always42(), always_42, lambda batch, times: np.full(len(times), 42)])
-def test_st_02_an_assigner_may_be_an_object_or_a_function(assigner: Any) -> None:
-    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assigner)
+@pytest.mark.parametrize(
+    ("assigner", "unit"), [(Always42(), None), (always_42, "us"), (lambda batch, times: np.full(len(times), 42), "us")]
+)
+def test_st_02_an_assigner_may_be_an_object_or_a_function(assigner: Any, unit: Any) -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assigner, unit)
     assert strategy.timestamp_assigner.extract(BATCH, np.array([13])).values.tolist() == [42]
 
 
@@ -128,7 +130,7 @@ def test_a_strategy_survives_pickling() -> None:
 
 def test_a_strategy_with_lambdas_survives_cloudpickle() -> None:
     strategy = WatermarkStrategy.for_generator(lambda: Silent()).with_timestamp_assigner(
-        lambda batch, times: [42] * batch.num_rows
+        lambda batch, times: [42] * batch.num_rows, unit="us"
     )
     copy = pickle.loads(cloudpickle.dumps(strategy))
     assert copy.timestamp_assigner.extract(BATCH, None).values.tolist() == [42]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import pickle
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -439,31 +440,74 @@ def test_assigners_without_a_column_know_nothing_of_statistics() -> None:
     ],
 )
 def test_a_function_may_return_any_array_of_event_times(result: Any) -> None:
-    times = as_timestamp_assigner(lambda batch, source: result).extract(batch_of([1, 2, 3], pa.int8()), None)
+    times = as_timestamp_assigner(lambda batch, source: result, "us").extract(batch_of([1, 2, 3], pa.int8()), None)
     assert times.values.tolist() == [5, NO_TIMESTAMP, 7]
     assert times.valid.tolist() == [True, False, True]
 
 
 def test_a_function_sees_the_batch_and_the_source_timestamps() -> None:
-    assigner = CallableTimestampAssigner(lambda batch, source: source + batch.column("t").to_numpy())
+    assigner = CallableTimestampAssigner(lambda batch, source: source + batch.column("t").to_numpy(), unit="us")
     assert assigner.extract(batch_of([1, 2], pa.int64()), np.array([10, 20])).values.tolist() == [11, 22]
 
 
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ([5], "returned 1 event times for a batch of 2 records"),
+        ([None], "returned 1 event times for a batch of 2 records"),
         ([5.0, 6.0], "type double"),
         (["a", "b"], "type string"),
         (None, "NoneType"),
-        ([2**70, 1], "whole microseconds"),
-        (5, "whole microseconds"),
-        (np.array([[1, 2]]), "whole microseconds"),
+        ([2**70, 1], "whole numbers and state their unit"),
+        (5, "whole numbers and state their unit"),
+        (np.array([[1, 2]]), "whole numbers and state their unit"),
+        ([5, 6], "has no unit.*or return timestamps"),
+        (pa.array([5, 6], pa.int32()).dictionary_encode(), "has no unit.*or return timestamps"),
     ],
 )
 def test_what_is_not_one_event_time_for_each_record_is_refused(result: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         CallableTimestampAssigner(lambda batch, source: result).extract(batch_of([1, 2], pa.int8()), None)
+
+
+@pytest.mark.parametrize(("unit", "expected"), [("s", 2_000_000), ("ms", 2_000), ("us", 2), ("ns", 0)])
+def test_numbers_of_a_function_are_in_the_unit_that_is_stated(unit: str, expected: int) -> None:
+    assigner = as_timestamp_assigner(lambda batch, source: batch["t"], unit)
+    assert assigner.extract(batch_of([2], pa.int16()), None).values.tolist() == [expected]
+
+
+def test_timestamps_of_a_function_need_no_unit_and_ignore_one() -> None:
+    times = pa.array([2], pa.timestamp("ms", "Europe/Berlin"))
+    for unit in (None, "s"):
+        assert as_timestamp_assigner(lambda batch, source: times, unit).extract(
+            batch_of([2], pa.int16()), None
+        ).values.tolist() == [2_000]
+
+
+class _Begin:
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
+        return batch["t"]
+
+
+@pytest.mark.parametrize(
+    "function", [lambda batch: batch["t"], lambda: [], lambda batch, source, unit: [], _Begin(), str.upper]
+)
+def test_a_function_of_another_number_of_arguments_is_refused_at_construction(function: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"must take two arguments.*lambda batch, source_timestamps"):
+        as_timestamp_assigner(function)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda batch, *more: batch["t"], partial(lambda unit, batch, source: batch["t"], "s"), max]
+)
+def test_a_function_that_can_be_called_with_two_arguments_is_taken(function: Any) -> None:
+    assert as_timestamp_assigner(function) == CallableTimestampAssigner(function)
+
+
+def test_a_unit_beside_an_assigner_and_one_that_does_not_exist_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="a FieldTimestampAssigner has its own; leave unit out"):
+        as_timestamp_assigner(FieldTimestampAssigner("t", "s"), "ms")
+    with pytest.raises(InvalidArgumentError, match="unit = 'minutes' must be one of s, ms, us, ns"):
+        as_timestamp_assigner(lambda batch, source: [], "minutes")
 
 
 def test_a_function_is_taken_to_read_every_column_unless_it_says_which() -> None:

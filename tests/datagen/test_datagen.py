@@ -292,7 +292,7 @@ def late_by_key(batch: pa.RecordBatch, source_timestamps: Any) -> Any:
         RecordTimestampAssigner(),
         FieldTimestampAssigner("ts"),
         FieldTimestampAssigner("key", "s"),
-        CallableTimestampAssigner(late_by_key),
+        CallableTimestampAssigner(late_by_key, unit="us"),
         CallableTimestampAssigner(lambda batch, times: [None] * batch.num_rows),
     ],
 )

@@ -9,8 +9,11 @@ import pyarrow as pa
 import pytest
 
 from alignment.exceptions import InvalidArgumentError, InvalidTimestampError
-from alignment.timestamps import FieldTimestampAssigner
+from alignment.strategy import WatermarkStrategy
+from alignment.timestamps import EventTimes, FieldTimestampAssigner, TimestampAssigner
+from streaming_source.connectors import FileSource
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
+from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.rows import RowShaper
 from tests.spark.reading import SECOND, T0, Reading, micros, put, read_all, read_batch, stamps, stream_reader
@@ -96,6 +99,27 @@ def test_a_column_that_cannot_give_event_times_is_refused_before_anything_is_rea
     put(tmp_path / "a" / "f.parquet", table)
     with pytest.raises(InvalidArgumentError, match=told):
         stream_reader(tmp_path, eventTimeColumn=column)
+
+
+class _Bare(TimestampAssigner):
+    """Returns what `extract` of the user's own class must not return."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def extract(self, batch: pa.RecordBatch, source_timestamps: Any) -> Any:
+        return self._result
+
+
+def test_an_assigner_class_must_return_one_event_time_for_each_record(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0)})
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(_Bare(pa.array([1])))
+    source = AlignedDataSource(FileSource(str(tmp_path)), strategy, FrameOptions())
+    with pytest.raises(SchemaError, match=r"_Bare.extract returned a Int64Array: it must return EventTimes"):
+        source.schema()
+    shaper = RowShaper(pa.schema([]), "t", _Bare(EventTimes.none(3)), FrameOptions())
+    with pytest.raises(SchemaError, match=r"returned 3 event times for a batch of 1 records: it must return one for"):
+        shaper.shape("a", pa.record_batch({"t": stamps(0)}), None, 0)
 
 
 def test_files_have_no_source_record_timestamps_so_a_column_must_be_named(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from streaming_source import (
+    FieldTimestampAssigner,
     FileSource,
     WatermarkGenerator,
     WatermarkStrategy,
@@ -140,9 +141,13 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "the name of another": (lambda: register(NO_SPARK, type("Own", (FileSource,), NAMED)), "choose another name"),
     # the strategy
     "an assigner of another type": (lambda: STRATEGY.with_timestamp_assigner(3), "or a function of a batch"),  # type: ignore[arg-type]
-    "a unit of a function": (
-        lambda: STRATEGY.with_timestamp_assigner(lambda batch, _: batch["ts"], unit="ms"),
-        "give its name as well, or no unit",
+    "a unit beside an assigner": (
+        lambda: STRATEGY.with_timestamp_assigner(FieldTimestampAssigner("ts"), unit="ms"),
+        "leave unit out",
+    ),
+    "a function of one argument": (
+        lambda: STRATEGY.with_timestamp_assigner(lambda batch: batch["ts"]),  # type: ignore[arg-type, misc]
+        "lambda batch, source_timestamps: batch['ts']",
     ),
     "a number of seconds": (lambda: STRATEGY.with_idleness(5), "or as a datetime.timedelta"),  # type: ignore[arg-type]
     "no group": (lambda: STRATEGY.with_watermark_alignment("", "1 hour"), "must be a name that is not empty"),
@@ -235,6 +240,9 @@ def test_so_does_that_of_a_slip_which_spark_finds(spark: SparkSession, tmp_path:
         query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True)
         query.start().awaitTermination()
 
+    def numbers() -> WatermarkStrategy:
+        return STRATEGY.with_timestamp_assigner(lambda batch, source_timestamps: batch["n"])
+
     write_table(tmp_path / "good" / "a" / "1.parquet", GOOD)
     good = str(tmp_path / "good")
     for name in ("broken", "other"):
@@ -255,6 +263,10 @@ def test_so_does_that_of_a_slip_which_spark_finds(spark: SparkSession, tmp_path:
         ),
         "rows of watermarks alone": (lambda: run(plain(good, watermarkRows=True)), "or leave watermarkRows out"),
         "a watermark for a batch": (lambda: with_exact_watermark(spark.range(1)), "leave it out"),
+        "a function of numbers": (
+            lambda: run(from_source(spark, FileSource(good), numbers(), "of_numbers")),
+            "or return timestamps",
+        ),
         "two sources of one name": (
             lambda: kept.join(from_source(spark, FileSource(str(tmp_path / "other")), STRATEGY, "one_name"), "ts"),
             "give this source another name",
