@@ -255,8 +255,9 @@ def _value_format(values: Mapping[str, Any], subscription: Subscription) -> Valu
 
 def _registered(kind: str, values: Mapping[str, Any], subscription: Subscription) -> ValueFormat:
     # Imported when they are used: few queries have a registry.
+    from streaming_source.connectors.kafka.avro_values import AvroValues
+    from streaming_source.connectors.kafka.protobuf_values import ProtobufValues
     from streaming_source.connectors.kafka.registry import SchemaRegistry
-    from streaming_source.connectors.kafka.schema_values import AvroValues, ProtobufValues
 
     if values["schemaRegistryUrl"] is None:
         raise OptionError(
