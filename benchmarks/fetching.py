@@ -36,7 +36,6 @@ BATCH = pa.record_batch({"n": pa.array(np.arange(ROWS))})
 KINDS = {
     "one thread": Fetching.single_thread(),
     "fixed size, 4": Fetching.fixed_size(4),
-    "adaptive, 8 at most": Fetching.adaptive(8),
     "one a split": Fetching.per_split(),
 }
 

@@ -36,13 +36,13 @@ class Boundedness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """A choice of threads: what a `Source` says of how its splits are best read.
+    """How many threads of a reader fetch the splits of a `Source`.
 
-    `threads` is how many, or for `adaptive` how many at most; None for those that need no number. Records of one split
+    `threads` is their number; None for kinds that need none. Records of one split
     come in their order; with several threads, which split comes first may differ when a task is tried again.
     """
 
-    kind: Literal["single_thread", "fixed_size", "per_split", "adaptive"]
+    kind: Literal["single_thread", "fixed_size", "per_split"]
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -69,11 +69,6 @@ class Fetching:
     def per_split(cls) -> Fetching:
         """A thread for each split: where a fetch waits for one split and must not make others wait."""
         return cls("per_split")
-
-    @classmethod
-    def adaptive(cls, max_threads: int = 8) -> Fetching:
-        """As many as keep the reader busy, by measured rates: where a fetch may be fast or slow."""
-        return cls("adaptive", max_threads)
 
 
 class Source(ABC, Generic[SplitT, CheckpointT]):

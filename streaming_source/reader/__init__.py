@@ -13,7 +13,6 @@ from some 300,000 records on. So there is no second way to read, with rules of i
 from streaming_source.reader.base import SourceReaderBase, create_base_reader, create_fetcher_manager, create_reader
 from streaming_source.reader.fetcher import ElementQueue, SplitFetcher
 from streaming_source.reader.managers import (
-    AdaptiveFetcherManager,
     FixedSizeSplitFetcherManager,
     PerSplitFetcherManager,
     SingleThreadFetcherManager,
@@ -21,7 +20,6 @@ from streaming_source.reader.managers import (
 )
 
 __all__ = [
-    "AdaptiveFetcherManager",
     "ElementQueue",
     "FixedSizeSplitFetcherManager",
     "PerSplitFetcherManager",

@@ -26,7 +26,6 @@ from streaming_source.api.split import SplitT
 from streaming_source.exceptions import SourceError
 from streaming_source.reader.fetcher import Handover
 from streaming_source.reader.managers import (
-    AdaptiveFetcherManager,
     FixedSizeSplitFetcherManager,
     PerSplitFetcherManager,
     SingleThreadFetcherManager,
@@ -153,7 +152,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         return SplitState(split)
 
     def on_split_finished(self, finished: Mapping[str, SplitState[SplitT]]) -> None:
-        """Splits were read to their end, and all that was fetched of them is out. Theirs are the states."""
+        """Called when splits were read to their end, or removed, and all that was fetched of them is out."""
 
     # ---- the life of a reader ------------------------------------------------------------------------------------
 
@@ -239,12 +238,9 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     # ---- the end of a split --------------------------------------------------------------------------------------
 
     def _end_splits(self, handover: Handover[ElementT]) -> None:
-        """All elements of a hand-over are out: end the splits that end with it, and move those that it let go of."""
+        """End the splits that a hand-over finishes or removes, once all of its elements are out."""
         ended: dict[str, SplitState[SplitT]] = {}
         for split_id in (*sorted(handover.finished), *sorted(handover.removed)):
-            if split_id in handover.removed and split_id not in self._dropped:
-                self._fetchers.move_split(self._open[split_id].state.to_split())
-                continue
             self._fetchers.forget_split(split_id)
             if split_id in self._dropped:
                 self._dropped.discard(split_id)
@@ -254,7 +250,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
             self.on_split_finished(ended)
 
     def _drop(self, split_id: str) -> None:
-        """A record said that its split ends with it: what else was fetched of it is nothing any more."""
+        """End a split at the record that ends it: what else was fetched of the split is not emitted."""
         self._dropped.add(split_id)
         self._fetchers.remove_splits([split_id])
         self.on_split_finished({split_id: self._release(split_id)})
@@ -290,6 +286,4 @@ def create_fetcher_manager(
         return PerSplitFetcherManager(split_reader_supplier)
     if fetching.kind == "fixed_size":
         return FixedSizeSplitFetcherManager(split_reader_supplier, fetching.threads or 1)
-    if fetching.kind == "adaptive":
-        return AdaptiveFetcherManager(split_reader_supplier, max_fetchers=fetching.threads or 1)
     return SingleThreadFetcherManager(split_reader_supplier)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
@@ -146,17 +145,16 @@ def _complete(future: Future[None] | None) -> None:
 
 @dataclass(slots=True, eq=False)
 class Handover(Generic[ElementT]):
-    """What one fetch brought, from whom, and how long it took.
+    """The records of one fetch, and its fetcher.
 
-    With these records some of the fetcher's splits are `finished`, read to their end; those that it has let go of are
-    `removed`, and nothing of them comes after.
+    With these records some of the fetcher's splits are `finished`, read to their end; others are `removed`, and no
+    records of them follow.
     """
 
     fetcher: SplitFetcher[Any, ElementT]
     records: RecordsWithSplitIds[ElementT]
     finished: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
-    seconds: float = 0.0
 
     def recycle(self) -> None:
         """Every element is out: give back the buffers, and let the fetcher count it."""
@@ -353,12 +351,10 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             left, self._left = self._left, frozenset()
         if left:
             return Handover(self, RecordsBySplits(), removed=left)
-        began = time.perf_counter()
         records = self.split_reader.fetch()
-        seconds = time.perf_counter() - began
         with self._changed:
             finished = self._unassign(records.finished_splits)
-        return Handover(self, records, finished, seconds=seconds)
+        return Handover(self, records, finished)
 
     def _enqueue(self, change: Callable[[], None]) -> None:
         with self._changed:

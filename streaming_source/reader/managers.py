@@ -7,9 +7,8 @@ import threading
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from streaming_source.api import SplitReader
 from streaming_source.api.split import SplitT
@@ -17,12 +16,10 @@ from streaming_source.exceptions import SourceError
 from streaming_source.reader.fetcher import DEFAULT_CAPACITY, ElementQueue, Handover, SplitFetcher
 
 __all__ = [
-    "AdaptiveFetcherManager",
     "FixedSizeSplitFetcherManager",
     "PerSplitFetcherManager",
     "SingleThreadFetcherManager",
     "SplitFetcherManager",
-    "fetchers_needed",
 ]
 
 ElementT = TypeVar("ElementT")
@@ -30,14 +27,9 @@ SplitReaderSupplier: TypeAlias = Callable[[], SplitReader[SplitT]]
 
 _log = logging.getLogger(__name__)
 
-_WARM_UP_FETCHES: Final = 2
-"""The first fetches of a fetcher connect and open: they say nothing of its rate."""
-
-_WEIGHT_OF_NEW: Final = 0.3
-
 
 class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
-    """Starts fetchers, gives them splits, and ends them. What remains for a subclass is whose a split is.
+    """Starts fetchers, gives them splits, and ends them; a subclass decides which fetcher reads a split.
 
     All calls come from the reader's thread. Each fetcher has a new `SplitReader` of the supplier's: an old one may
     still be about to close when the next one is made, so they share nothing. `queue` leads from the fetchers to the
@@ -60,7 +52,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
 
     @abstractmethod
     def key_of(self, split_id: str) -> Hashable:
-        """Whose a split is: splits of one key are read by one fetcher. Asked once for each split that is added."""
+        """Return the key of a split, called once: one fetcher reads all splits of a key."""
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
@@ -83,7 +75,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
                 self._started.append(fetcher)
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Let go of splits, to move or to drop them; unknown ones are left out. A hand-over says when they are gone."""
+        """Stop reading splits; unknown ones are left out. A hand-over names them when nothing more of them comes."""
         own: dict[SplitFetcher[SplitT, ElementT], list[str]] = {}
         for split_id in split_ids:
             if split_id in self._fetcher_of:
@@ -92,17 +84,12 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
             fetcher.remove_splits(ids)
 
     def forget_split(self, split_id: str) -> None:
-        """A split came to its end, or was dropped, and the reader is done with it."""
+        """Forget a split that was read to its end or removed, once the reader is done with it."""
         self._fetcher_of.pop(split_id, None)
 
     def is_read_by(self, split_id: str, fetcher: SplitFetcher[SplitT, ElementT]) -> bool:
         """Whether a split is this fetcher's."""
         return self._fetcher_of.get(split_id) is fetcher
-
-    def move_split(self, split: SplitT) -> None:
-        """A split is out of its fetcher, and was not dropped: the one whose it is now takes over from here."""
-        del self._fetcher_of[split.split_id]
-        self.add_splits([split])
 
     # ---- what was fetched ----------------------------------------------------------------------------------------
 
@@ -202,87 +189,3 @@ class PerSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
 
     def key_of(self, split_id: str) -> Hashable:
         return split_id
-
-
-def fetchers_needed(fetch_s: float, process_s: float, active_splits: int, max_fetchers: int) -> int:
-    """How many fetchers bring a fetch, of `fetch_s`, as often as the reader can process one, in `process_s`.
-
-    That is `fetch_s / process_s` rounded up, and neither below 1 nor above the splits or the maximum.
-    """
-    most = max(min(active_splits, max_fetchers), 1)
-    return most if fetch_s >= most * process_s else max(-int(-fetch_s // process_s), 1)
-
-
-class AdaptiveFetcherManager(SplitFetcherManager[SplitT, ElementT]):
-    """Begins with one fetcher, and spreads its splits over more where fetching is slower than processing.
-
-    The rule, `fetchers_needed`: as many as the time of a fetch is times the time the reader takes over what it brings,
-    both smoothed over the latest; at most one for each split. The number grows at once and does not shrink: fetchers
-    without splits end by themselves. To reach it, splits are taken from the fetchers that have more than their share:
-    removed, and when all that was fetched of them is out, added to another fetcher from where they are. So the
-    `SplitReader` must let go of splits (`SplitsRemoval`), and go on with a split in the state that `SplitState` gives.
-    """
-
-    def __init__(
-        self,
-        split_reader_supplier: SplitReaderSupplier[SplitT],
-        *,
-        max_fetchers: int = 8,
-        queue_capacity: int = DEFAULT_CAPACITY,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        super().__init__(split_reader_supplier, queue_capacity=queue_capacity)
-        if max_fetchers < 1:
-            raise ValueError(f"max_fetchers = {max_fetchers}: must be at least 1")
-        self._max_fetchers = max_fetchers
-        self._clock = clock
-        self._slots: dict[str, int] = {}
-        self._fetchers = 1
-        self._fetches = 0
-        self._fetch_s = 0.0
-        self._process_s = 0.0
-        self._polled_at: float | None = None
-
-    def key_of(self, split_id: str) -> Hashable:
-        """The fetcher that has the fewest splits."""
-        self._slots.pop(split_id, None)
-        loads = Counter(self._slots.values())
-        self._slots[split_id] = slot = min(range(self._fetchers), key=loads.__getitem__)
-        return slot
-
-    def forget_split(self, split_id: str) -> None:
-        super().forget_split(split_id)
-        self._slots.pop(split_id, None)
-
-    def poll(self) -> Handover[ElementT] | None:
-        """See `SplitFetcherManager`; measures, and spreads the splits."""
-        if self._polled_at is not None:
-            self._process_s = self._smooth(self._process_s, self._clock() - self._polled_at)
-        handover = super().poll()
-        if handover is None or handover.removed:
-            self._polled_at = None
-            return handover
-        self._fetches += 1
-        self._fetch_s = self._smooth(self._fetch_s, handover.seconds)
-        if self._fetches > _WARM_UP_FETCHES:
-            self._spread()
-        self._polled_at = self._clock()
-        return handover
-
-    def _smooth(self, mean: float, new: float) -> float:
-        return new if self._fetches <= _WARM_UP_FETCHES else mean + _WEIGHT_OF_NEW * (new - mean)
-
-    def _spread(self) -> None:
-        active = len(self._slots)
-        needed = fetchers_needed(self._fetch_s, self._process_s, active, self._max_fetchers)
-        if needed <= self._fetchers:
-            return
-        self._fetchers = needed
-        share = -(-active // needed)
-        kept = Counter[int]()
-        surplus = []
-        for split_id, slot in self._slots.items():
-            kept[slot] += 1
-            if kept[slot] > share:
-                surplus.append(split_id)
-        self.remove_splits(surplus)

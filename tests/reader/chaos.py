@@ -30,7 +30,6 @@ from streaming_source.api import (
     SplitState,
 )
 from streaming_source.reader import (
-    AdaptiveFetcherManager,
     FixedSizeSplitFetcherManager,
     PerSplitFetcherManager,
     SingleThreadFetcherManager,
@@ -198,7 +197,7 @@ class Run:
 
     def _manager(self) -> SplitFetcherManager[Split, RecordBlock]:
         capacity = self.chance.randint(1, 3)
-        kind = self.chance.choice(["single", "fixed", "per split", "adaptive"])
+        kind = self.chance.choice(["single", "fixed", "per split"])
 
         def supplier() -> ChaoticSplitReader:
             fails_after = self.chance.randint(0, 6) if self.fails else None
@@ -209,8 +208,6 @@ class Run:
             return SingleThreadFetcherManager(supplier, queue_capacity=capacity)
         if kind == "fixed":
             return FixedSizeSplitFetcherManager(supplier, self.chance.randint(1, 3), queue_capacity=capacity)
-        if kind == "adaptive":
-            return AdaptiveFetcherManager(supplier, max_fetchers=self.chance.randint(1, 4), queue_capacity=capacity)
         return PerSplitFetcherManager(supplier, queue_capacity=capacity)
 
     def go(self) -> None:

@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from streaming_source.api import BlockEmitter, InputStatus, RecordBlock, SourceReaderContext, SplitState
 from streaming_source.reader import (
-    AdaptiveFetcherManager,
     FixedSizeSplitFetcherManager,
     PerSplitFetcherManager,
     SingleThreadFetcherManager,
@@ -27,7 +26,6 @@ MANAGERS = {
     "one": SingleThreadFetcherManager,
     "two": FixedSizeSplitFetcherManager,
     "per split": PerSplitFetcherManager,
-    "adaptive": AdaptiveFetcherManager,
 }
 
 
@@ -57,7 +55,6 @@ class ReaderMachine(RuleBasedStateMachine):
                 for split_id, state in finished.items():
                     machine.ended(split_id, state.to_split())
 
-        self.kind = kind
         self.manager = stepped(kind, capacity, per_fetch)
         self.reader = Reader(self.manager, BlockEmitter(), SourceReaderContext(SCHEMA))
         self.output = Output()
@@ -79,11 +76,8 @@ class ReaderMachine(RuleBasedStateMachine):
         self.reader.add_splits(added)
 
     @rule(splits=st.sets(IDS, min_size=1))
-    def move(self, splits: set[str]) -> None:
-        moved = sorted(splits & self.is_read)
-        if self.kind == "adaptive":
-            self.manager._fetchers = 3
-        self.manager.remove_splits(moved)
+    def remove(self, splits: set[str]) -> None:
+        self.manager.remove_splits(sorted(splits & self.is_read))
 
     @rule(number=st.integers(0, 3), times=st.integers(1, 4), woken=st.booleans())
     def step(self, number: int, times: int, woken: bool) -> None:

@@ -33,7 +33,7 @@ from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.split import FileRange, FileSplit
 from streaming_source.connectors.files.split_reader import FileSplitReader
 from streaming_source.exceptions import UnsupportedOperationError
-from streaming_source.reader import AdaptiveFetcherManager, SourceReaderBase, create_fetcher_manager, create_reader
+from streaming_source.reader import SourceReaderBase, create_fetcher_manager, create_reader
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.planning import AlignedInputPartition
 from streaming_source.spark.readers import read_splits
@@ -148,33 +148,6 @@ def test_a_file_is_closed_when_its_split_is_left(splits: list[FileSplit], ending
         threads.shutdown()
     assert opened
     assert all(file.closed for file in opened)
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_splits_of_files_can_be_spread_over_more_fetchers_while_they_are_read(splits: list[FileSplit]) -> None:
-    class Eager(AdaptiveFetcherManager[FileSplit, RecordBlock]):
-        """To whom every fetch seems slow."""
-
-        def _spread(self) -> None:
-            self._fetch_s = 1e6
-            super()._spread()
-
-    made: list[FileSplitReader] = []
-
-    def supplier() -> FileSplitReader:
-        made.append(file_reader())
-        return made[-1]
-
-    manager = Eager(supplier, max_fetchers=4)
-    reader, output = SourceReaderBase(manager, BlockEmitter[FileSplit](), context()), Output()
-    reader.add_splits(splits)
-    reader.notify_no_more_splits()
-    read_to_end(reader, output)
-    reader.close()
-    assert manager._fetchers == 4
-    assert len(made) >= 4
-    for split in splits:
-        assert output.of(split.split_id) == list(range(600))
 
 
 def test_the_shipped_connectors_run_on_the_base_reader_and_have_no_thread_of_their_own(tmp_path: Path) -> None:

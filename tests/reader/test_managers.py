@@ -11,14 +11,12 @@ import pytest
 from streaming_source.api import Fetching, InputStatus, RecordBlock, SplitReader
 from streaming_source.exceptions import OptionError, SourceError
 from streaming_source.reader import (
-    AdaptiveFetcherManager,
     FixedSizeSplitFetcherManager,
     PerSplitFetcherManager,
     SingleThreadFetcherManager,
     SplitFetcherManager,
     create_fetcher_manager,
 )
-from streaming_source.reader.managers import fetchers_needed
 from tests.reader.numbers import (
     WAIT_S,
     BlockingSplitReader,
@@ -100,7 +98,6 @@ def test_a_fixed_number_of_fetchers_shares_splits_by_a_hash_that_is_the_same_in_
         (Fetching.single_thread(), SingleThreadFetcherManager),
         (Fetching.fixed_size(3), FixedSizeSplitFetcherManager),
         (Fetching.per_split(), PerSplitFetcherManager),
-        (Fetching.adaptive(), AdaptiveFetcherManager),
     ],
 )
 def test_a_source_says_how_its_splits_are_fetched(fetching: Fetching, manager: type) -> None:
@@ -112,8 +109,6 @@ def test_less_than_one_thread_is_refused() -> None:
         Fetching.fixed_size(0)
     with pytest.raises(ValueError, match="fetchers = 0"):
         FixedSizeSplitFetcherManager(Readers(), 0)
-    with pytest.raises(ValueError, match="max_fetchers = 0"):
-        AdaptiveFetcherManager(Readers(), max_fetchers=0)
 
 
 @pytest.mark.parametrize("kind", ["fixed", "per split"])
@@ -291,99 +286,3 @@ def test_splits_cannot_be_added_twice_nor_after_the_end() -> None:
     manager.close(WAIT_S)
     with pytest.raises(SourceError, match="closed"):
         manager.add_splits([Split("b")])
-
-
-# ---- the adaptive one --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fetch_s", "process_s", "active", "most", "needed"),
-    [
-        (0.020, 0.020, 8, 8, 1),
-        (0.021, 0.020, 8, 8, 2),
-        (0.001, 0.020, 8, 8, 1),
-        (0.070, 0.020, 8, 8, 4),
-        (0.020, 0.0001, 8, 8, 8),
-        (0.020, 0.0001, 3, 8, 3),
-        (0.020, 0.0001, 8, 2, 2),
-        (0.020, 0.0, 8, 8, 8),
-        (0.0, 0.0, 0, 8, 1),
-    ],
-)
-def test_fetchers_are_needed_as_fetching_is_slower_than_processing(
-    fetch_s: float, process_s: float, active: int, most: int, needed: int
-) -> None:
-    assert fetchers_needed(fetch_s, process_s, active, most) == needed
-
-
-class Clock:
-    """Seconds that pass when the test says so; the reader's work on a fetch takes as long as it says."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def adaptive(process_s: float, fetch_s: float, count: int, most: int) -> tuple[AdaptiveFetcherManager, Output, Readers]:
-    """Read bounded splits, where fetching and processing take the given times."""
-    clock, output = Clock(), Output()
-
-    class Measured(AdaptiveFetcherManager[Split, RecordBlock]):
-        def poll(self) -> object:  # type: ignore[override]
-            handover = super().poll()
-            if handover is not None:
-                clock.now += process_s
-            return handover
-
-    readers = Readers(lambda: NumberSplitReader(per_fetch=1))
-    manager = Measured(readers, max_fetchers=most, clock=clock)
-    put = manager.queue.put
-
-    def timed(producer: int, handover: object) -> bool:
-        handover.seconds = fetch_s  # type: ignore[attr-defined]
-        return put(producer, handover)  # type: ignore[arg-type]
-
-    manager.queue.put = timed  # type: ignore[method-assign]
-    reader = base_reader(manager)
-    reader.add_splits(splits(count, stop=50))
-    reader.notify_no_more_splits()
-    read_to_end(reader, output)
-    reader.close()
-    for split in splits(count):
-        assert output.of(split.split_id) == list(range(50))
-    assert sorted(output.created) == sorted(output.released) == sorted(s.split_id for s in splits(count))
-    return manager, output, readers
-
-
-def test_where_processing_is_slower_one_fetcher_is_enough() -> None:
-    manager, _, readers = adaptive(process_s=0.02, fetch_s=0.01, count=6, most=8)
-    assert manager._fetchers == 1
-    assert len(readers.made) == 1
-
-
-def test_where_fetching_is_slower_the_splits_are_spread_and_each_record_comes_once_and_in_order() -> None:
-    manager, _, readers = adaptive(process_s=0.001, fetch_s=0.02, count=6, most=8)
-    assert manager._fetchers == 6
-    assert len(readers.made) >= 6
-
-
-def test_no_more_fetchers_than_allowed() -> None:
-    manager, _, _ = adaptive(process_s=0.001, fetch_s=0.02, count=6, most=2)
-    assert manager._fetchers == 2
-
-
-def test_new_splits_go_where_there_are_fewest() -> None:
-    manager: AdaptiveFetcherManager[Split, RecordBlock] = AdaptiveFetcherManager(Readers(), max_fetchers=3)
-    manager._fetchers = 3
-    assert [manager.key_of(split_id) for split_id in "abcd"] == [0, 1, 2, 0]
-    manager.forget_split("b")
-    assert manager.key_of("e") == 1
-
-
-def test_a_split_that_moves_does_not_count_for_the_fetcher_that_it_leaves() -> None:
-    manager: AdaptiveFetcherManager[Split, RecordBlock] = AdaptiveFetcherManager(Readers(), max_fetchers=2)
-    manager._fetchers = 2
-    manager._slots = {"a": 0, "b": 1}
-    assert manager.key_of("b") == 1
