@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
     from streaming_source.connectors import DataGeneratorSource, FileSource, KafkaSource
     from streaming_source.monitoring.explained import explain
-    from streaming_source.spark.delay import advise
+    from streaming_source.spark.advise import advise
     from streaming_source.spark.exact_watermark import with_exact_watermark
     from streaming_source.spark.frames import from_source, late_records, read_stream, register
     from streaming_source.spark.listener import AlignmentListener
@@ -65,7 +65,7 @@ _HOMES = {
     "alignment.watermarks": ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput"],
     "streaming_source.connectors": ["DataGeneratorSource", "FileSource", "KafkaSource"],
     "streaming_source.monitoring.explained": ["explain"],
-    "streaming_source.spark.delay": ["advise"],
+    "streaming_source.spark.advise": ["advise"],
     "streaming_source.spark.exact_watermark": ["with_exact_watermark"],
     "streaming_source.spark.frames": ["from_source", "late_records", "read_stream", "register"],
     "streaming_source.spark.listener": ["AlignmentListener"],

@@ -6,7 +6,8 @@ from alignment.simulation.capacity import Capacity, Load, capacity
 from alignment.simulation.comparison import Comparison, Outcome, Settings, combinations
 from alignment.simulation.described import Faults, Planning, Records, Scenario, SourceScenario
 from alignment.simulation.recorded import RecordedWorkload
-from alignment.simulation.run import SimulationResult, SourceTrace, simulate
+from alignment.simulation.run import SimulationResult, simulate
+from alignment.simulation.trace import SourceTrace
 
 __all__ = [
     "Capacity",

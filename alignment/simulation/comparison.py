@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeAlias
 from alignment.durations import format_duration, parse_duration_us
 from alignment.exceptions import InvalidArgumentError
 from alignment.sentence import duration_text, watermark_text
-from alignment.simulation.run import SourceTrace
+from alignment.simulation.trace import SourceTrace
 from alignment.watermarks import MIN_WATERMARK
 
 __all__ = ["Comparison", "Outcome", "Settings", "combinations"]

@@ -5,7 +5,6 @@ Around each source is the engine that runs on Spark. What it plans is read at on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
@@ -30,10 +29,11 @@ from alignment.groups import SourceReport
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
+from alignment.simulation.trace import SimulatedStep
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark
 
-__all__ = ["Faults", "Planning", "Records", "Scenario", "SimulatedSource", "SimulatedStep", "SourceScenario"]
+__all__ = ["Faults", "Planning", "Records", "Scenario", "SimulatedSource", "SourceScenario"]
 
 
 _LATEST_JOIN_US: Final = 5_000_000
@@ -188,24 +188,6 @@ class Records:
         flowing_us = np.maximum(now_us - self.joins_us - paused_us, 0)
         count: Int64Array = np.minimum(np.floor(flowing_us * (rate / 1e6)), records).astype(np.int64)
         return count
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedStep:
-    """One micro-batch of one source: when, and from which state, it was planned, and what.
-
-    `reached_us` (`int64[n]`) is the watermark that all records read so far give each split, reported or not. `late`
-    records are at or below the watermark announced before; `held_rows` is as in `SourceTrace`. `reports` came in before
-    it was planned.
-    """
-
-    now_us: int
-    before: SplitTable
-    plan: MicroBatchPlan
-    reached_us: Int64Array
-    late: int
-    held_rows: int
-    reports: Sequence[RangeReport] = ()
 
 
 class SimulatedSource:

@@ -32,8 +32,7 @@ from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.recording import EngineStarted, Loaded, Located, engines
 from alignment.simulation.comparison import Comparison, Settings, combinations
-from alignment.simulation.described import SimulatedStep
-from alignment.simulation.run import SourceTrace, TraceColumns
+from alignment.simulation.trace import SimulatedStep, SourceTrace, TraceColumns
 from alignment.split_generators import Said
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array

@@ -12,87 +12,15 @@ from typing import Final
 
 import numpy as np
 
-from alignment.combine import SplitStatus
 from alignment.groups import SourceReport, source_limit
-from alignment.simulation.described import Records, Scenario, SimulatedSource, SimulatedStep
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
+from alignment.simulation.described import Records, Scenario, SimulatedSource
+from alignment.simulation.trace import SimulatedStep, SourceTrace, TraceColumns
+from alignment.watermarks import MAX_WATERMARK
 
-__all__ = ["SimulationResult", "SourceTrace", "TraceColumns", "simulate"]
+__all__ = ["SimulationResult", "simulate"]
 
 
 _EPOCH_US: Final = 1_700_000_000_000_000
-
-
-_COLUMNS: Final = ("now_us", "watermark", "drift_us", "paused", "rows", "held_rows", "late")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTrace:
-    """What each step of one source came to. All arrays are `int64[steps]`; a source that hangs or ended has no steps.
-
-    Of each step: when it was planned, from the beginning of the run; the announced watermark; event time between the
-    watermarks that what was read gives the fastest and the slowest split that count (`drift_us`); how many splits are
-    paused; records read, and those at or below the watermark announced before (`late`). `held_rows` are records read so
-    far that are later than that: what Spark has in its state behind the step if it keeps records, as joins and
-    deduplication do, since it drops what a watermark has passed one step later. `holding_back` is a split that holds
-    the watermark, empty where none counts.
-
-    `unread` records were there, or would have come. It `has_ended` if all was read, and the watermark stays there.
-    """
-
-    now_us: Int64Array
-    watermark: Int64Array
-    drift_us: Int64Array
-    paused: Int64Array
-    rows: Int64Array
-    held_rows: Int64Array
-    late: Int64Array
-    holding_back: tuple[str, ...]
-    unread: int
-    has_ended: bool
-
-
-class TraceColumns:
-    """A trace while its run goes on."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, ...]] = []
-        self._holding_back: list[str] = []
-
-    def add(self, step: SimulatedStep) -> None:
-        """One more step. O(n)."""
-        after, reached_us = step.plan.after, step.reached_us
-        paused = after.statuses == SplitStatus.PAUSED
-        counts = paused | (after.statuses == SplitStatus.ACTIVE)
-        begun = reached_us[counts & (reached_us > MIN_WATERMARK)]
-        self._rows.append(
-            (
-                step.now_us,
-                after.combined,
-                int(begun.max() - begun.min()) if begun.size else 0,
-                int(np.count_nonzero(paused)),
-                step.plan.rows,
-                step.held_rows,
-                step.late,
-            )
-        )
-        slowest = np.flatnonzero(counts)[np.argmin(after.watermarks[counts])] if counts.any() else None
-        self._holding_back.append("" if slowest is None else after.split_ids[slowest])
-
-    @property
-    def rows(self) -> int:
-        """Records read so far. O(steps)."""
-        return sum(row[_COLUMNS.index("rows")] for row in self._rows)
-
-    def trace(self, *, unread: int, has_ended: bool) -> SourceTrace:
-        """All of it."""
-        columns = np.array(self._rows, np.int64).reshape(-1, len(_COLUMNS)).T
-        return SourceTrace(
-            **dict(zip(_COLUMNS, columns, strict=True)),
-            holding_back=tuple(self._holding_back),
-            unread=unread,
-            has_ended=has_ended,
-        )
 
 
 @dataclass(frozen=True, slots=True)

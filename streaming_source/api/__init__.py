@@ -1,6 +1,6 @@
 """The source model of FLIP-27: what a connector implements, without Spark."""
 
-from streaming_source.api.clients import KeptClients, RetryPolicy
+from streaming_source.api.clients import KeptClients
 from streaming_source.api.discovery import (
     DiscoveredSplits,
     DiscoveredSplitsSerializer,
@@ -28,6 +28,7 @@ from streaming_source.api.reader import (
     SourceReaderContext,
     SplitState,
 )
+from streaming_source.api.retries import RetryPolicy
 from streaming_source.api.serializer import (
     DataclassEventSerializer,
     JsonSerializer,

@@ -10,14 +10,11 @@ An option that sets an attribute of a frozen dataclass is declared once, on that
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import Any, Final
-
-import pyarrow as pa
+from typing import Any
 
 from alignment.durations import parse_duration_us
 from alignment.exceptions import InvalidArgumentError
@@ -38,7 +35,6 @@ __all__ = [
     "option_field",
     "option_names",
     "optional_duration",
-    "schema_of_ddl",
     "text",
 ]
 
@@ -261,133 +257,3 @@ def _duration_us(name: str, value: timedelta | str, minimum_us: int) -> int:
         return parse_duration_us(value, name=name, minimum_us=minimum_us)
     except InvalidArgumentError as error:
         raise OptionError(str(error)) from None
-
-
-_TYPES: Final = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "byte": pa.int8(),
-    "smallint": pa.int16(),
-    "short": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ltz": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-_DECIMALS: Final = ("decimal", "dec", "numeric")
-_TOKEN: Final = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<mark>[<>(),:])|(?P<end>\Z))")
-
-
-def schema_of_ddl(option: str, text: str) -> pa.Schema:
-    """Columns as Spark's users write them, in Arrow's types; an error says from where on they are not understood.
-
-    Examples
-    --------
-    >>> schema_of_ddl("dataSchema", "t timestamp, place struct<lat: double, lon: double>").names
-    ['t', 'place']
-    """
-    reader = _DdlReader(option, text)
-    fields = reader.fields(end="")
-    names = [field.name for field in fields]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        columns = ", ".join(twice)
-        raise OptionError(f"option {option} = {text!r} has more than one column of the name {columns}; name each once")
-    return pa.schema(fields)
-
-
-class _DdlReader:
-    """Reads from left to right; `_next` is the token that was not taken yet."""
-
-    def __init__(self, option: str, text: str) -> None:
-        self._option = option
-        self._text = text
-        self._at = self._begin = 0
-        self._advance()
-
-    def fields(self, end: str) -> list[pa.Field]:
-        """Columns, separated by commas, and what ends them."""
-        found = [self._field()]
-        while self._next == ",":
-            self._advance()
-            found.append(self._field())
-        self._take(end)
-        return found
-
-    def _field(self) -> pa.Field:
-        name = self._next
-        if not self._is_name:
-            raise self._error("the name of a column")
-        self._advance()
-        if self._next == ":":
-            self._advance()
-        return pa.field(name, self._type())
-
-    def _type(self) -> pa.DataType:
-        name, begin = self._next.lower(), self._begin
-        self._advance()
-        if name in _DECIMALS:
-            return self._decimal()
-        if name in ("struct", "array"):
-            self._take("<")
-            if name == "struct":
-                return pa.struct(self.fields(end=">"))
-            inner = self._type()
-            self._take(">")
-            return pa.list_(inner)
-        if name in _TYPES:
-            return _TYPES[name]
-        near = difflib.get_close_matches(name, [*_TYPES, *_DECIMALS, "struct", "array"], n=1)
-        self._begin = begin
-        raise self._error(f"a type{f' (did you mean {near[0]}?)' if near else ''}")
-
-    def _decimal(self) -> pa.DataType:
-        precision, scale = 10, 0
-        if self._next == "(":
-            self._advance()
-            precision = self._number()
-            if self._next == ",":
-                self._advance()
-                scale = self._number()
-            self._take(")")
-        if not 1 <= precision <= 38 or scale > precision:
-            raise self._error("a decimal of at most 38 digits, not more of them behind the point,")
-        return pa.decimal128(precision, scale)
-
-    def _number(self) -> int:
-        if not self._next.isdecimal():
-            raise self._error("a whole number")
-        number = int(self._next)
-        self._advance()
-        return number
-
-    def _take(self, token: str) -> None:
-        if self._next != token or (not token and self._at < len(self._text)):
-            raise self._error(repr(token) if token else "a comma or the end")
-        self._advance()
-
-    def _advance(self) -> None:
-        self._begin = self._at
-        token = _TOKEN.match(self._text, self._at)
-        if token is None:
-            raise self._error("a name or a type")
-        self._at = token.end()
-        self._is_name = token["quoted"] is not None or token["word"] is not None
-        quoted = token["quoted"]
-        self._next: str = quoted.replace("``", "`") if quoted else (token["word"] or token["mark"] or "")
-
-    def _error(self, expected: str) -> OptionError:
-        found = self._text[self._begin :].strip() or "its end"
-        return OptionError(
-            f"option {self._option} = {self._text!r}: {expected} is expected where {found!r} stands; write columns as "
-            "in t timestamp, n bigint, place struct<lat: double, lon: double>"
-        )

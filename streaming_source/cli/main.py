@@ -19,7 +19,8 @@ from alignment.sentence import watermark_text
 from alignment.simulation.comparison import Comparison, Settings, combinations
 from alignment.simulation.described import Faults, Planning, Scenario, SourceScenario
 from alignment.simulation.recorded import RecordedWorkload
-from alignment.simulation.run import SourceTrace, simulate
+from alignment.simulation.run import simulate
+from alignment.simulation.trace import SourceTrace
 from streaming_source import __version__
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import aligned, explain_checkpoint
@@ -192,8 +193,8 @@ def advise(
     standard output is JSON, with all durations and event times in microseconds.
     """
     # Here and not above: the other commands need no connector.
+    from streaming_source.spark.advise import advise_on
     from streaming_source.spark.datasource import AlignedDataSource
-    from streaming_source.spark.delay import advise_on
 
     given = {}
     with _errors_in_one_line():

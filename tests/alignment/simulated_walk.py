@@ -14,10 +14,10 @@ from alignment.simulation.described import (
     Planning,
     Scenario,
     SimulatedSource,
-    SimulatedStep,
     SourceScenario,
 )
 from alignment.simulation.run import SimulationResult, simulate
+from alignment.simulation.trace import SimulatedStep
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from tests.alignment.naive_planner import watermark_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from streaming_source.api.options import schema_of_ddl
+from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.exceptions import OptionError
 
 

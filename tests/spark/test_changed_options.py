@@ -166,6 +166,4 @@ def test_the_table_has_each_option(changes: tuple[Change, ...], options: Any) ->
 
 
 def test_the_page_has_the_table() -> None:
-    assert changed_options.table() in RELIABILITY.read_text(encoding="utf-8"), (
-        "see tests/spark/changed_options.py"
-    )
+    assert changed_options.table() in RELIABILITY.read_text(encoding="utf-8"), "see tests/spark/changed_options.py"

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from streaming_source.api import Option, OptionSet
+from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import (
     arguments,
     boolean,
@@ -17,7 +18,6 @@ from streaming_source.api.options import (
     durations_as_timedelta,
     integer,
     option_field,
-    schema_of_ddl,
     text,
 )
 from streaming_source.connectors.kafka.client import RetryPolicy

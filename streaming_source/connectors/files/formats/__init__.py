@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from streaming_source.api import Option, OptionSet
-from streaming_source.api.options import choice, option_names, schema_of_ddl, text
+from streaming_source.api.ddl import schema_of_ddl
+from streaming_source.api.options import choice, option_names, text
 from streaming_source.connectors.files.formats.base import (
     NO_BLOCKS,
     FileBlocks,
