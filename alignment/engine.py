@@ -18,10 +18,10 @@ from alignment.combine import SplitStatus
 from alignment.explain import Bounds, Explanation, WaitsFor, explain_splits
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
-from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
+from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, total
 from alignment.plan.by_index import plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, saturating_add
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
     from alignment.plan.by_reports import ReactivePlanner
@@ -90,6 +90,8 @@ class Engine:
         self._changed = False
         self._planned_us = self._stands_since_us = 0
         self._max_rows: int | None = None
+        self._min_rows: int | None = None
+        self._reads_at_us: int = MAX_WATERMARK
 
     # ---- events --------------------------------------------------------------------------------------------------
 
@@ -152,6 +154,7 @@ class Engine:
         self._no_more_splits = False
         self.horizon_us = MAX_WATERMARK
         self.last_plan = self._pending = None
+        self._reads_at_us = MAX_WATERMARK
         self._stands_since_us = event.at_us
         self._announced = self.table = event.table
         self.late = event.late
@@ -206,12 +209,30 @@ class Engine:
         """Whether a plan may differ from the last one: something changed, or a split may have become idle. O(1)."""
         return self._changed or self.idle_clock.is_due()
 
-    def plan(self, now_us: int, max_rows: int | None = None) -> MicroBatchPlan:
-        """The next micro-batch, at a processing time, with a read limit of at least 1 or none; see `commit`."""
+    @property
+    def reads_at_us(self) -> int:
+        """When the last plan's wait for more rows is over, in processing time; `MAX_WATERMARK` if it did not wait."""
+        return self._reads_at_us
+
+    def plan(
+        self,
+        now_us: int,
+        max_rows: int | None = None,
+        *,
+        min_rows: int | None = None,
+        waits_until_us: int = MIN_WATERMARK,
+    ) -> MicroBatchPlan:
+        """Plan the next micro-batch at a processing time; see `commit`.
+
+        `max_rows` is a read limit of at least 1, None for no limit. Where fewer than `min_rows` are there, and more may
+        come, no row is read before `waits_until_us`: statuses and the watermark go on without.
+        """
         self._settle()
-        self._note(events.Planned(now_us, max_rows))
+        self._note(events.Planned(now_us, max_rows, min_rows, waits_until_us))
         self._changed = False
-        self._max_rows = max_rows
+        self._max_rows, self._min_rows = max_rows, min_rows
+        holds_rows = min_rows is not None and now_us < waits_until_us and self._waits_for_rows(min_rows)
+        self._reads_at_us = waits_until_us if holds_rows else MAX_WATERMARK
         generators = self._generators
         marked = None if generators is None else generators.idle(self.table.split_ids)
         conditions = PlanConditions(
@@ -223,6 +244,7 @@ class Engine:
             complete=self._among(self.complete),
             no_more_splits=self._no_more_splits,
             draining=self._drains_from_us is not None,
+            holds_rows=holds_rows,
         )
         ends = self.index.ends()
         before = self.table if generators is None else generators.raised(self.table)
@@ -237,11 +259,18 @@ class Engine:
             self._record(plan)
         return plan
 
+    def _waits_for_rows(self, min_rows: int) -> bool:
+        """Whether too few are there, and more may come. Behind a horizon more are there already."""
+        has_all = self._no_more_splits and self.complete.issuperset(self.table.split_ids)
+        if self._drains_from_us is not None or self.horizon_us < MAX_WATERMARK or has_all:
+            return False
+        return 0 < total(self.unread()) < min_rows
+
     def has_news(self, plan: MicroBatchPlan) -> bool:
         """Whether a plan changes anything that Spark must know. Which splits are paused is no news. O(n)."""
         after, before = plan.after, self.table
         return bool(
-            plan.rows > 0
+            (after.positions > before.positions).any()
             or plan.late.any()
             or after.combined != self._announced.combined
             or after.split_ids != self._announced.split_ids
@@ -346,8 +375,11 @@ class Engine:
             explain_splits(plan, table, columns, self.idle_clock.blocked, unreported, self._group_limit_us),
             bound_us,
             self.horizon_us,
-            Bounds(self.rules.out_of_orderness_us, drift_us, self.idle_clock.timeout_us, self._max_rows),
+            Bounds(
+                self.rules.out_of_orderness_us, drift_us, self.idle_clock.timeout_us, self._max_rows, self._min_rows
+            ),
             self._drains_from_us is not None,
+            reads_at_us=self._reads_at_us,
         )
 
     def validate(self) -> None:

@@ -193,6 +193,8 @@ class Planned:
 
     now_us: int
     max_rows: int | None
+    min_rows: int | None = None
+    waits_until_us: int = MIN_WATERMARK
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class WaitsFor(StrEnum):
     REPORT = "report"
     DRIFT = "drift"
     ROWS = "rows"
+    MIN_ROWS = "minRows"
     GROUP = "group"
     HORIZON = "horizon"
 
@@ -53,6 +54,7 @@ class Cause(StrEnum):
     FUTURE = "future"
     DRIFT = "drift"
     ROWS = "rows"
+    MIN_ROWS = "minRows"
     GROUP = "group"
     HORIZON = "horizon"
     SLOWEST = "slowest"
@@ -60,12 +62,13 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the user decided, in microseconds, and the read limit of the last plan; None where nothing is."""
+    """What the user decided, in microseconds, and the read limits of the last plan; None where nothing is."""
 
     out_of_orderness_us: int | None = None
     max_drift_us: int | None = None
     idle_timeout_us: int | None = None
     max_rows: int | None = None
+    min_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ class Explanation:
     time. No record later than the bound is in the last plan, and splits that wait to be assigned have none earlier than
     the horizon; `MAX_WATERMARK` for none. If it `is_draining` only what was there when the run began is read
     (AvailableNow), and nothing becomes idle in it. `group` is the source that splits wait for that wait for their
-    alignment group; None where none does, or it is not known.
+    alignment group; None where none does, or it is not known. Rows that wait until `bounds.min_rows` of them are there
+    are read at `reads_at_us` at the latest, in processing time; `MAX_WATERMARK` if none wait for that.
     """
 
     watermark: int
@@ -138,6 +142,7 @@ class Explanation:
     bounds: Bounds = field(default=Bounds())
     is_draining: bool = False
     group: GroupMember | None = None
+    reads_at_us: int = MAX_WATERMARK
 
     @property
     def waits_for_group(self) -> bool:
@@ -260,8 +265,8 @@ def explain_splits(
 
 def _limit(limited_by: LimitedBy | None, *, is_group: bool) -> WaitsFor:
     """Why a split that has something to read is not read further."""
-    if limited_by is LimitedBy.ROWS:
-        return WaitsFor.ROWS
+    if limited_by in (LimitedBy.ROWS, LimitedBy.MIN_ROWS):
+        return WaitsFor.ROWS if limited_by is LimitedBy.ROWS else WaitsFor.MIN_ROWS
     if is_group:
         return WaitsFor.GROUP
     if limited_by is LimitedBy.HORIZON:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from alignment.exceptions import InvalidArgumentError, UnknownMemberError
 from alignment.watermarks import MAX_WATERMARK, saturating_add
 
-__all__ = ["AlignmentGroup", "SourceReport", "source_limit"]
+__all__ = ["AlignmentGroup", "SourceReport", "is_waited_for", "source_limit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,17 @@ def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
         elif other.watermark is not None and nearest > saturating_add(other.watermark, max_drift_us):
             return limit
     return nearest
+
+
+def is_waited_for(source_id: str, reports: Mapping[str, SourceReport]) -> bool:
+    """Whether another source has records that it may not read before this one goes on. O(n^3)."""
+    without = {i: report for i, report in reports.items() if i != source_id}
+    return any(
+        other.next_us is not None
+        and other.next_us > source_limit(other_id, reports)
+        and source_limit(other_id, reports) < source_limit(other_id, without)
+        for other_id, other in without.items()
+    )
 
 
 def _limit_by_others(source_id: str, reports: Mapping[str, SourceReport]) -> int:

@@ -166,7 +166,9 @@ def _replay_engine(entries: Sequence[Any]) -> Iterator[ReplayedPlan]:
     plan: MicroBatchPlan | None = None
     for entry in entries[1:]:
         if isinstance(entry, events.Planned):
-            plan = engine.plan(entry.now_us, entry.max_rows)
+            plan = engine.plan(
+                entry.now_us, entry.max_rows, min_rows=entry.min_rows, waits_until_us=entry.waits_until_us
+            )
         elif isinstance(entry, MicroBatchPlan):
             assert plan is not None, "a plan is written behind its event"
             yield ReplayedPlan(_encoded(entry), _encoded(plan))

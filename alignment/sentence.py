@@ -124,9 +124,21 @@ def _why(explanation: Explanation, holder: SplitExplanation) -> str:
         WaitsFor.TRANSACTION: "has an open transaction: its next records cannot be read until that ends",
         WaitsFor.REPORT: f"waits for what its readers report of the records before position {holder.position}",
         WaitsFor.ROWS: f"has {holder.behind:,} records left that the read limit did not admit",
+        WaitsFor.MIN_ROWS: _too_few(explanation, holder),
         WaitsFor.GROUP: f"waits for {_member(explanation)}",
         WaitsFor.HORIZON: "waits for splits that are not read yet",
     }.get(holder.waits_for, "is the slowest")
+
+
+def _too_few(explanation: Explanation, holder: SplitExplanation) -> str:
+    """Why rows that are there are not read: the micro-batch waits for more."""
+    rows = f"has {holder.behind:,} records left that wait"
+    if explanation.bounds.min_rows is not None:
+        unread = sum(split.behind for split in explanation.splits)
+        rows += f" until minRowsPerTrigger = {explanation.bounds.min_rows:,} are there in all splits, of {unread:,} now"
+    if explanation.reads_at_us < MAX_WATERMARK:
+        rows += f", or until {moment(explanation.reads_at_us, explanation.at_us)} (maxTriggerDelay)"
+    return rows
 
 
 def _beyond_the_limit(explanation: Explanation, split: SplitExplanation) -> str:

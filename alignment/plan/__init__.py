@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alignment.plan.conclusion import LimitedBy, MicroBatchPlan, conclude
-from alignment.plan.rules import PlanConditions, PlanningRules, bounding_splits, share_evenly
+from alignment.plan.rules import PlanConditions, PlanningRules, bounding_splits, share_evenly, total
 from alignment.plan.table import SplitTable
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "bounding_splits",
     "conclude",
     "share_evenly",
+    "total",
 ]

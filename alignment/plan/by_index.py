@@ -64,16 +64,19 @@ def plan_micro_batch(
     limited_by = LimitedBy.HORIZON if horizon_us < min(bound, group_limit_us) else LimitedBy.DRIFT
     group_limit_us = min(group_limit_us, horizon_us)
     aligned = bound = min(bound, group_limit_us)
-    bound, ends = _cut(index, before.positions, bound, max_rows)
-    if unread.any() and (ends == before.positions).all() and unread[bounding].all():
-        nearest = index.nearest_time(before.positions)
-        if nearest <= group_limit_us:
-            bound, ends = _cut(index, before.positions, nearest, max_rows)
-            limited_by = LimitedBy.GAP
-    if (ends == available).all():
-        limited_by = LimitedBy.AVAILABLE
-    elif limited_by is not LimitedBy.GAP and _limited_by_rows(before, index, aligned, bound, ends, max_rows):
-        limited_by = LimitedBy.ROWS
+    if conditions.holds_rows:
+        ends, limited_by = before.positions.copy(), LimitedBy.MIN_ROWS
+    else:
+        bound, ends = _cut(index, before.positions, bound, max_rows)
+        if unread.any() and (ends == before.positions).all() and unread[bounding].all():
+            nearest = index.nearest_time(before.positions)
+            if nearest <= group_limit_us:
+                bound, ends = _cut(index, before.positions, nearest, max_rows)
+                limited_by = LimitedBy.GAP
+        if (ends == available).all():
+            limited_by = LimitedBy.AVAILABLE
+        elif limited_by is not LimitedBy.GAP and _limited_by_rows(before, index, aligned, bound, ends, max_rows):
+            limited_by = LimitedBy.ROWS
 
     watermarks = _advance(before, index, rules, ends, bound, advance)
     waits = ends < available

@@ -121,7 +121,8 @@ class ReactivePlanner:
         bounding = bounding_splits(self._rules, unread, idle, complete, conditions.draining)
         aligned = min(self._limit(watermarks, bounding), conditions.group_limit_us)
         bound = min(aligned, horizon_us)
-        room = np.where(unread & (watermarks <= bound), ends - before.positions, 0)
+        may_read = unread & (watermarks <= bound) & (not conditions.holds_rows)
+        room = np.where(may_read, ends - before.positions, 0)
         wanted = self._wanted(slots, watermarks, room, bound)
         is_cut = max_rows is not None and int(wanted.sum()) > max_rows
         rows = wanted
@@ -130,7 +131,9 @@ class ReactivePlanner:
         new_ends = before.positions + rows
         self.splits.admit(slots, new_ends)
         limited_by = LimitedBy.HORIZON if horizon_us < aligned else LimitedBy.DRIFT
-        if (new_ends >= ends).all():
+        if conditions.holds_rows:
+            limited_by = LimitedBy.MIN_ROWS
+        elif (new_ends >= ends).all():
             limited_by = LimitedBy.AVAILABLE
         elif is_cut:
             limited_by = LimitedBy.ROWS

@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 
 from alignment.combine import SplitStatus, combine_watermarks
-from alignment.plan.rules import PlanningRules
+from alignment.plan.rules import PlanningRules, total
 from alignment.plan.table import SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
@@ -20,6 +20,7 @@ class LimitedBy(StrEnum):
 
     AVAILABLE = "available"
     ROWS = "rows"
+    MIN_ROWS = "minRows"
     DRIFT = "drift"
     GAP = "gap"
     HORIZON = "horizon"
@@ -81,4 +82,4 @@ def conclude(
     after = SplitTable(before.split_ids, ends, watermarks, statuses, max(before.combined, combined))
     counting = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
     slowest = min(int(held[counting].min()), horizon_us) if counting.any() else None
-    return MicroBatchPlan(after, bound_us, limited_by, int((ends - before.positions).sum()), late, slowest, held)
+    return MicroBatchPlan(after, bound_us, limited_by, total(ends - before.positions), late, slowest, held)

@@ -13,7 +13,7 @@ import numpy as np
 from alignment.exceptions import InvalidArgumentError
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["PlanConditions", "PlanningRules", "bounding_splits", "share_evenly"]
+__all__ = ["PlanConditions", "PlanningRules", "bounding_splits", "share_evenly", "total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,8 @@ class PlanConditions:
         No split will be added.
     draining
         Read to the ends known now, then stop (AvailableNow).
+    holds_rows
+        Too few rows are there for a micro-batch: none is read. Statuses and the watermark go on.
     """
 
     max_rows: int | None = None
@@ -81,6 +83,7 @@ class PlanConditions:
     complete: BoolArray | None = None
     no_more_splits: bool = False
     draining: bool = False
+    holds_rows: bool = False
 
     def __post_init__(self) -> None:
         if self.max_rows is not None and self.max_rows < 1:
@@ -103,6 +106,12 @@ def bounding_splits(
     if draining and rules.drains_past_caught_up:
         holds &= unread
     return holds
+
+
+def total(counts: Int64Array) -> int:
+    """The exact sum of counts of at least 0 (`int64[n]`), which an int64 need not hold. O(n)."""
+    low_bits = 32
+    return (int((counts >> low_bits).sum()) << low_bits) + int((counts & (2**low_bits - 1)).sum())
 
 
 def share_evenly(wanted: Int64Array, positions: Int64Array, max_rows: int) -> Int64Array:

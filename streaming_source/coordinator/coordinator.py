@@ -14,7 +14,7 @@ from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
-from alignment.plan import MicroBatchPlan
+from alignment.plan import MicroBatchPlan, total
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.api.split import SplitT
@@ -82,6 +82,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._recorder = recorder
         # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
         self._drains_from_us: int | None = None
+        # When the last micro-batch with records was planned; the first one does not wait for more.
+        self._read_us: int | None = None
         self._announce_again = self._started = self._warned = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
@@ -187,6 +189,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if not self._started:
             self.start()
         engine, event_times = self.runtime.engine, self.runtime.event_times
+        # A snapshot says nothing of the time that passes while it is read.
+        group = None if self.is_draining else self._group
         while True:
             self.host.run()
             self._take_added()
@@ -195,8 +199,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             elif engine.emits_at_us <= (now_us := self._now_us()):
                 engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
-            is_due = engine.is_due or (not self.is_draining and self._group is not None and self._group.may_go_on)
-            if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows):
+            is_due = engine.is_due or self._ends_wait() or (group is not None and group.may_go_on)
+            if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows, group):
                 return self.state
             if not self.is_draining:
                 if has_looked:
@@ -215,7 +219,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.start()
         self.host.run()
         self._take_added()
-        return int(self.runtime.engine.unread().sum())
+        return total(self.runtime.engine.unread())
 
     @property
     def is_draining(self) -> bool:
@@ -282,24 +286,39 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     # ---- inside: plans -------------------------------------------------------------------------------------------
 
-    def _plan(self, max_rows: int | None) -> bool:
+    def _plan(self, max_rows: int | None, group: GroupExchange | None) -> bool:
         """Plan, and commit the plan if there is news in it; whether there is."""
         engine, limit_us = self.runtime.engine, self.host.event_time_limit_us
         if limit_us is not None:
             engine.apply(events.TimeLimitMoved(limit_us))
         self._assign_waiting()
-        # A snapshot says nothing of the time that passes while it is read.
-        group = None if self.is_draining else self._group
         if group is not None:
             engine.apply(events.GroupLimitMoved(group.renew()))
         self.runtime.event_times.before_plan()
-        plan = engine.plan(self._now_us(), max_rows)
+        now_us, min_rows, waits_until_us = self._now_us(), self._rules.min_rows, MIN_WATERMARK
+        if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
+            waits_until_us = self._read_us + self._rules.max_delay_us
+        plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
         is_news = self._announce_again or engine.has_news(plan)
         if is_news:
+            if plan.rows:
+                self._read_us = now_us
             self._commit(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if group is not None:
             group.report(plan.slowest_us, engine.nearest_us())
         return is_news
+
+    def _may_wait_for_rows(self) -> bool:
+        """Whether nothing speaks against it: no other source waits for this one, and more is not left unseen."""
+        is_waited_for = self._group is not None and self._group.is_waited_for
+        return not is_waited_for and self.runtime.event_times.knows_all
+
+    def _ends_wait(self) -> bool:
+        """Whether rows that waited for more are to be read now."""
+        reads_at_us = self.runtime.engine.reads_at_us
+        if reads_at_us == MAX_WATERMARK:
+            return False
+        return self._now_us() >= reads_at_us or not self._may_wait_for_rows()
 
     def _assign_waiting(self) -> None:
         """Let splits that wait join until something before the horizon can be read."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from alignment.explain import GroupMember
-from alignment.groups import SourceReport, source_limit
+from alignment.groups import SourceReport, is_waited_for, source_limit
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator.calls import AsyncCalls
 
@@ -52,7 +52,8 @@ class GroupExchange:
     A report is renewed every `interval_us` at least; the lease is ten times as long, and no less than ten seconds.
     `now_us` is a monotonic clock that all processes of the host share, `name` what the other members call this source;
     its `source_id` is unique: two of one name stay two. `slowest` is, by this clock, the other member that counts with
-    the smallest watermark; None if none counts.
+    the smallest watermark; None if none counts. This source `is_waited_for` while another one has records that it may
+    not read before this one goes on.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class GroupExchange:
     ) -> None:
         self.name = name
         self.slowest: GroupMember | None = None
+        self.is_waited_for = False
         self._path = path
         self._group = group
         self._interval_us = interval_us
@@ -155,6 +157,7 @@ class GroupExchange:
             self._has_warned = False
             self._last_exchange_us = now_us
             self._limit_us = source_limit(self.source_id, reports)
+            self.is_waited_for = is_waited_for(self.source_id, reports)
         return self._limit_us
 
     def _write(self, file: sqlite3.Connection, now_us: int) -> None:

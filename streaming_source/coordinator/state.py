@@ -102,7 +102,8 @@ class ReadRules:
     of the frame, and so their number must be exact; `routes_late` where a query of their own reads them. It `reports`
     where event times of a source without an index are learnt from what its readers report, and not by reading ahead:
     of up to `read_ahead_rows` records over all splits, 8 bytes each, 16 where positions have gaps. `allow_unaligned`
-    lets it be read ahead with a `SplitReader` of several splits that cannot pause any.
+    lets it be read ahead with a `SplitReader` of several splits that cannot pause any. A micro-batch waits until
+    `min_rows` records are there, but for no longer than `max_delay_us` after the last one with records.
     """
 
     strategy: WatermarkStrategy
@@ -116,6 +117,8 @@ class ReadRules:
     reports: bool = False
     read_ahead_rows: int = 4_000_000
     allow_unaligned: bool = False
+    min_rows: int | None = None
+    max_delay_us: int = 0
 
     @property
     def earliest_us(self) -> int:

@@ -39,7 +39,7 @@ _KAFKA: Final = "aligned_kafka"
 """Name of the source whose positions are offsets."""
 
 _END: Final = "the end"
-_LIMITS: Final = (WaitsFor.DRIFT, WaitsFor.ROWS, WaitsFor.GROUP, WaitsFor.HORIZON)
+_LIMITS: Final = (WaitsFor.DRIFT, WaitsFor.ROWS, WaitsFor.MIN_ROWS, WaitsFor.GROUP, WaitsFor.HORIZON)
 """What all splits wait for that have records, since one plan sets one limit."""
 
 _STATUSES: Final = {status: status.name.lower() for status in SplitStatus}

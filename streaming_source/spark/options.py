@@ -187,7 +187,9 @@ class FrameOptions:
         None,
         "minRowsPerTrigger",
         integer(1),
-        "Wait until so many records are there, but not for longer than `maxTriggerDelay`. Not in AvailableNow.",
+        "Read nothing before so many records are there, but not for longer than `maxTriggerDelay`. The watermark goes "
+        "on meanwhile. Nothing waits in AvailableNow, where no more can come, or where another source of the alignment "
+        "group waits for this one.",
     )
     max_delay_us: int = option_field(
         15 * 60 * _SECOND_US,
@@ -346,6 +348,8 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         routes_late=options.late == "route",
         reports=options.reports,
         allow_unaligned=options.allow_unaligned,
+        min_rows=options.min_rows,
+        max_delay_us=options.max_delay_us,
     )
 
 

@@ -127,8 +127,6 @@ class StreamPlanning:
         self._gateway = self._new_gateway(source) if rules.reports or self._has_events else None
         # Of the states handed out last: partitions() asks for two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
-        # When the last micro-batch was planned; the first one does not wait for more.
-        self._planned_at: float | None = None
 
     def drain(self) -> None:
         with self._turn:
@@ -142,15 +140,12 @@ class StreamPlanning:
                 coordinator.restore(self._state_of(start))
             elif start["n"] != coordinator.state.sequence:
                 coordinator.rewind(self._state_of(start))
-            if self._waits_for_more():
-                return start
             before = coordinator.state
             after = coordinator.advance(max_rows)
             self._standstill.look(processing_time_us())
             if after is before:
                 return start
             self._recent = {before.sequence: before, after.sequence: after}
-            self._planned_at = time.monotonic()
             return self._codec.encode(after, coordinator.explain())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
@@ -250,15 +245,6 @@ class StreamPlanning:
         if ended.routed > begun.routed:
             return "drop"
         return "keep" if self._options.late == "route" else self._options.late
-
-    def _waits_for_more(self) -> bool:
-        """Whether there are too few records for a micro-batch, and the time for waiting is not over."""
-        options = self._options
-        if options.min_rows is None or self._planned_at is None or self._coordinator.is_draining:
-            return False
-        if time.monotonic() - self._planned_at >= options.max_delay_us / 1e6:
-            return False
-        return self._coordinator.unread_rows() < options.min_rows
 
     def _state_of(self, offset: Offset) -> SourceState[Any, Any]:
         # A checkpoint of another source may hold anything.

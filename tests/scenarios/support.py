@@ -33,6 +33,8 @@ class Planned:
         idle: str | None = None,
         bounded: bool = False,
         max_rows: int | None = None,
+        min_rows: int | None = None,
+        max_delay_us: int = 0,
     ) -> None:
         self.source = TestingSource(splits, clock=group.clock, bounded=bounded, records_per_fetch=1000)
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 us")
@@ -40,6 +42,7 @@ class Planned:
         self._strategy = strategy if idle is None else strategy.with_idleness(idle)
         self._group = group
         self._max_rows = max_rows
+        self._min_rows, self._max_delay_us = min_rows, max_delay_us
         self._positions: dict[str, int] = {}
         self._begin(SourceState.initial())
 
@@ -104,7 +107,15 @@ class Planned:
             drains_past_caught_up=True,
             bounded=self.source.boundedness is Boundedness.BOUNDED,
         )
-        rules = ReadRules(self._strategy, planning, announces=True, group="pair", read_ahead_rows=1000)
+        rules = ReadRules(
+            self._strategy,
+            planning,
+            announces=True,
+            group="pair",
+            read_ahead_rows=1000,
+            min_rows=self._min_rows,
+            max_delay_us=self._max_delay_us,
+        )
         self.meeting = self._group.meeting(alignment.max_drift_us, alignment.update_interval_us)
         self._workers = InlineWorkers(self._group.clock)
         self.planning: SourceCoordinator[Any, Any] = SourceCoordinator(

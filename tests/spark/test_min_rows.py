@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -25,8 +24,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that the planning's clock shows."""
     shown = [1000.0]
     # Its name for the module, not the module: workers measure their own time.
-    clock = SimpleNamespace(monotonic=lambda: shown[0])
-    monkeypatch.setattr("streaming_source.spark.planning.time", clock)
+    monkeypatch.setattr("streaming_source.spark.planning.processing_time_us", lambda: round(shown[0] * 1e6))
     return shown
 
 
@@ -60,6 +58,13 @@ def test_a_micro_batch_waits_no_longer_than_the_delay(tmp_path: Path, now: list[
     assert rows(reading.next()) is None
     now[0] += 10.0
     assert rows(reading.next()) == 1
+    reading.reader.stop()
+
+
+def test_a_bounded_source_does_not_wait_for_records_that_cannot_come(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "0.parquet", {"t": stamps(0, 1, 2, 3)})
+    reading = Reading(stream_reader(tmp_path, **OPTIONS, bounded=True))
+    assert [rows(reading.next(max_rows=3)), rows(reading.next())] == [3, 1]
     reading.reader.stop()
 
 

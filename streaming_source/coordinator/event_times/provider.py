@@ -113,6 +113,11 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         return True
 
     @property
+    def knows_all(self) -> bool:
+        """Whether nothing is left unseen because enough was seen: then fewer records are no reason to wait for more."""
+        return True
+
+    @property
     def is_settled(self) -> bool:
         """While draining: whether enough is known to plan."""
         return True

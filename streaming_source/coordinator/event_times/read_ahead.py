@@ -144,6 +144,12 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         return all(scan.scanned_us > MIN_WATERMARK for scan in self._scans.values())
 
     @property
+    def knows_all(self) -> bool:
+        """See `EventTimeProvider`. O(n)."""
+        with self._lock:
+            return not any(self._is_ahead(scan) for scan in self._scans.values() if not scan.is_done)
+
+    @property
     def is_settled(self) -> bool:
         """While draining: whether of every split something unread was seen, or everything. O(n)."""
         return all(scan.is_done or scan.seen.unread for scan in self._scans.values())
