@@ -157,11 +157,7 @@ class AlignedDataSource:
         # Without a zone it is UTC: Spark takes watermarks from timestamps with one alone.
         frame[name].dataType = TimestampType()
         if self.options.include_metadata:
-            clash = [column for column in frame.names if column.lower() in _METADATA]
-            if clash:
-                raise SchemaError(
-                    f"there are columns {clash} already, which includeMetadata would add; leave includeMetadata out"
-                )
+            _check_no_metadata(frame.names)
             for column, kind in _METADATA.items():
                 frame.add(StructField(column, kind))
         return frame
@@ -226,10 +222,13 @@ class AlignedDataSource:
     def times_reader(self) -> AlignedBatchReader:
         """For split, position and event time of all that there is now, in one task; null where a time is invalid."""
         columns = self.schema()
-        frame = StructType([StructField(name, _METADATA[name]) for name in ("_split", "_position")])
+        places = ("_split", "_position")
+        frame = StructType([StructField(name, _METADATA[name]) for name in places])
         frame.add(StructField(self.event_time_in(columns), TimestampType()))
-        options = replace(self.options, invalid_timestamp="null", readers=1, min_readers=None)
-        return replace(self, options=options).batch_reader(frame)
+        options = replace(self.options, invalid_timestamp="null", readers=1, min_readers=None, include_metadata=False)
+        reader = replace(self, options=options).batch_reader(frame)
+        # The data may have columns of these names, which are not meant here.
+        return replace(reader, shaper=replace(reader.shaper, metadata=frozenset(places)))
 
     def _for_frame(self, schema: StructType, options: FrameOptions) -> tuple[WatermarkStrategy, pa.Schema, RowShaper]:
         """What depends on the columns of a frame: the strategy in the data's own names, what to read, and how."""
@@ -239,7 +238,17 @@ class AlignedDataSource:
         for_times = strategy.timestamp_assigner.columns
         for_times = None if for_times is None else (*for_times, *strategy.generator_columns)
         needed = _needed(schema, data, name, for_times)
-        return strategy, needed, RowShaper(_arrow_schema(schema), name, strategy.timestamp_assigner, options)
+        metadata = frozenset(_METADATA) - {*data.names, name}
+        if options.include_metadata:
+            _check_no_metadata(data.names)
+        for field in schema:
+            if field.name in metadata and field.dataType != _METADATA[field.name]:
+                raise SchemaError(
+                    f"column {field.name!r} is {field.dataType.simpleString()} in the schema, and the data has none of "
+                    f"that name: as metadata of this source it is {_METADATA[field.name].simpleString()}; give it this "
+                    "type, or leave it out"
+                )
+        return strategy, needed, RowShaper(_arrow_schema(schema), name, strategy.timestamp_assigner, options, metadata)
 
     @cached_property
     def _data(self) -> pa.Schema:
@@ -251,7 +260,8 @@ class AlignedDataSource:
             return self._data
         except NoSchemaError:
             source, event_time = self._source_column(self.strategy), self._event_time(frame, self.strategy)
-            added = {*_METADATA} if _same(event_time, source) else {*_METADATA, event_time}
+            added = {*_METADATA} if self.options.include_metadata else set()
+            added |= set() if _same(event_time, source) else {event_time}
             return pa.schema([field for field in _arrow_schema(frame) if field.name not in added])
 
     def _event_time(self, frame: StructType, strategy: WatermarkStrategy, data: pa.Schema | None = None) -> str:
@@ -344,6 +354,15 @@ def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequ
         there = ", ".join(data.names)
         raise SchemaError(f"columns {missing} are asked for, but the data has {there}; leave them out of the schema")
     return data if for_times is None else pa.schema([field for field in data if field.name in wanted])
+
+
+def _check_no_metadata(columns: Sequence[str]) -> None:
+    """Raise where the data has a column of a name that `includeMetadata` adds."""
+    clash = [column for column in columns if column.lower() in _METADATA]
+    if clash:
+        raise SchemaError(
+            f"there are columns {clash} already, which includeMetadata would add; leave includeMetadata out"
+        )
 
 
 def _arrow_schema(frame: StructType) -> pa.Schema:

@@ -120,7 +120,7 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
     column = source.event_time_in(df.schema)
     names = {each: f"`{each.replace('`', '``')}`" for each in df.columns}
     time = F.col(names[column])
-    has_lateness = "_late" in df.columns
+    has_lateness = source.options.include_metadata and "_late" in df.columns
     is_data = (time < F.expr(FAR_SQL)) | time.isNull()
     dated = df.withWatermark(names[column], f"{DELAY.days} days")
     if name is None and not has_lateness and source.options.invalid_timestamp != "null":

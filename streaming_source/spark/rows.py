@@ -74,12 +74,16 @@ class _Records:
 
 @dataclass(frozen=True, slots=True)
 class RowShaper:
-    """Makes rows of a frame, whose column `event_time` need not be there; `AlignedInputPartition` says what is late."""
+    """Makes rows of a frame, whose column `event_time` need not be there; `AlignedInputPartition` says what is late.
+
+    `metadata` are the names of the columns that this source adds: of the frame's others the records have the values.
+    """
 
     schema: pa.Schema
     event_time: str
     assigner: TimestampAssigner
     options: FrameOptions
+    metadata: frozenset[str] = frozenset()
     announced: int = MIN_WATERMARK
     late: str = "keep"
     time_limit_us: int | None = None
@@ -161,18 +165,10 @@ class RowShaper:
             if place >= 0 and times.valid.all() and _are_as_written(batch.column(place), times.values):
                 return batch.column(place).cast(field.type)  # without a copy
             return pa.array(times.values, mask=~times.valid).cast(field.type)
+        if field.name in self.metadata:
+            return _metadata(field, records)
         if place >= 0:
             return _as_type(batch.column(place), field, is_event_time=field.name in (self.assigner.columns or ()))
-        if field.name == "_split":
-            return pa.repeat(pa.scalar(records.split_id, field.type), batch.num_rows)
-        if field.name == "_position":
-            return pa.array(records.positions, field.type)
-        if field.name == "_late":
-            return pa.array(records.late, field.type)
-        if field.name == "_source_timestamp":
-            if (timestamps := records.source_timestamps) is None:
-                return pa.nulls(batch.num_rows, field.type)
-            return pa.array(timestamps, mask=timestamps == NO_TIMESTAMP).cast(field.type)
         raise SchemaError(
             f"the records have no column {field.name!r}; they have {', '.join(batch.schema.names)}; let "
             "Source.schema say what they have"
@@ -327,6 +323,19 @@ class ObservedTimes:
                 _, state = self._generators.get(split_id, (0, None))
                 seen.generator = RunningGenerator(self._strategy.create_watermark_generator(), state)
         return self._by_split[split_id]
+
+
+def _metadata(field: pa.Field, records: _Records) -> pa.Array:
+    rows = records.batch.num_rows
+    if field.name == "_split":
+        return pa.repeat(pa.scalar(records.split_id, field.type), rows)
+    if field.name == "_position":
+        return pa.array(records.positions, field.type)
+    if field.name == "_late":
+        return pa.array(records.late, field.type)
+    if (timestamps := records.source_timestamps) is None:
+        return pa.nulls(rows, field.type)
+    return pa.array(timestamps, mask=timestamps == NO_TIMESTAMP).cast(field.type)
 
 
 def _are_as_written(column: pa.Array, times_us: Int64Array) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from alignment.exceptions import InvalidArgumentError, InvalidTimestampError
 from alignment.strategy import WatermarkStrategy
@@ -206,6 +207,31 @@ def test_names_that_spark_cannot_tell_apart_clash(tmp_path: Path) -> None:
         stream_reader(tmp_path, eventTimeColumn="t")
     with pytest.raises(SchemaError, match=r"columns \['_split'\] already"):
         stream_reader(tmp_path, eventTimeColumn="t", eventTimeAs="_split", includeMetadata="true")
+
+
+METADATA = StructType().add("t", TimestampType()).add("_split", StringType())
+
+
+def test_a_schema_that_is_given_says_nothing_of_whose_a_column_is(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    early = stream_reader(tmp_path / "in", METADATA, eventTimeColumn="t")
+    put(tmp_path / "in" / "a" / "f.parquet", {"t": stamps(0, zone="UTC"), "_split": ["mine"]})
+    # Whether the file came before the query or behind it.
+    for reader in (early, stream_reader(tmp_path / "in", METADATA, eventTimeColumn="t")):
+        table = Reading(reader).next()
+        reader.stop()
+        assert table is not None
+        assert table["_split"].to_pylist() == ["mine"]
+    with pytest.raises(SchemaError, match=r"columns \['_split'\] already"):
+        stream_reader(tmp_path / "in", METADATA, eventTimeColumn="t", includeMetadata="true").latestOffset  # noqa: B018
+
+
+def test_metadata_in_a_schema_has_the_type_of_metadata(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0, zone="UTC")})
+    assert Reading(stream_reader(tmp_path, METADATA, eventTimeColumn="t")).next()["_split"].to_pylist() == ["a"]  # type: ignore[index]
+    other = StructType().add("t", TimestampType()).add("_split", LongType())
+    with pytest.raises(SchemaError, match=r"'_split' is bigint in the schema.* it is string; give it this type"):
+        stream_reader(tmp_path, other, eventTimeColumn="t")
 
 
 def test_the_users_own_column_passes_without_a_copy_and_invalid_times_become_null_in_it() -> None:

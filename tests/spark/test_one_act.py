@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType, TimestampNTZType, TimestampType
 
 import streaming_source
-from streaming_source import WatermarkStrategy, from_source, read_stream, with_exact_watermark
+from streaming_source import WatermarkStrategy, advise, from_source, read_stream, with_exact_watermark
 from streaming_source.connectors import FileSource
 from streaming_source.exceptions import OptionError, SchemaError
 from tests.spark.conftest import Loader
@@ -263,3 +263,22 @@ def test_connectors_and_names_are_found_where_a_user_looks_for_them() -> None:
     assert KafkaSource.__module__.startswith("streaming_source.connectors.kafka")
     assert {"read_stream", "from_source", "WatermarkStrategy", "NO_TIMESTAMP"} <= {*dir(streaming_source)}
     assert streaming_source.MAX_WATERMARK == 2**63 - 1
+
+
+# ---- columns of the data that are called as metadata ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [1, True])
+def test_columns_of_the_data_that_are_called_as_metadata_are_the_users(
+    spark: SparkSession, tmp_path: Path, value: object
+) -> None:
+    names = ("_late", "_split", "_position", "_source_timestamp")
+    columns = {name: pa.array([value] * 3) for name in names}
+    write_file(tmp_path / "in" / "a" / "f.parquet", T0 + np.arange(3) * SECOND, **columns)
+    reader = read_stream(spark).format("aligned_files").options(**OPTIONS)
+    run = available_now(spark, reader.name("mine").load(str(tmp_path / "in")).select(*names), tmp_path / "cp")
+    assert run.rows == [(value,) * 4] * 3
+    assert run.progress[0]["observedMetrics"]["mine"].keys() == {"rows", "invalid", "latest"}
+    # The scan behind `advise` has its own columns of these names.
+    (split,) = advise(reader.load(str(tmp_path / "in"))).splits
+    assert (split.split_id, split.rows) == ("a", 3)
