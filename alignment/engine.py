@@ -299,9 +299,16 @@ class Engine:
     # ---- what is known -------------------------------------------------------------------------------------------
 
     def unread(self) -> Int64Array:
-        """`int64[n]`: records of each split that are known to be there, and in no committed plan. O(n)."""
+        """`int64[n]`: records of each split that are known to be there, and in no committed plan. O(n).
+
+        Predicted where readers report, and positions have gaps.
+        """
         self._settle()
-        return self.index.ends() - self.table.positions
+        return self._records_behind(self.table)
+
+    def _records_behind(self, table: SplitTable) -> Int64Array:
+        ends = self.index.ends()
+        return ends - table.positions if self._reactive is None else self._reactive.records_in(table, ends)
 
     def silent_since_us(self, plan: MicroBatchPlan) -> Int64Array:
         """`int64[n]`: since when each split has nothing to read, once the last plan is committed. O(n).
@@ -366,7 +373,8 @@ class Engine:
         bound_us = MAX_WATERMARK if plan is None else plan.bound_us
         drift_us = self.rules.max_drift_us
         next_us = self.index.far_next_times(table.positions, saturating_add(bound_us, drift_us or 0))
-        columns = (holds_us, self.table.positions, self.index.ends(), self.idle_clock.caught_up_us, late, next_us)
+        behind = self._records_behind(self.table)
+        columns = (holds_us, self.table.positions, behind, self.idle_clock.caught_up_us, late, next_us)
         unreported = frozenset(self.unreported())
         return Explanation(
             table.combined,

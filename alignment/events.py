@@ -39,13 +39,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RangeReport:
-    """The records of `[start, stop)` of one split, as the reader of that range saw them.
+    """The records of the positions `[start, stop)` of one split, as the reader of that range saw them.
 
-    A range that is read twice gives the same report: taking one in twice makes no difference. `min_us` and `max_us` are
-    the earliest and latest event time, `NO_TIMESTAMP` if no record has one; `late` counts records at or below the
-    watermark that was announced before the micro-batch. Of a generator of the user's own, or the source: the largest
-    watermark that it emitted for these records, whether it marked the split as idle last, and what it goes on from
-    behind them (`alignment.split_generators.GeneratorState`; empty without one).
+    `gaps` of these positions hold no record. A range that is read twice gives the same report: taking one in twice
+    makes no difference. `min_us` and `max_us` are the earliest and latest event time, `NO_TIMESTAMP` if no record has
+    one; `late` counts records at or below the watermark that was announced before the micro-batch. Of a generator of
+    the user's own, or the source: the largest watermark that it emitted for these records, whether it marked the split
+    as idle last, and what it goes on from behind them (`alignment.split_generators.GeneratorState`; empty without one).
     """
 
     split_id: str
@@ -58,6 +58,12 @@ class RangeReport:
     is_idle: bool = False
     state_version: int = 0
     state: str = ""
+    gaps: int = 0
+
+    @property
+    def records(self) -> int:
+        """How many records the range has."""
+        return self.stop - self.start - self.gaps
 
 
 @dataclass(frozen=True, slots=True, eq=False)

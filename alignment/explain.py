@@ -237,28 +237,28 @@ def explain_splits(
 ) -> tuple[SplitExplanation, ...]:
     """Explain the splits of a table after the last plan, None before any. O(n).
 
-    The `columns`, `int64[n]` each: where the splits hold the watermark of the source; their next positions, and those
-    after the last record known to be there; since when they have had nothing to read; their late records; and the event
-    time of their next records. `MIN_WATERMARK` where a time is not known, or the next record not far beyond the bound.
-    `blocked` cannot be read now, and wait for that; the readers of the `unreported` have not reported all that they
-    read.
+    The `columns`, `int64[n]` each: where the splits hold the watermark of the source; their next positions, and how
+    many records are known to be there from these on; since when they have had nothing to read; their late records; and
+    the event time of their next records. `MIN_WATERMARK` where a time is not known, or the next record not far beyond
+    the bound. `blocked` cannot be read now, and wait for that; the readers of the `unreported` have not reported all
+    that they read.
     """
     limited_by, bound_us = (None, MAX_WATERMARK) if plan is None else (plan.limited_by, plan.bound_us)
     limit = _limit(limited_by, is_group=bound_us == group_limit_us < MAX_WATERMARK)
     splits = []
     lists: Iterable[list[int]] = (column.tolist() for column in (table.watermarks, *columns))
-    for split_id, status, watermark, holds, position, end, since, late, following in zip(
+    for split_id, status, watermark, holds, position, behind, since, late, following in zip(
         table.split_ids, table.statuses.tolist(), *lists, strict=True
     ):
         waits_for, silent_since_us, next_us = limit, None, None
-        if position == end:
+        if behind == 0:
             waits_for = WaitsFor.REPORT if split_id in unreported else WaitsFor.RECORDS
             silent_since_us = since if since > MIN_WATERMARK else None
         if split_id in blocked:
             waits_for = blocked[split_id]
         if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK:
             next_us = following
-        of_reading = (position, end - position, waits_for, silent_since_us, late, next_us)
+        of_reading = (position, behind, waits_for, silent_since_us, late, next_us)
         splits.append(SplitExplanation(split_id, _STATUSES[status], watermark, holds, *of_reading))
     return tuple(splits)
 

@@ -22,7 +22,7 @@ import numpy as np
 from alignment.exceptions import InvalidArgumentError
 from alignment.index.blocks import first_not_before, near, ranges, running, sample
 from alignment.index.inside import TimedBlocks
-from alignment.plan.rules import share_evenly
+from alignment.plan.rules import share_evenly, total
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
@@ -434,4 +434,4 @@ def _first_too_many(bounds: Int64Array, rows: Int64Array, max_rows: int) -> int 
 
 
 def _rows(positions: Int64Array, ends: Int64Array) -> int:
-    return int((ends - positions).sum())
+    return total(ends - positions)

@@ -28,6 +28,7 @@ from alignment.plan import (
     SplitTable,
     bounding_splits,
     conclude,
+    total,
 )
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
@@ -138,9 +139,7 @@ def _limited_by_rows(
     if max_rows is None or bound < aligned:
         return max_rows is not None
     # The records at the bound itself may have been shared out.
-    return int((ends - before.positions).sum()) == max_rows and bool(
-        (ends < index.cut(before.positions, aligned)).any()
-    )
+    return total(ends - before.positions) == max_rows and bool((ends < index.cut(before.positions, aligned)).any())
 
 
 def _advance(

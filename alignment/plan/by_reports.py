@@ -27,6 +27,7 @@ from alignment.plan import (
     bounding_splits,
     conclude,
     share_evenly,
+    total,
 )
 from alignment.plan.observed import ObservedSplits
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
@@ -71,6 +72,11 @@ class ReactivePlanner:
 
     So a small `first_rows` keeps the state small, and a large one reads a backlog in fewer micro-batches.
 
+    **Gaps.** Positions may have gaps, and limits are of records. Until a report says otherwise each position is taken
+    to hold one: so a limit on rows admits fewer where there are gaps. After each admission as many positions are taken
+    to hold one as there were, but at most four times as many as before: a gap of `2**40` is crossed in 20
+    micro-batches, and records that lie closer together than before exceed a read limit by as much, once.
+
     **Lost reports.** A watermark waits for the next report of its split, and never runs ahead. A split has *finished*
     when it is complete, and a plan finds nothing more to read in it: one plan later than with an index, so that its
     last report can be in. Where that one was lost, its watermark counts a last time as it was; no drift depends on it
@@ -104,8 +110,8 @@ class ReactivePlanner:
         announced, but may be read.
 
         In the plan `bound_us` is the limit. `late` are the late records reported since the plan before: each is in one
-        plan only, so a plan with any must be committed even if it reads nothing. `rows` are positions: where the
-        positions of a source have gaps, an upper bound of its records.
+        plan only, so a plan with any must be committed even if it reads nothing. `rows` are predicted where positions
+        have gaps.
         """
         if ends.shape != before.positions.shape:
             raise InvalidArgumentError(f"ends has the shape {ends.shape}: must be one for each of {len(before)} splits")
@@ -124,11 +130,15 @@ class ReactivePlanner:
         may_read = unread & (watermarks <= bound) & (not conditions.holds_rows)
         room = np.where(may_read, ends - before.positions, 0)
         wanted = self._wanted(slots, watermarks, room, bound)
-        is_cut = max_rows is not None and int(wanted.sum()) > max_rows
-        rows = wanted
+        rows = self.splits.records_in(slots, wanted)
+        is_cut = max_rows is not None and total(rows) > max_rows
         if max_rows is not None and is_cut:
-            rows = self._share(slots, before.positions, watermarks, wanted, bound, max_rows)
-        new_ends = before.positions + rows
+            shares = self._share(slots, before.positions, watermarks, rows, bound, max_rows)
+            spaced = np.minimum(np.floor(shares * self.splits.spacing[slots]), _MANY).astype(np.int64)
+            # Exact where there are no gaps, or all is admitted: a float does not tell large numbers apart.
+            spaced = np.where(self.splits.spacing[slots] == 1, shares, np.minimum(spaced, wanted))
+            rows, wanted = shares, np.where(shares == rows, wanted, spaced)
+        new_ends = before.positions + wanted
         self.splits.admit(slots, new_ends)
         limited_by = LimitedBy.HORIZON if horizon_us < aligned else LimitedBy.DRIFT
         if conditions.holds_rows:
@@ -151,7 +161,12 @@ class ReactivePlanner:
             limited_by=limited_by,
             horizon_us=horizon_us,
             no_more_splits=conditions.no_more_splits,
+            rows=total(rows),
         )
+
+    def records_in(self, table: SplitTable, ends: Int64Array) -> Int64Array:
+        """How many records each split of a table has before `ends`, as predicted, `int64[n]`. O(n)."""
+        return self.splits.records_in(self.splits.slots_of(table), ends - table.positions)
 
     def _limit(self, watermarks: Int64Array, bounding: BoolArray) -> int:
         if self._rules.max_drift_us is None or not bounding.any():
@@ -163,25 +178,25 @@ class ReactivePlanner:
         return self.splits.is_reported[slots] & ~np.isnan(self.splits.density[slots])
 
     def _wanted(self, slots: Slots, watermarks: Int64Array, room: Int64Array, bound: int) -> Int64Array:
-        """What each split is admitted if there is no read limit, `int64[n]`; `room` is how much it has."""
+        """Positions that each split is admitted if there is no read limit, `int64[n]`; `room` is how many it has."""
         if bound == MAX_WATERMARK:
             return room
         # Floats do not overflow between the ends of time, and tell microseconds apart in all times that occur.
-        at_most = np.maximum(self._growth * self.splits.last_rows[slots].astype(np.float64), self._first_rows)
+        first = self._first_rows * self.splits.spacing[slots]
+        at_most = np.maximum(self._growth * self.splits.last_rows[slots].astype(np.float64), first)
         ahead = float(bound) - watermarks.astype(np.float64)
         predicted = np.floor(np.nan_to_num(self.splits.density[slots]) * ahead)
-        predicted = np.minimum(np.clip(predicted, self._first_rows, at_most), _MANY)
-        rows = np.where(self._is_known(slots), predicted, self._first_rows).astype(np.int64)
-        return np.minimum(room, rows)
+        predicted = np.where(self._is_known(slots), np.clip(predicted, first, at_most), first)
+        return np.minimum(room, np.minimum(predicted, _MANY).astype(np.int64))
 
     def _share(
         self, slots: Slots, positions: Int64Array, watermarks: Int64Array, wanted: Int64Array, bound: int, max_rows: int
     ) -> Int64Array:
-        """Lower what is wanted, more than `max_rows`, until it fits, `int64[n]`."""
+        """Lower the records that are wanted, more than `max_rows`, until they fit, `int64[n]`."""
         if bound == MAX_WATERMARK:
             return share_evenly(wanted, positions, max_rows)
         known = self._is_known(slots)
-        density = self.splits.density[slots]
+        density = self.splits.density[slots] / self.splits.spacing[slots]
         evenly, by_time = np.where(known, 0, wanted), np.where(known, wanted, 0)
         # Those that nothing is known of get their part by number; what one side leaves is the other's.
         part = -(-max_rows * int(np.count_nonzero(evenly)) // int(np.count_nonzero(wanted)))
@@ -199,7 +214,7 @@ def share_by_time(
     microsecond, above 0 where any are wanted. So the slowest split is the first to get one, however thin it is. All
     else is as in `share_evenly`; of records that are predicted at one time those go first of which least was read.
     """
-    if int(wanted.sum()) <= max_rows:
+    if total(wanted) <= max_rows:
         return wanted.copy()
     wants = np.flatnonzero(wanted > 0)
     most, rate = wanted[wants], density[wants]
@@ -217,7 +232,7 @@ def share_by_time(
         if middle in (fits, too_many) or int(shared.sum()) == max_rows:
             break
         count = admitted(middle)
-        if int(count.sum()) <= max_rows:
+        if total(count) <= max_rows:
             fits, shared = middle, count
         else:
             too_many = middle

@@ -31,9 +31,9 @@ class MicroBatchPlan:
     """What one micro-batch reads, and the state after it.
 
     The positions of the table `after` are the ends of the batch. Nothing later than `bound_us`, the `T` that was
-    chosen, is read. `late` are the records of each split (`int64[n]`) at or below the watermark announced before it.
-    `holds_us` is where each holds the combined watermark after it, if it counts (`int64[n]`); `slowest_us` the smallest
-    of these, None if no split counts.
+    chosen, is read; `rows` are, or as many are predicted where readers report. `late` are the records of each split
+    (`int64[n]`) at or below the watermark announced before it. `holds_us` is where each holds the combined watermark
+    after it, if it counts (`int64[n]`); `slowest_us` the smallest of these, None if no split counts.
     """
 
     after: SplitTable
@@ -60,12 +60,13 @@ def conclude(
     limited_by: LimitedBy,
     horizon_us: int,
     no_more_splits: bool,
+    rows: int | None = None,
 ) -> MicroBatchPlan:
     """The plan that reads up to `ends`, with the statuses and the combined watermark after it. O(n).
 
     `watermarks` and `held` (`int64[n]`) are each split's own after the batch, and where it holds the combined one.
     `paused`, `idle` and `finished` (`bool[n]`) say what each split is then; active where none of them. The last one
-    that is set holds.
+    that is set holds. `rows` are read up to `ends`; None where every position is one.
     """
     statuses = np.full(len(before), SplitStatus.ACTIVE, np.int8)
     statuses[paused] = SplitStatus.PAUSED
@@ -82,4 +83,5 @@ def conclude(
     after = SplitTable(before.split_ids, ends, watermarks, statuses, max(before.combined, combined))
     counting = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
     slowest = min(int(held[counting].min()), horizon_us) if counting.any() else None
-    return MicroBatchPlan(after, bound_us, limited_by, total(ends - before.positions), late, slowest, held)
+    rows = total(ends - before.positions) if rows is None else rows
+    return MicroBatchPlan(after, bound_us, limited_by, rows, late, slowest, held)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.events import RangeReport
-from alignment.plan import SplitTable
+from alignment.plan.table import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, Int64Array
 
@@ -26,6 +26,10 @@ Slots: TypeAlias = npt.NDArray[np.intp]
 
 _MAX_HOLES: Final = 16
 """Ranges without a report that are remembered of one split; of older ones a late report no longer adds counts."""
+
+
+_THINNER: Final = 4.0
+"""How many times fewer records per position than before are believed at once: a gap may be followed by none."""
 
 
 class ObservedSplits:
@@ -39,6 +43,9 @@ class ObservedSplits:
         Positions per microsecond of event time, smoothed; NaN as long as it is not known.
     last_rows
         Positions in the last admission; 0 before any.
+    spacing
+        Positions per record, at least 1: at first 1, then as it was in the last admission, but at most four times as
+        much as before.
     is_reported
         Whether all of the last admission was reported; True before any.
     """
@@ -47,12 +54,14 @@ class ObservedSplits:
         ("latest_us", np.int64, NO_TIMESTAMP),
         ("density", np.float64, np.nan),
         ("last_rows", np.int64, 0),
+        ("spacing", np.float64, 1.0),
         ("is_reported", np.bool_, True),
         ("_admitted_to", np.int64, 0),
         # Latest event time before the last admission, if all before it was reported; extremes of that admission.
         ("_latest_before", np.int64, NO_TIMESTAMP),
         ("_low", np.int64, MAX_WATERMARK),
         ("_high", np.int64, NO_TIMESTAMP),
+        ("_records", np.int64, 0),
         ("_late", np.int64, 0),
         ("_late_told", np.int64, 0),
     )
@@ -60,11 +69,13 @@ class ObservedSplits:
     latest_us: Int64Array
     density: npt.NDArray[np.float64]
     last_rows: Int64Array
+    spacing: npt.NDArray[np.float64]
     is_reported: npt.NDArray[np.bool_]
     _admitted_to: Int64Array
     _latest_before: Int64Array
     _low: Int64Array
     _high: Int64Array
+    _records: Int64Array
     _late: Int64Array
     _late_told: Int64Array
 
@@ -84,13 +95,17 @@ class ObservedSplits:
         One that is new, or whose position is not where it was handed out to, starts anew from its position: of what was
         reported before only which ranges is remembered.
         """
-        for split_id in table.split_ids:
-            if split_id not in self._slots:
-                self._slots[split_id] = self._free.pop() if self._free else self._grow()
-        slots = np.fromiter((self._slots[i] for i in table.split_ids), np.intp, len(table))
+        slots = self.slots_of(table)
         for at in np.flatnonzero(self._admitted_to[slots] != table.positions):
             self._begin(int(slots[at]), int(table.positions[at]))
         return slots
+
+    def slots_of(self, table: SplitTable) -> Slots:
+        """The slots of the splits of a table, `intp[n]`; one that is not known yet gets one. O(n)."""
+        for split_id in table.split_ids:
+            if split_id not in self._slots:
+                self._slots[split_id] = self._free.pop() if self._free else self._grow()
+        return np.fromiter((self._slots[i] for i in table.split_ids), np.intp, len(table))
 
     def rewind(self, table: SplitTable) -> None:
         """Go back to a state, or begin from one: its splits start anew, all others are forgotten. O(n).
@@ -116,6 +131,12 @@ class ObservedSplits:
         """Ids of the splits whose last admission was not reported in full. O(n)."""
         return [split_id for split_id, slot in self._slots.items() if not self.is_reported[slot]]
 
+    def records_in(self, slots: Slots, positions: Int64Array) -> Int64Array:
+        """How many records so many positions of each split have, as predicted, `int64[n]`; some if any. O(n)."""
+        spacing = self.spacing[slots]
+        # Exact where there are no gaps: a float does not tell large numbers apart.
+        return np.where(spacing == 1, positions, np.ceil(positions / spacing).astype(np.int64))
+
     # ---- admissions and reports ----------------------------------------------------------------------------------
 
     def admit(self, slots: Slots, ends: Int64Array) -> None:
@@ -123,7 +144,7 @@ class ObservedSplits:
         rows = ends - self._admitted_to[slots]
         slots, ends, rows = slots[rows > 0], ends[rows > 0], rows[rows > 0]
         self._latest_before[slots] = np.where(self.is_reported[slots], self.latest_us[slots], NO_TIMESTAMP)
-        self._low[slots], self._high[slots] = MAX_WATERMARK, NO_TIMESTAMP
+        self._low[slots], self._high[slots], self._records[slots] = MAX_WATERMARK, NO_TIMESTAMP, 0
         self._admitted_to[slots], self.last_rows[slots] = ends, rows
         self.is_reported[slots] = False
 
@@ -159,13 +180,22 @@ class ObservedSplits:
         """A report came in while the last admission was not reported in full."""
         end = int(self._admitted_to[slot])
         begin = end - int(self.last_rows[slot])
+        # Of a range that began before, as many as fall on this admission if they lie evenly.
+        within = max(report.stop - max(report.start, begin), 0) / (report.stop - report.start)
+        self._records[slot] += report.records if within == 1 else round(report.records * within)
         if report.start >= begin and report.max_us != NO_TIMESTAMP:
             self._low[slot] = min(int(self._low[slot]), report.min_us)
             self._high[slot] = max(int(self._high[slot]), report.max_us)
         ranges = self._reported[slot]
         if ranges[-1] == end and ranges[-2] <= begin:
             self.is_reported[slot] = True
+            self._measure_spacing(slot)
             self._measure(slot)
+
+    def _measure_spacing(self, slot: int) -> None:
+        records, thinnest = int(self._records[slot]), _THINNER * float(self.spacing[slot])
+        measured = float(self.last_rows[slot]) / records if records else thinnest
+        self.spacing[slot] = max(min(measured, thinnest), 1.0)
 
     def _measure(self, slot: int) -> None:
         """Take the density of the last admission in, now that all of it is known.
@@ -196,6 +226,7 @@ class ObservedSplits:
             self._late_told[slot] = self._late[slot]
         self._admitted_to[slot], self.last_rows[slot], self.is_reported[slot] = position, 0, True
         self.latest_us[slot], self.density[slot] = NO_TIMESTAMP, np.nan
+        self.spacing[slot] = 1.0
 
     def _grow(self) -> int:
         size = len(self._reported)
@@ -219,6 +250,7 @@ class ObservedSplits:
             assert self.is_reported[slot] == (covered or last_rows == 0), (split_id, ranges, admitted_to, last_rows)
             density = self.density[slot]
             assert np.isnan(density) or 0 < density < np.inf, (split_id, density)
+            assert 1 <= self.spacing[slot] < np.inf, (split_id, self.spacing[slot])
             assert 0 <= self._late_told[slot] <= self._late[slot], (split_id, self._late[slot])
 
 

@@ -123,7 +123,7 @@ def share_evenly(wanted: Int64Array, positions: Int64Array, max_rows: int) -> In
     level, too_high = 0, max_rows + 1
     while too_high - level > 1:
         middle = (level + too_high) // 2
-        fits = int(np.minimum(wanted, middle).sum()) <= max_rows
+        fits = total(np.minimum(wanted, middle)) <= max_rows
         level, too_high = (middle, too_high) if fits else (level, middle)
     shared: Int64Array = np.minimum(wanted, level)
     wanting = np.flatnonzero(wanted > level)

@@ -232,9 +232,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._take_added()
         explanation = self.runtime.engine.explain(self._now_us())
         known, position_at, known_ends = self.state.by_id(), self.runtime.event_times.position_at, self.host.known_ends
+        seen_to = {i: position_at(i, known_to) for i, (_, known_to) in self.runtime.engine.available().items()}
         splits = [
-            _located(s, known.get(s.split_id), position_at(s.split_id, s.position), known_ends.get(s.split_id, 0))
-            for s in explanation.splits
+            _located(
+                split,
+                known.get(split.split_id),
+                position_at(split.split_id, split.position),
+                known_ends.get(split.split_id, 0) - seen_to[split.split_id],
+            )
+            for split in explanation.splits
         ]
         waits_for = self._group if explanation.waits_for_group else None
         member = None if waits_for is None else waits_for.slowest_at(explanation.at_us)
@@ -367,7 +373,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             "more than %s (maxDrift, or else maxOutOfOrderness), and that split may still get earlier ones. A later "
             "run reads them when it has got some%s. To read all in each run raise maxDrift, give neither of the two "
             "options, or use the exact watermark",
-            unread.sum(),
+            total(unread),
             np.count_nonzero(unread),
             _most(table.split_ids, unread),
             *(slowest or ["?"]),
@@ -424,15 +430,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self.runtime.event_times.drain(self._drains_from_us)
 
 
-def _located(split: SplitExplanation, state: SourceSplit | None, position: int, known_end: int) -> SplitExplanation:
-    """In positions of the source, with all records that are said to be there, be they seen or not."""
-    unseen = known_end - position
-    if position == split.position and unseen <= split.behind and split.next_us is None:
+def _located(split: SplitExplanation, state: SourceSplit | None, position: int, unseen: int) -> SplitExplanation:
+    """In positions of the source, with all records that it reports to be there: of `unseen` positions none was seen."""
+    if position == split.position and unseen <= 0 and split.next_us is None:
         return split
-    if unseen > split.behind:
+    if unseen > 0:
         if split.waits_for is WaitsFor.RECORDS:
             split = split._replace(waits_for=WaitsFor.NOTHING, silent_since_us=None)
-        split = split._replace(behind=unseen)
+        split = split._replace(behind=split.behind + unseen)
     place = state.place if split.next_us is not None and state is not None and state.position == position else None
     return split._replace(position=position, place=place)
 

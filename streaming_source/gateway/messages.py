@@ -132,7 +132,8 @@ def _is_possible(report: RangeReport) -> bool:
         and 0 <= report.start <= report.stop
         and report.min_us <= report.max_us
         and (report.min_us == NO_TIMESTAMP) == (report.max_us == NO_TIMESTAMP)
-        and 0 <= report.late <= report.stop - report.start
+        and report.gaps >= 0
+        and 0 <= report.late <= report.records
     )
 
 

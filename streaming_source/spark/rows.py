@@ -247,6 +247,7 @@ class FrameOutput(ReaderOutput):
 
 @dataclass(slots=True)
 class _Seen:
+    records: int = 0
     min_us: int = NO_TIMESTAMP
     max_us: int = NO_TIMESTAMP
     late: int = 0
@@ -272,6 +273,7 @@ class ObservedTimes:
         """The next records of a split, `n` of them; how many of the first were emitted before. O(n)."""
         seen = self._seen(split_id)
         seen.said.mark_active()
+        seen.records += len(positions)
         valid = times.valid_values
         if valid.size:
             earliest = int(valid.min())
@@ -297,6 +299,7 @@ class ObservedTimes:
             seen = self._seen(split.split_id)
             del self._by_split[split.split_id]
             state, said = GeneratorState(version=0, text=""), seen.said
+            stop = split.position if split.stop is None else split.stop
             if seen.generator is not None:
                 seen.generator.emit(said)
                 state = seen.generator.state()
@@ -304,7 +307,7 @@ class ObservedTimes:
                 RangeReport(
                     split.split_id,
                     split.position,
-                    split.position if split.stop is None else split.stop,
+                    stop,
                     seen.min_us,
                     seen.max_us,
                     seen.late,
@@ -312,6 +315,7 @@ class ObservedTimes:
                     said.is_idle,
                     state.version,
                     state.text,
+                    stop - split.position - seen.records,
                 )
             )
         return reports

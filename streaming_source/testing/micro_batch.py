@@ -189,7 +189,8 @@ def reports_of(ranges: Sequence[SourceSplit], records: Sequence[EmittedRecord]) 
         read = [r.time_us for r in records if r.split_id == split.split_id and split.position <= r.position < stop]
         timed = [time_us for time_us in read if time_us != NO_TIMESTAMP]
         earliest, latest = min(timed, default=NO_TIMESTAMP), max(timed, default=NO_TIMESTAMP)
-        reports.append(RangeReport(split.split_id, split.position, stop, earliest, latest))
+        gaps = stop - split.position - len(read)
+        reports.append(RangeReport(split.split_id, split.position, stop, earliest, latest, gaps=gaps))
     return reports
 
 
