@@ -1,6 +1,6 @@
 """Arrow columns of every type that can hold a time, as epoch microseconds.
 
-Timestamps of any unit, dates, ISO-8601 text, and numbers counted from the epoch in a
+Timestamps of any unit, dates, ISO-8601 text, and numbers (whole, decimal or floating) counted from the epoch in a
 stated unit. All conversions go downwards (towards minus infinity) where the column is finer than a
 microsecond, so that the order of two times is never turned round. What has no place in int64 microseconds is
 invalid, not wrapped.
@@ -46,6 +46,8 @@ EPOCH_UNITS: Final = ("s", "ms", "us", "ns")
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
 _US_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_US_DIGITS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
+_DECIMAL_DIGITS = 76
 _US_PER_DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=PYTHON_UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -56,13 +58,15 @@ _Micros = tuple[Int64Array, BoolArray]
 def check_time_type(data_type: pa.DataType, unit: str | None, column: str) -> None:
     """Refuse a column that cannot give event times, with an `InvalidArgumentError`.
 
-    That is one of a type that holds no time, whole numbers without a `unit`, and fractions in any unit but seconds.
+    That is one of a type that holds no time, whole numbers and decimals without a `unit`, and floats in any unit but
+    seconds.
     """
     data_type = _plain(data_type)
-    if pa.types.is_integer(data_type):
+    if pa.types.is_integer(data_type) or pa.types.is_decimal(data_type):
         if unit is None:
+            numbers = "decimals" if pa.types.is_decimal(data_type) else "whole numbers"
             raise InvalidArgumentError(
-                f"column {column!r} is {data_type}: whole numbers need a timestamp unit, or a second looks like a "
+                f"column {column!r} is {data_type}: {numbers} need a timestamp unit, or a second looks like a "
                 f"microsecond; set one of {', '.join(EPOCH_UNITS)}"
             )
     elif pa.types.is_floating(data_type):
@@ -77,8 +81,9 @@ def check_time_type(data_type: pa.DataType, unit: str | None, column: str) -> No
         or _is_text(data_type)
         or pa.types.is_null(data_type)
     ):
+        lacks = "a time of the day without a date, and so" if pa.types.is_time(data_type) else "which holds"
         raise InvalidArgumentError(
-            f"column {column!r} is {data_type}, which holds no event time; choose a column of timestamps, "
+            f"column {column!r} is {data_type}, {lacks} no event time; choose a column of timestamps, "
             "dates, ISO-8601 text, or numbers since the epoch"
         )
 
@@ -93,7 +98,7 @@ def is_order_preserving(data_type: pa.DataType, unit: str | None) -> bool:
     return bool(
         pa.types.is_timestamp(data_type)
         or pa.types.is_date(data_type)
-        or (pa.types.is_integer(data_type) and unit is not None)
+        or ((pa.types.is_integer(data_type) or pa.types.is_decimal(data_type)) and unit is not None)
     )
 
 
@@ -131,7 +136,9 @@ def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micr
     if pa.types.is_floating(data_type):
         return _from_seconds(_to_numpy(array).astype(np.float64), valid)
     if unit is None:
-        raise InvalidArgumentError(f"unit = None: whole numbers need one of {', '.join(EPOCH_UNITS)}")
+        raise InvalidArgumentError(f"unit = None: numbers need one of {', '.join(EPOCH_UNITS)}")
+    if pa.types.is_decimal(data_type):
+        return _from_decimal(array, valid, unit)
     return integers_to_microseconds(_to_numpy(array), valid, unit)
 
 
@@ -204,6 +211,18 @@ def _from_seconds(seconds: npt.NDArray[np.float64], valid: BoolArray) -> _Micros
         micros = np.floor(seconds * 1e6)
         fits = (micros > float(_INT64_MIN)) & (micros < float(_INT64_MAX))
     return np.where(fits, micros, 0.0).astype(np.int64), valid & fits
+
+
+def _from_decimal(array: pa.Array, valid: BoolArray, unit: str) -> _Micros:
+    # Of the widest kind, which has room for the digits before the point wherever it is moved to.
+    wide = array.cast(pa.decimal256(_DECIMAL_DIGITS, array.type.scale))
+    # The same digits, with the point elsewhere: exact, whatever the precision.
+    moved = pa.decimal256(_DECIMAL_DIGITS, array.type.scale - _US_DIGITS[unit])
+    micros = pa.Array.from_buffers(moved, len(wide), wide.buffers(), offset=wide.offset)
+    rough = _to_numpy(micros.cast(pa.float64()))
+    fits = (rough > float(_INT64_MIN)) & (rough < float(_INT64_MAX))
+    cast = pc.CastOptions(pa.int64(), allow_int_overflow=True, allow_decimal_truncate=True)
+    return _to_numpy(pc.floor(micros).cast(options=cast)), valid & fits
 
 
 def _to_numpy(array: pa.Array) -> npt.NDArray[Any]:

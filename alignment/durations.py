@@ -58,6 +58,7 @@ _AMBIGUOUS_UNITS = frozenset({"month", "months", "mon", "mons", "year", "years",
 _INTERVAL = re.compile(r"interval\b\s*", re.IGNORECASE)
 _NUMBER = r"[+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?"
 _TERM = re.compile(rf"\s*(?:'\s*({_NUMBER})\s*'|({_NUMBER}))\s*([^\W\d_]+)\s*")
+_WRITTEN_TIMEDELTA = re.compile(r"(?:(-?\d{1,9}) days?, )?(\d{1,2}):(\d{2}):(\d{2})(?:\.(\d{6}))?")
 _EXAMPLES = "write it as text with a unit, such as '5 seconds' or '1 hour 30 minutes', or as a datetime.timedelta"
 
 
@@ -66,8 +67,9 @@ def parse_duration_us(value: timedelta | str, *, name: str, minimum_us: int = 0)
 
     Text is one or more ``<number> <unit>``, with or without the word ``INTERVAL`` in front, in any case: ``5 seconds``,
     ``1 hour 30 minutes``, ``500 ms``, ``INTERVAL 5 SECONDS``. Units are weeks, days, hours, minutes, seconds,
-    milliseconds and microseconds, singular, plural or short (``w d h min s ms us``). `name` is that of the option or
-    argument, for the message of an error.
+    milliseconds and microseconds, singular, plural or short (``w d h min s ms us``). Text may also be a `timedelta` as
+    ``str`` writes it, and with it Spark's own ``option``: ``0:00:05``, ``1 day, 2:00:00``. `name` is that of the option
+    or argument, for the message of an error.
 
     Raises
     ------
@@ -98,6 +100,9 @@ def parse_duration_us(value: timedelta | str, *, name: str, minimum_us: int = 0)
 
 def _parse_text(text: str, name: str) -> int:
     body = text.strip()
+    if written := _WRITTEN_TIMEDELTA.fullmatch(body):
+        days, hours, minutes, seconds, micros = (int(part or 0) for part in written.groups())
+        return timedelta(days, seconds, micros, minutes=minutes, hours=hours) // _MICROSECOND
     if marker := _INTERVAL.match(body):
         body = body[marker.end() :]
     total = Fraction(0)

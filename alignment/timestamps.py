@@ -178,7 +178,7 @@ class FieldTimestampAssigner(TimestampAssigner):
     column : str
         Name, or dotted path into structs. A column whose own name has a dot goes before a path.
     unit : {"s", "ms", "us", "ns"}, optional
-        What one step of a number means. Required for whole numbers; floats are read as seconds only.
+        What one step of a number means. Required for whole numbers and decimals; floats are read as seconds only.
     zone : str, optional
         Of timestamps, dates and texts that say none: `Europe/Berlin`, `+02:00`. Absent: the session's in Spark, else
         UTC.

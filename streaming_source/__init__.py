@@ -30,7 +30,6 @@ __all__ = [
     "WatermarkStrategy",
     "__version__",
     "advise",
-    "audit",
     "explain",
     "from_source",
     "late_records",
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
         TimestampAssigner,
     )
     from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
-    from streaming_source.auditing import audit
     from streaming_source.connectors import DataGeneratorSource, FileSource, KafkaSource
     from streaming_source.monitoring.explained import explain
     from streaming_source.spark.advise import advise
@@ -65,7 +63,6 @@ _HOMES = {
         *("NO_TIMESTAMP", "CallableTimestampAssigner", "EventTimes", "FieldTimestampAssigner", "TimestampAssigner"),
     ],
     "alignment.watermarks": ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput"],
-    "streaming_source.auditing": ["audit"],
     "streaming_source.connectors": ["DataGeneratorSource", "FileSource", "KafkaSource"],
     "streaming_source.monitoring.explained": ["explain"],
     "streaming_source.spark.advise": ["advise"],
@@ -95,4 +92,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    submodules = {name for name in globals() if f"{__name__}.{name}" in sys.modules}
+    return sorted({*__all__, *submodules, *(name for name in globals() if name.startswith("__"))})

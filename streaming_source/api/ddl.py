@@ -79,9 +79,9 @@ class _DdlReader:
         self._advance()
         if self._next == ":":
             self._advance()
-        return pa.field(name, self._type())
+        return pa.field(name, self._type(name))
 
-    def _type(self) -> pa.DataType:
+    def _type(self, column: str) -> pa.DataType:
         name, begin = self._next.lower(), self._begin
         self._advance()
         if name in _DECIMALS:
@@ -90,14 +90,14 @@ class _DdlReader:
             self._take("<")
             if name == "struct":
                 return pa.struct(self.fields(end=">"))
-            inner = self._type()
+            inner = self._type(column)
             self._take(">")
             return pa.list_(inner)
         if name in _TYPES:
             return _TYPES[name]
         near = difflib.get_close_matches(name, [*_TYPES, *_DECIMALS, "struct", "array"], n=1)
         self._begin = begin
-        raise self._error(f"a type{f' (did you mean {near[0]}?)' if near else ''}")
+        raise self._error(f"a type for column {column!r}{f' (did you mean {near[0]}?)' if near else ''}")
 
     def _decimal(self) -> pa.DataType:
         precision, scale = 10, 0
@@ -137,6 +137,6 @@ class _DdlReader:
     def _error(self, expected: str) -> OptionError:
         found = self._text[self._begin :].strip() or "its end"
         return OptionError(
-            f"option {self._option} = {self._text!r}: {expected} is expected where {found!r} stands; write columns as "
+            f"option {self._option} = {self._text!r}: {expected} is expected instead of {found!r}; write columns as "
             "in t timestamp, n bigint, place struct<lat: double, lon: double>"
         )

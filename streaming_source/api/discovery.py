@@ -161,7 +161,7 @@ class DiscoveringSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
         """All splits there are, each as it is before its first record is read. Runs on a worker thread."""
 
     def end_positions(self, splits: Sequence[RecordSplit]) -> Sequence[int | None]:
-        """See `SplitEnumerator`: only for `indexing=off`."""
+        """Return where the records of each split end now; needed for `indexing=off` alone, see `SplitEnumerator`."""
         return own_stops(self, splits)
 
     def create_enumerator(

@@ -240,11 +240,27 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         )
 
     def end_positions(self, splits: Sequence[SplitT]) -> Sequence[int | None]:
-        """Where the records end that these splits have now: behind the last one of each; None if that is not known now.
+        """Return where the records of each split end now: the position after its last one.
 
-        Called again and again where event times are learnt from the readers' reports (`indexing=off`), on a worker
-        thread. What it says is there must stay there, to be read before that position and no further. By default the
-        splits' own stops, which each must have. Whether a split without one has ended is found out by a `SplitReader`.
+        Needed for `indexing=off` alone, where the planner does not read ahead. It is called again and again, on a
+        worker thread, and splits are read up to these positions and no further. By default it returns the splits' own
+        stops.
+
+        Parameters
+        ----------
+        splits
+            The splits in work, each at the position up to which it was read.
+
+        Returns
+        -------
+        sequence
+            One position for each split; None where it is not known now. A record before a returned position must stay
+            readable.
+
+        Raises
+        ------
+        UnsupportedOperationError
+            If a split has no stop, and this method is not overridden.
         """
         return own_stops(self, splits)
 
@@ -290,13 +306,14 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
 
 
 def own_stops(owner: object, splits: Sequence[SourceSplit]) -> list[int]:
-    """The stops of splits, for `end_positions` of a source or an enumerator; an error if a split has none."""
+    """Return the stops of splits, for `end_positions` of a source or an enumerator; an error if a split has none."""
     stops = []
     for split in splits:
         if split.stop is None:
             raise UnsupportedOperationError(
-                f"{type(owner).__name__} does not say where the records of split {split.split_id!r} end now: override "
-                "end_positions, or leave indexing = auto, where the planner reads ahead"
+                f"{type(owner).__name__}: split {split.split_id!r} has no stop, and with indexing = off the planner "
+                "must know where the records of each split end now. Override end_positions (see "
+                "docs/write-a-connector.md), or leave indexing = auto, where the planner reads ahead"
             )
         stops.append(split.stop)
     return stops

@@ -75,7 +75,29 @@ class SourceOutput(WatermarkOutput):
 
 
 class ReaderOutput(SourceOutput):
-    """A reader's output: one output for each split, so that each has a watermark of its own."""
+    """A reader's output: one output for each split, so that each has a watermark of its own.
+
+    It takes nothing itself. In Flink a reader may also emit records of no split, which then share a watermark. Here a
+    micro-batch is a set of ranges of splits, so a record without a split could not be planned, nor be read again.
+    """
+
+    def collect(
+        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
+    ) -> None:
+        """Raise an `UnsupportedOperationError`: records go into the output of their split."""
+        raise _of_no_split("collect")
+
+    def emit_watermark(self, watermark: int) -> None:
+        """Raise an `UnsupportedOperationError`: each split has a watermark of its own."""
+        raise _of_no_split("emit_watermark")
+
+    def mark_idle(self) -> None:
+        """Raise an `UnsupportedOperationError`: each split is idle by itself."""
+        raise _of_no_split("mark_idle")
+
+    def mark_active(self) -> None:
+        """Raise an `UnsupportedOperationError`: each split is active by itself."""
+        raise _of_no_split("mark_active")
 
     @abstractmethod
     def create_output_for_split(self, split_id: str) -> SourceOutput:
@@ -152,6 +174,13 @@ class RecordEvaluator(ABC):
 
         Neither that record nor any later one of its split is emitted.
         """
+
+
+def _of_no_split(method: str) -> UnsupportedOperationError:
+    return UnsupportedOperationError(
+        f"{method} was called on the output of the reader: records and watermarks belong to splits. Call it on "
+        "output.create_output_for_split(split_id), or on the output that emit_record is given"
+    )
 
 
 def ignore(what: str) -> None:

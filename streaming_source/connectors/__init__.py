@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -29,4 +30,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    submodules = {name for name in globals() if f"{__name__}.{name}" in sys.modules}
+    return sorted({*__all__, *submodules, *(name for name in globals() if name.startswith("__"))})

@@ -110,6 +110,11 @@ def explain(query: _Query) -> ExplainedQuery:
     >>> print(explain(query))  # doctest: +SKIP
     The watermark stands at 2026-01-01 10:02:13 UTC because split 'carrier=HA' has delivered nothing since 10:02:18; ...
     """
+    if not hasattr(query, "recentProgress"):
+        raise TypeError(
+            f"explain takes a running StreamingQuery, not a {type(query).__name__}: give it what start() returned; for "
+            "a checkpoint run streaming-source explain CHECKPOINT"
+        )
     return ExplainedQuery(_explained(map(WatermarkReport.of_progress, query.recentProgress)))
 
 

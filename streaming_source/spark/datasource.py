@@ -66,6 +66,9 @@ FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
 """Format name -> class of its source, or its name in `streaming_source.connectors`. `register` adds the user's own."""
 
 
+_DECIMAL_DIGITS: Final = 38
+"""Most digits of Spark's decimals."""
+
 _METADATA: Final = {
     "_split": StringType(),
     "_position": LongType(),
@@ -312,6 +315,10 @@ def pickled(make: partial[AlignedDataSource]) -> bytes:
 @plainly
 def make_data_source(format_name: str, content: bytes | None, options: Mapping[str, str]) -> AlignedDataSource:
     """What a class of `format_class` finds."""
+    if "paths" in options and "path" not in options:
+        # `spark.read...load([a, b])`: a JSON list, as option `path` takes it.
+        options = {**options, "path": options["paths"]}
+        del options["paths"]
     if content is None:
         return AlignedDataSource.of_format(format_name, options, zone=None)
     try:
@@ -372,13 +379,17 @@ def _arrow_schema(frame: StructType) -> pa.Schema:
 
 def _spark_type(field: pa.Field) -> DataType:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    try:
-        return from_arrow_type(kind, prefer_timestamp_ntz=True)
-    except PySparkTypeError as error:
-        raise SchemaError(
-            f"column {field.name!r} has type {field.type}, which Spark has not: {error} Give readStream a schema "
-            "without it, or write it in another type"
-        ) from None
+    if pa.types.is_decimal(kind) and kind.precision > _DECIMAL_DIGITS:
+        why = f": its decimals have at most {_DECIMAL_DIGITS} digits."
+    else:
+        try:
+            return from_arrow_type(kind, prefer_timestamp_ntz=True)
+        except PySparkTypeError as error:
+            why = f": {error}"
+    raise SchemaError(
+        f"column {field.name!r} has type {field.type}, which Spark does not have{why} Give readStream a schema "
+        "without it, or write it in another type"
+    )
 
 
 def _same(name: str, other: str | None) -> bool:

@@ -15,7 +15,7 @@ from uuid import uuid4
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType, TimeType
 
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host
@@ -117,6 +117,7 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
             f"name = {name!r}: a frame over another source has it, and in one query Spark refuses both "
             "(DUPLICATED_METRICS_NAME); give this source another name"
         )
+    _check_times_of_day(df)
     column = source.event_time_in(df.schema)
     names = {each: f"`{each.replace('`', '``')}`" for each in df.columns}
     time = F.col(names[column])
@@ -145,6 +146,29 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
     return frame
 
 
+def _check_times_of_day(df: DataFrame) -> None:
+    """Refuse what Spark refuses when the query starts, where it does not name the column."""
+    if str(df.sparkSession.conf.get("spark.sql.timeType.enabled", "false")).lower() == "true":
+        return
+    for field in df.schema:
+        if _has_time_of_day(field.dataType):
+            raise SchemaError(
+                f"column {field.name!r} has the type TIME, which Spark takes in a streaming query only where "
+                "spark.sql.timeType.enabled is true; set that in the session, or leave the column out (option columns "
+                "of aligned_files)"
+            )
+
+
+def _has_time_of_day(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_time_of_day(field.dataType) for field in kind)
+    if isinstance(kind, ArrayType):
+        return _has_time_of_day(kind.elementType)
+    if isinstance(kind, MapType):
+        return _has_time_of_day(kind.keyType) or _has_time_of_day(kind.valueType)
+    return isinstance(kind, TimeType)
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What `readStream` was given, and whether the frame has the exact watermark on it."""
@@ -161,6 +185,11 @@ def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_e
     An operation in between may drop watermark rows, or the column that carries their times. Which ones do not is
     Spark's to know, and changes: so none may be there. With `may_be_exact` the exact watermark may, and nothing else.
     """
+    # Of the class: under Spark Connect a frame has every attribute, as a column.
+    if not hasattr(type(df), "isStreaming"):
+        raise TypeError(
+            f"{caller} takes a streaming DataFrame, not a {type(df).__name__}: give it what load() returned"
+        )
     if not df.isStreaming:
         raise OptionError(
             f"{caller} needs a streaming frame, of readStream: batch reads have no watermark; leave it out"
@@ -192,6 +221,11 @@ def sources_of(df: DataFrame | StreamingQuery) -> list[Loaded]:
     Under Spark Connect a join or a union has one source without a name, which is of no format.
     """
     plan: Any
+    if not hasattr(type(df), "isStreaming") and not hasattr(type(df), "recentProgress"):
+        raise TypeError(
+            f"advise takes a streaming DataFrame or a StreamingQuery, not a {type(df).__name__}; for a path or topic "
+            "run streaming-source advise PATH|TOPIC"
+        )
     # Of the class: under Spark Connect a frame has every attribute, as a column.
     if hasattr(type(df), "_jsq") or "_jsq" in vars(df):
         plan = cast("Any", df)._jsq.streamingQuery().analyzedPlan()

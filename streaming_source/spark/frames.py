@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
+from importlib.util import find_spec
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final, Unpack
 from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import StructType
 
 from alignment.arrow_times import UTC
-from alignment.durations import format_duration
 from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Boundedness, Source
 from streaming_source.exceptions import OptionError
@@ -26,13 +25,14 @@ from streaming_source.spark.exact_watermark import (
     loaded_from,
 )
 from streaming_source.spark.format_class import format_class
-from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS, frame_options, read_rules
+from streaming_source.spark.option_text import FrameKeywords, columns_text, keyword_options, option_text, path_text
+from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options, read_rules
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SOURCES", "ExactStreamReader", "FrameKeywords", "from_source", "late_records", "read_stream", "register"]
+__all__ = ["SOURCES", "ExactStreamReader", "from_source", "late_records", "read_stream", "register"]
 
 _known: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 """Session -> names of formats that it knows."""
@@ -44,9 +44,9 @@ SOURCES: Final[dict[str, AlignedDataSource]] = {}
 def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
     """Give connectors of your own a format name, for `readStream.format(name)`, `read.format(name)` and `read_stream`.
 
-    The formats that come with the library need it only where Spark's workers have the library on their path, and not
-    installed: installed, Spark finds them by itself. Times of your own connectors that say no zone are in
-    that of the session, as it is now, unless option `timeZone` names another.
+    Where the library is installed, Spark finds its own formats without this. Where Spark's workers have it on their
+    path alone, `register(spark)` makes them known. Times without a zone, in connectors of your own, are in the
+    session's zone as it is now, unless option `timeZone` names another.
 
     Parameters
     ----------
@@ -87,7 +87,8 @@ def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
             raise OptionError(f"{kind.__name__}.name = {kind.name!r} is a format of this library: choose another name")
         named[name] = kind
     for name in [name for name, known in FORMATS.items() if isinstance(known, str)]:
-        _make_known(spark, name)
+        if not sources or find_spec(f"pyspark_{name}") is None:
+            _make_known(spark, name)
     for name, kind in named.items():
         FORMATS[name] = kind
         _known.get(spark, set()).discard(name)
@@ -100,12 +101,17 @@ def read_stream(spark: SparkSession) -> ExactStreamReader:
     Parameters
     ----------
     spark
-        The session.
+        The session, of Spark Connect as well.
+
+    Returns
+    -------
+    ExactStreamReader
+        Takes format, options, schema and name as `spark.readStream` does; its `load` gives the frame.
 
     Raises
     ------
     TypeError
-        If it is none.
+        If `spark` is not a `SparkSession`.
 
     Examples
     --------
@@ -131,8 +137,14 @@ class ExactStreamReader:
         self._name: str | None = None
 
     def format(self, source: str) -> ExactStreamReader:
-        """What to read: `aligned_files`, `aligned_kafka`, `aligned_datagen`, or a format of your own (`register`)."""
-        if source.lower() not in FORMATS:
+        """Choose what to read: `aligned_files`, `aligned_kafka`, `aligned_datagen`, or a registered format.
+
+        Raises
+        ------
+        OptionError
+            If it is another one.
+        """
+        if not isinstance(source, str) or source.lower() not in FORMATS:
             raise OptionError(
                 f"format {source!r}: read_stream reads {', '.join(sorted(FORMATS))}; other formats are read by "
                 "spark.readStream; a Source of your own needs register(spark, MySource) first, or from_source"
@@ -141,17 +153,33 @@ class ExactStreamReader:
         return self
 
     def option(self, key: str, value: Any) -> ExactStreamReader:
-        """One option, as in `docs/options.md`; None takes nothing."""
+        """Set one option.
+
+        Parameters
+        ----------
+        key
+            Name of the option, in any case; `docs/options.md` has all of them.
+        value
+            Text, a number, a bool, or for durations a `timedelta`. None leaves the option as it is.
+
+        Raises
+        ------
+        OptionError
+            If the value is a list, a dictionary or another object. What is wrong with names and values is raised by
+            `load`.
+        """
+        if not isinstance(key, str):
+            raise OptionError(f"option {key!r}: its name is no text; write .option('maxRowsPerTrigger', 10000)")
         if key.lower() == "watermarkrows":
             raise OptionError("option watermarkRows: read_stream gives the exact watermark without it; leave it out")
         if value is not None:
             # As in Spark the last one counts, whatever its case.
             self._options = {name: given for name, given in self._options.items() if name.lower() != key.lower()}
-            self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+            self._options[key] = option_text(key, value)
         return self
 
     def options(self, **options: Any) -> ExactStreamReader:
-        """Several options."""
+        """Set several options, each as `option` does."""
         for key, value in options.items():
             self.option(key, value)
         return self
@@ -160,15 +188,47 @@ class ExactStreamReader:
         """Columns of the data, as a type or as text: option `dataSchema`, for formats that have it."""
         if not isinstance(schema, StructType | str):
             raise OptionError(f"schema = {schema!r}: must be a StructType or text such as 't timestamp, n bigint'")
-        return self.option("dataSchema", schema if isinstance(schema, str) else _columns(schema))
+        return self.option("dataSchema", schema if isinstance(schema, str) else columns_text(schema))
 
     def name(self, source_name: str) -> ExactStreamReader:
-        """Of this source, of letters, digits and underscores: the observed metrics carry it."""
+        """Name the source within the query.
+
+        Parameters
+        ----------
+        source_name
+            Letters, digits and underscores; no two sources of a query have the same. The query's progress has what was
+            counted of this source (`observedMetrics`) under this name.
+
+        Raises
+        ------
+        OptionError
+            If it has other characters.
+        """
         self._name = _checked_name(source_name)
         return self
 
-    def load(self, path: str | None = None) -> DataFrame:
-        """The frame, with its watermark on it; `path` is the option of that name."""
+    def load(self, path: str | PathLike[str] | list[str] | None = None) -> DataFrame:
+        """Make the frame, with its watermark.
+
+        Parameters
+        ----------
+        path
+            Option `path`, if it is not set already: a path or URI, or several as a list.
+
+        Returns
+        -------
+        DataFrame
+            The data and the event time, which carries the watermark: do not call `withWatermark`.
+
+        Raises
+        ------
+        OptionError
+            If there is no format, or an option is unknown, wrong, missing or contradicts another.
+        PathNotFoundError
+            If there is nothing at the path.
+        SchemaError
+            If the event-time column is missing, or its name is taken.
+        """
         if self._format is None:
             raise OptionError(f"read_stream needs a format: one of {', '.join(sorted(FORMATS))}")
         known = {option.name for option in source_class(self._format).options()}
@@ -182,35 +242,30 @@ class ExactStreamReader:
         given = {name.lower() for name in self._options}
         options = {name: value for name, value in of_session.items() if name.lower() not in given}
         options |= {**self._options, "watermarkRows": EMITTED}
+        if path is not None:
+            text, others = path_text(path), [value for name, value in options.items() if name.lower() == "path"]
+            if others not in ([], [text]):
+                raise OptionError(f"load({text!r}): option path = {others[0]!r} is another path; give one of them")
+            options = {name: value for name, value in options.items() if name.lower() != "path"} | {"path": text}
         # Here already: what is wrong with an option is raised by the user's own call.
-        source = AlignedDataSource.of_format(self._format, options if path is None else {**options, "path": path})
+        source = AlignedDataSource.of_format(self._format, options)
+        if not isinstance(FORMATS[self._format], str):
+            _make_known(self._spark, self._format)
+        try:
+            return self._loaded(options, source)
+        except Exception as error:
+            # As a Py4JJavaError in a classic session, as Spark's own under Connect.
+            if "[DATA_SOURCE_NOT_FOUND]" not in str(error):
+                raise
+        # Spark finds installed formats by itself, and warns of one that is registered over them.
         _make_known(self._spark, self._format)
+        return self._loaded(options, source)
+
+    def _loaded(self, options: Mapping[str, str], source: AlignedDataSource) -> DataFrame:
+        assert self._format is not None
         with as_our_own():
-            frame = self._spark.readStream.format(self._format).options(**options).load(path)
+            frame = self._spark.readStream.format(self._format).options(**options).load()
         return exact_frame(frame, source, self._name)
-
-
-class FrameKeywords(TypedDict, total=False):
-    """The options of the frame as keywords, for editors and type checkers; `docs/options.md` says what they mean."""
-
-    event_time_as: str
-    lateness: Literal["bounded", "none"]
-    late: Literal["keep", "drop", "fail", "route"]
-    invalid_timestamp: Literal["fail", "null", "drop"]
-    include_metadata: bool
-    max_rows_per_trigger: int
-    min_rows_per_trigger: int
-    max_trigger_delay: timedelta | str
-    num_readers: int
-    warn_after: timedelta | str
-    max_future_skew: timedelta | str
-    allow_unaligned_source_splits: bool
-    gateway_host: str
-    gateway_port: int
-    gateway_certificate: str
-    gateway_key: str
-    event_log: str
-    indexing: Literal["auto", "off"]
 
 
 def from_source(
@@ -226,16 +281,19 @@ def from_source(
 
     Parameters
     ----------
+    spark
+        The session, of Spark Connect as well.
     source
         What to read.
     watermark_strategy
         Event times, watermarks, idleness, alignment.
     name
-        Of this source in the query; the observed metrics carry it.
+        Name of this source in the query, of letters, digits and underscores; the observed metrics carry it.
     batch
-        Read once what there is, as `spark.read` does: without watermarks, whatever the strategy says of them.
+        Read once what there is, as `spark.read` does: without watermarks, also where the strategy has some.
     **options
         The options of the frame in `docs/options.md`, as keywords: `max_rows_per_trigger` for `maxRowsPerTrigger`.
+        None leaves an option at its default.
 
     Returns
     -------
@@ -263,9 +321,9 @@ def from_source(
         ("name", name, str),
     ):
         if not isinstance(given, kind):
-            raise TypeError(f"{argument} must be a {kind.__name__}, and is a {type(given).__name__}: as in {call}")
+            raise TypeError(f"{argument} must be a {kind.__name__}, and is {_described(given)}: as in {call}")
     _checked_name(name)
-    values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**_as_options(options), "watermarkRows": EMITTED})
+    values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**keyword_options(options), "watermarkRows": EMITTED})
     parsed = frame_options(values, driver_host(spark))
     source, watermark_strategy = in_zone(source, watermark_strategy, _session_zone(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
@@ -314,7 +372,12 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
     >>> late.writeStream.option("checkpointLocation", "/checkpoints/late").start("/data/late")  # doctest: +SKIP
     """
     loaded = loaded_from(df, "late_records", may_be_exact=True)
-    options = {**loaded.options, "lateRecordsOf": checkpoint}
+    if not isinstance(checkpoint, str | PathLike):
+        raise OptionError(
+            f"late_records: checkpoint = {checkpoint!r} is no path; give the checkpointLocation of the query whose "
+            "late records these are"
+        )
+    options = {**loaded.options, "lateRecordsOf": str(checkpoint)}
     if loaded.is_exact:
         options["watermarkRows"] = EMITTED
     if from_batch is not None:
@@ -347,11 +410,15 @@ def _make_known(spark: SparkSession, format_name: str) -> None:
 def _check_session(spark: object, call: str) -> None:
     """Raise `TypeError` for what is no session; `call` is how it is written."""
     if not hasattr(spark, "readStream"):
-        raise TypeError(f"the first argument must be the SparkSession, and is a {type(spark).__name__}: as in {call}")
+        raise TypeError(f"the first argument must be the SparkSession, and is {_described(spark)}: as in {call}")
+
+
+def _described(argument: object) -> str:
+    return f"the class {argument.__name__}" if isinstance(argument, type) else f"of type {type(argument).__name__}"
 
 
 def _checked_name(name: str) -> str:
-    if not name.replace("_", "").isalnum():
+    if not isinstance(name, str) or not name.replace("_", "").isalnum():
         raise OptionError(f"name = {name!r}: must be of letters, digits and underscores")
     return name
 
@@ -359,32 +426,3 @@ def _checked_name(name: str) -> str:
 def _session_zone(spark: SparkSession) -> str:
     """In which times are that say no zone."""
     return spark.conf.get("spark.sql.session.timeZone", None) or UTC
-
-
-def _as_options(keywords: Mapping[str, Any]) -> dict[str, str]:
-    """Keywords as a user would write them to `readStream`."""
-    of_strategy = {option.name.lower() for option in STRATEGY_OPTIONS}
-    known = {keyword.replace("_", ""): keyword for keyword in FrameKeywords.__annotations__}
-    options = {}
-    for keyword, value in keywords.items():
-        name = keyword.replace("_", "").lower()
-        if name in of_strategy:
-            raise OptionError(f"option {keyword} is part of the watermark_strategy here; set it there")
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {known[nearest[0]]}?" if nearest else f"it has {', '.join(known.values())}"
-            raise OptionError(f"from_source has no keyword {keyword!r}; {hint}")
-        if isinstance(value, timedelta):
-            value = format_duration(value // timedelta(microseconds=1))
-        options[name] = str(value)
-    return options
-
-
-def _columns(schema: StructType) -> str:
-    return ", ".join(f"`{field.name.replace('`', '``')}` {_type(field.dataType)}" for field in schema)
-
-
-def _type(kind: DataType) -> str:
-    if isinstance(kind, StructType):
-        return f"struct<{_columns(kind)}>"
-    return f"array<{_type(kind.elementType)}>" if isinstance(kind, ArrayType) else kind.simpleString()

@@ -199,11 +199,31 @@ class RowShaper:
 
 @dataclass(frozen=True, slots=True)
 class FrameOutput(ReaderOutput):
-    """Collects shaped rows, until Spark takes them. What the source says of watermarks goes into the reports."""
+    """Collects the shaped rows of all splits, until Spark takes them."""
 
     shaper: RowShaper
-    split_id: str = ""
     rows: list[pa.RecordBatch] = field(default_factory=list)
+
+    def create_output_for_split(self, split_id: str) -> SourceOutput:
+        return _SplitOutput(self.shaper, split_id, self.rows)
+
+    def release_output_for_split(self, split_id: str) -> None:
+        """Nothing to let go of."""
+
+    def take(self) -> list[pa.RecordBatch]:
+        """The rows since the last call."""
+        taken = self.rows.copy()
+        self.rows.clear()
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class _SplitOutput(SourceOutput):
+    """Adds the rows of one split to those of all. Its own watermarks go into the reports."""
+
+    shaper: RowShaper
+    split_id: str
+    rows: list[pa.RecordBatch]
 
     def collect(
         self,
@@ -214,9 +234,6 @@ class FrameOutput(ReaderOutput):
     ) -> None:
         if batch.num_rows:
             self.rows.append(self.shaper.shape(self.split_id, batch, source_timestamps, positions))
-
-    def create_output_for_split(self, split_id: str) -> SourceOutput:
-        return FrameOutput(self.shaper, split_id, self.rows)
 
     def emit_watermark(self, watermark: int) -> None:
         self._said("a watermark").emit_watermark(watermark)
@@ -234,15 +251,6 @@ class FrameOutput(ReaderOutput):
             return observed.said(self.split_id)
         ignore(what)
         return LatestWatermark()
-
-    def release_output_for_split(self, split_id: str) -> None:
-        """Nothing to let go of."""
-
-    def take(self) -> list[pa.RecordBatch]:
-        """The rows since the last call."""
-        taken = self.rows.copy()
-        self.rows.clear()
-        return taken
 
 
 @dataclass(slots=True)

@@ -93,6 +93,11 @@ def required_delay(strategy: WatermarkStrategy, *, per_row: bool = False) -> str
     >>> required_delay(strategy.with_watermark_alignment("logs", "1 minute"))
     '1 minute'
     """
+    if not isinstance(strategy, WatermarkStrategy):
+        raise TypeError(
+            f"required_delay takes a WatermarkStrategy, not a {type(strategy).__name__}: as in "
+            "required_delay(WatermarkStrategy.for_bounded_out_of_orderness('5 seconds'))"
+        )
     if strategy.out_of_orderness_us is None:
         raise OptionError("required_delay needs a strategy with a bound on out-of-orderness; use the exact watermark")
     drift_us = strategy.alignment.max_drift_us if strategy.alignment else 0

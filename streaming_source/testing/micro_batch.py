@@ -99,12 +99,6 @@ class CollectingOutput(ReaderOutput):
     def release_output_for_split(self, split_id: str) -> None:
         self.open_splits.remove(split_id)
 
-    def collect(
-        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
-    ) -> None:
-        """Records belong to splits: each goes to the output of its own."""
-        raise AssertionError("records were emitted into the output of the reader, not of their split")
-
 
 @dataclass(eq=False)
 class _SplitOutput(SourceOutput):

@@ -20,6 +20,8 @@ INT64 = st.integers(MIN, MAX)
     [
         ("5 seconds", 5_000_000),
         ("5 second", 5_000_000),
+        (str(timedelta(seconds=5)), 5_000_000),
+        (str(timedelta(days=2, hours=3, microseconds=7)), 183_600_000_007),
         ("5s", 5_000_000),
         ("5 SEC", 5_000_000),
         ("INTERVAL 5 SECONDS", 5_000_000),
@@ -45,6 +47,7 @@ def test_text_is_read_as_spark_and_people_write_it(text: str, us: int) -> None:
 
 
 def test_a_timedelta_is_read_exactly() -> None:
+    assert parse_duration_us(str(timedelta(seconds=-1)), name="delay", minimum_us=MIN) == -1_000_000
     assert parse_duration_us(timedelta(days=3, microseconds=1), name="delay") == 3 * 86_400_000_000 + 1
 
 

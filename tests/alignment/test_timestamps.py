@@ -3,13 +3,15 @@ from __future__ import annotations
 import math
 import pickle
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from alignment.exceptions import InvalidArgumentError
@@ -347,6 +349,29 @@ def test_two_columns_of_one_name_are_ambiguous() -> None:
         raw_field(batch, "t")
 
 
+@given(st.data())
+def test_decimals_are_rounded_down_to_microseconds_whatever_their_precision_scale_and_unit(data: st.DataObject) -> None:
+    make, digits = data.draw(
+        st.sampled_from([(pa.decimal32, 9), (pa.decimal64, 18), (pa.decimal128, 38), (pa.decimal256, 76)])
+    )
+    precision = data.draw(st.integers(1, digits))
+    scale = data.draw(st.integers(0, min(precision - 1, 70)))
+    bound = 10**precision - 1
+    unscaled = data.draw(st.lists(st.none() | st.integers(-bound, bound), max_size=5))
+    unit = data.draw(st.sampled_from(["s", "ms", "us", "ns"]))
+    with localcontext(prec=100):
+        array = pa.array([None if n is None else Decimal(n).scaleb(-scale) for n in unscaled], make(precision, scale))
+    step = Fraction(10**6, STEPS_PER_SECOND[unit] * 10**scale)
+    exact = [None if n is None else n * step for n in unscaled]
+    # Next to the ends of int64 a time may be taken for one beyond them.
+    end = 2**63 - 2**11
+    assume(not any(micros is not None and end < abs(micros) < 2**63 + 2**11 for micros in exact))
+    expected = [None if micros is None or abs(micros) > end else math.floor(micros) for micros in exact]
+    batch = pa.record_batch({"t": array})
+    assert extracted(batch, unit) == expected
+    assert extracted(batch.slice(1), unit) == expected[1:]
+
+
 @pytest.mark.parametrize(
     ("data_type", "unit", "message"),
     [
@@ -356,9 +381,9 @@ def test_two_columns_of_one_name_are_ambiguous() -> None:
         (pa.float64(), "ms", "read as seconds only"),
         (pa.bool_(), None, "holds no event time"),
         (pa.binary(), None, "holds no event time"),
-        (pa.time64("us"), None, "holds no event time"),
+        (pa.time64("us"), None, "a time of the day without a date, and so no event time; choose"),
         (pa.duration("us"), None, "holds no event time"),
-        (pa.decimal128(20, 6), "s", "holds no event time"),
+        (pa.decimal128(20, 6), None, "decimals need a timestamp unit"),
         (pa.list_(pa.int64()), "s", "holds no event time"),
         (pa.struct({"a": pa.int64()}), "s", "holds no event time"),
     ],

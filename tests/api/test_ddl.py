@@ -27,19 +27,22 @@ def test_types_are_written_as_in_spark() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the name of a column is expected where 'its end' stands"),
-        ("t", "a type is expected where 'its end' stands"),
-        ("t timestmp, n int", r"a type \(did you mean timestamp\?\) is expected where 'timestmp, n int' stands"),
-        ("t timestamp n int", "a comma or the end is expected where 'n int' stands"),
-        ("t timestamp,", "the name of a column is expected where 'its end' stands"),
-        ("t array<int", "'>' is expected where 'its end' stands"),
+        ("", "the name of a column is expected instead of 'its end'"),
+        ("t", "a type for column 't' is expected instead of 'its end'"),
+        (
+            "t timestmp, n int",
+            r"a type for column 't' \(did you mean timestamp\?\) is expected instead of 'timestmp, n int'",
+        ),
+        ("t timestamp n int", "a comma or the end is expected instead of 'n int'"),
+        ("t timestamp,", "the name of a column is expected instead of 'its end'"),
+        ("t array<int", "'>' is expected instead of 'its end'"),
         ("t decimal(50, 2)", "a decimal of at most 38 digits"),
-        ("t decimal(x)", "a whole number is expected where 'x\\)' stands"),
-        ("t int; n int", "a name or a type is expected where '; n int' stands"),
+        ("t decimal(x)", "a whole number is expected instead of 'x\\)'"),
+        ("t int; n int", "a name or a type is expected instead of '; n int'"),
         ("t int, t string", "more than one column of the name t"),
-        ("t array int", "'<' is expected where 'int' stands"),
-        ("t map<int, string>", "a type is expected where 'map<int, string>' stands"),
-        ("t struct<x int", "'>' is expected where 'its end' stands"),
+        ("t array int", "'<' is expected instead of 'int'"),
+        ("t map<int, string>", "a type for column 't' is expected instead of 'map<int, string>'"),
+        ("t struct<x int", "'>' is expected instead of 'its end'"),
     ],
 )
 def test_types_that_are_not_understood_are_pointed_at(text: str, message: str) -> None:

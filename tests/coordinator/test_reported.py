@@ -288,7 +288,7 @@ class _Unasked(TestingSource):
 
 
 def test_an_enumerator_that_does_not_say_where_records_end_is_refused() -> None:
-    with pytest.raises(UnsupportedOperationError, match=r"_Unasked does not say where the records of split 'a' end"):
+    with pytest.raises(UnsupportedOperationError, match=r"_Unasked: split 'a' has no stop.* Override end_positions"):
         reading(_Unasked({"a": [1]})).plan()
 
 

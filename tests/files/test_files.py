@@ -169,7 +169,7 @@ def test_a_schema_of_the_users_own_is_a_projection(tmp_path: Path) -> None:
         )
     # Of a type that Spark has not, the message names the way out.
     with pytest.raises(
-        SchemaError, match=r"column 'odd' has type uint16, which Spark has not: .* Give readStream a schema"
+        SchemaError, match=r"column 'odd' has type uint16, which Spark does not have: .* Give readStream a schema"
     ):
         data_source(tmp_path, eventTimeColumn="t").schema()
 

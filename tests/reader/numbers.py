@@ -148,9 +148,6 @@ class Output(ReaderOutput):
     def release_output_for_split(self, split_id: str) -> None:
         self.released.append(split_id)
 
-    def collect(self, batch: pa.RecordBatch, source_timestamps: Any = None, *, positions: Any) -> None:
-        raise AssertionError("records belong to splits")
-
 
 class _SplitOutput(Output):
     def __init__(self, whole: Output, split_id: str) -> None:

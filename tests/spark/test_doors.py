@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming_source import register
+from streaming_source import DataGeneratorSource, read_stream, register
+from streaming_source.spark.datasource import FORMATS
 from tests.docs.pages import ROOT, code
 from tests.spark.support import SECOND, T0, write_file
 
@@ -30,6 +32,30 @@ def test_spark_finds_the_formats_by_itself(spark: SparkSession, tmp_path: Path) 
     brokers = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "topic"}
     assert session.readStream.format("aligned_kafka").options(**brokers).load().isStreaming
     register(session)  # does no harm
+
+
+def test_a_format_that_spark_finds_is_not_registered_over_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Spark would warn of it, at load and at each start of a query.
+    session, registered = spark.newSession(), []
+    known = type(session.dataSource).register
+
+    def register_and_note(self: Any, source: Any) -> None:
+        registered.append(source.name())
+        known(self, source)
+
+    monkeypatch.setattr(type(session.dataSource), "register", register_and_note)
+    write_file(tmp_path / "logs" / "a" / "f.parquet", T0 + np.arange(3) * SECOND)
+    reader = read_stream(session).format("aligned_files").option("eventTimeColumn", "ts")
+    assert reader.load(tmp_path / "logs").isStreaming
+    assert reader.load([str(tmp_path / "logs")]).isStreaming
+    with monkeypatch.context() as patch:
+        patch.setattr("streaming_source.spark.frames.FORMATS", {**FORMATS})
+        register(session, type("Ticks", (DataGeneratorSource,), {"name": "ticks"}))
+    assert registered == ["ticks"]
+    batch = session.read.format("aligned_files").option("eventTimeColumn", "ts").option("timeZone", "UTC")
+    assert batch.load([str(tmp_path / "logs" / "a"), str(tmp_path / "logs")]).count() == 3
 
 
 def test_what_spark_imports_to_find_them_is_next_to_nothing() -> None:

@@ -60,11 +60,10 @@ def test_a_checkpoint_of_sparks_own_source_is_refused(spark: SparkSession, strea
 _OTHER_PYTHON = """
 import sys
 from pyspark.sql import SparkSession
-import streaming_source
+from streaming_source import read_stream
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-streaming_source.register(spark)
-spark.readStream.format("aligned_files").option("eventTimeColumn", "ts").load(sys.argv[1])
+read_stream(spark).format("aligned_files").option("eventTimeColumn", "ts").load(sys.argv[1])
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ from tests.spark.reading import SECOND, T0, Reading, micros, put, read_all, read
 ISO = ["2023-11-14T22:14:00Z", "2023-11-14T23:14:01+01:00", "2023-11-14 22:14:02.5"]
 NESTED = pa.array([{"at": {"t": T0 + i * SECOND}} for i in (0, 1)], pa.struct([("at", pa.struct([("t", pa.int64())]))]))
 
+
+def decimals(*numbers: int, digits: str = "0") -> pa.Array:
+    return pa.array([Decimal(f"{number}.{digits}") for number in numbers], pa.decimal128(20, 6))
+
+
 KINDS: dict[str, tuple[pa.Array, dict[str, str], list[int]]] = {
     "us": (stamps(0, 1, 2.5), {}, [0, 1_000_000, 2_500_000]),
     "us-utc": (stamps(0, 1, zone="UTC"), {}, [0, 1_000_000]),
@@ -34,6 +40,8 @@ KINDS: dict[str, tuple[pa.Array, dict[str, str], list[int]]] = {
     "int-us": (pa.array([T0 + 5]), {"timestampUnit": "us"}, [5]),
     "int-ns": (pa.array([T0 * 1000 + 5999]), {"timestampUnit": "ns"}, [5]),
     "double-s": (pa.array([T0 / SECOND, T0 / SECOND + 0.5]), {"timestampUnit": "s"}, [0, 500_000]),
+    "decimal-s": (decimals(T0 // SECOND, T0 // SECOND + 3, digits="5"), {"timestampUnit": "s"}, [500_000, 3_500_000]),
+    "decimal-ms": (decimals(T0 // 1000 + 5), {"timestampUnit": "ms"}, [5_000]),
     "text": (pa.array(ISO), {}, [0, 1_000_000, 2_500_000]),
     "large-text": (pa.array(ISO, pa.large_string()), {}, [0, 1_000_000, 2_500_000]),
     "dictionary-text": (pa.array([*ISO, ISO[0]]).dictionary_encode(), {}, [0, 1_000_000, 2_500_000, 0]),

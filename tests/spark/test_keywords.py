@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import get_args, get_type_hints
+from types import ModuleType
+from typing import Any, get_args, get_type_hints
 
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 import streaming_source
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.frames import FrameKeywords, _as_options
+from streaming_source.spark.option_text import FrameKeywords, keyword_options, option_text, path_text
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -26,18 +28,19 @@ def test_there_is_a_keyword_for_each_option_with_the_values_that_it_takes() -> N
     assert {*hints} <= {*options}
     given = {str: "5 seconds", int: 1, bool: True}
     for name, hint in hints.items():
-        for value in {*(get_args(hint) or [hint])} - {timedelta}:
+        for value in {*(get_args(hint) or [hint])} - {timedelta, type(None)}:
             options[name].parse(name, str(given.get(value, value)).lower())
 
 
 def test_keywords_are_options_whatever_their_type() -> None:
     given = {"max_rows_per_trigger": 5, "include_metadata": True, "max_trigger_delay": timedelta(hours=1)}
-    values = FRAME_OPTIONS.parse(_as_options(given))
+    values = FRAME_OPTIONS.parse(keyword_options(given))
     assert (values["maxRowsPerTrigger"], values["includeMetadata"]) == (5, True)
     assert values["maxTriggerDelay"] == 3600 * 10**6
-    assert _as_options({"maxRowsPerTrigger": 5}) == _as_options({"max_rows_per_trigger": 5})
+    assert keyword_options({"max_rows_per_trigger": None}) == {}
+    assert keyword_options({"maxRowsPerTrigger": 5}) == keyword_options({"max_rows_per_trigger": 5})
     with pytest.raises(OptionError, match="no keyword 'max_row_per_trigger'; did you mean max_rows_per_trigger"):
-        _as_options({"max_row_per_trigger": 5})
+        keyword_options({"max_row_per_trigger": 5})
 
 
 def test_a_type_checker_refuses_a_keyword_that_there_is_not(tmp_path: Path) -> None:
@@ -63,3 +66,29 @@ def test_a_type_checker_refuses_a_keyword_that_there_is_not(tmp_path: Path) -> N
 def test_all_that_a_program_needs_is_exported() -> None:
     assert {name for name in streaming_source.__all__ if getattr(streaming_source, name) is None} == set()
     assert {*streaming_source.__all__} <= {*dir(streaming_source)}
+
+
+@pytest.mark.parametrize("module", [streaming_source, streaming_source.connectors])
+def test_dir_lists_public_names_submodules_and_nothing_that_was_imported(module: ModuleType) -> None:
+    others = {name for name in dir(module) if name not in module.__all__ and not name.startswith("__")}
+    assert {name for name in others if f"{module.__name__}.{name}" not in sys.modules} == set()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "true"),
+        (5, "5"),
+        (timedelta(minutes=1, milliseconds=5), "1 minute 5 milliseconds"),
+        (datetime(2024, 1, 31, 12), "2024-01-31T12:00:00"),
+        (Path("/data/logs"), "/data/logs"),
+        (StructType().add("a b", LongType()), "`a b` bigint"),
+    ],
+)
+def test_a_value_is_written_as_the_parser_of_its_option_reads_it(value: Any, text: str) -> None:
+    assert option_text("x", value) == text
+
+
+def test_several_paths_are_a_json_list() -> None:
+    assert path_text(Path("/a")) == "/a"
+    assert path_text(["/a", Path("/b")]) == '["/a", "/b"]'

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -21,15 +22,21 @@ from streaming_source import (
     FileSource,
     WatermarkGenerator,
     WatermarkStrategy,
+    advise,
+    explain,
     from_source,
+    late_records,
     read_stream,
     register,
     required_delay,
     with_exact_watermark,
 )
 from streaming_source.api import Source
+from tests.spark import reports, unindexed
 from tests.spark.reading import data_source, read_all
 from tests.spark.support import T0, UTC_US, write_table
+
+assert reports  # it lets classes of `unindexed` travel with the query
 
 LONGEST, SCREEN = 160, 24
 
@@ -90,6 +97,9 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "another one": (files(late="ignore"), "must be one of keep, drop, fail"),
     "a unit that there is not": (files(timestampUnit="minutes"), "must be one of s, ms, us, ns"),
     "a schema that is none": (files(dataSchema="ts"), "write columns as in t timestamp, n bigint"),
+    "a list of names": (files(columns=["a", "b"]), "give it as text, such as 'a,b' for two names"),
+    "a dictionary": (kafka(subscribe=None, assign={"a": [0]}), "give it as text, as json.dumps writes it"),
+    "a time of the day": (files(dataSchema="ts timestamp, t time"), "write columns as in t timestamp, n bigint"),
     "columns twice": (files(columns="a,a"), "must be different names separated by commas, as in a,b"),
     # options: what goes together
     "a unit of no column": (files(eventTimeColumn=None, timestampUnit="ms"), "it is the unit of that column; name it"),
@@ -115,6 +125,12 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "a schema of another type": (lambda: read_stream(NO_SPARK).schema(3), "must be a StructType or text such as"),  # type: ignore[arg-type]
     "a schema where none is": (lambda: load("aligned_datagen", dataSchema="a int"), "and select columns afterwards"),
     "a name with a space": (lambda: read_stream(NO_SPARK).name("my logs"), "of letters, digits and underscores"),
+    "a name that is a number": (lambda: read_stream(NO_SPARK).name(3), "of letters, digits and underscores"),  # type: ignore[arg-type]
+    "a format that is a number": (lambda: read_stream(NO_SPARK).format(3), "register(spark, MySource) first"),  # type: ignore[arg-type]
+    "a key that is a number": (lambda: read_stream(NO_SPARK).option(3, 4), ".option('maxRowsPerTrigger', 10000)"),  # type: ignore[arg-type]
+    "a path that is a number": (lambda: load("aligned_files", 3, eventTimeColumn="ts"), "or a list of them"),  # type: ignore[arg-type]
+    "no paths": (lambda: load("aligned_files", [], eventTimeColumn="ts"), "or a list of them"),  # type: ignore[arg-type]
+    "two paths": (files(PATH="/other"), "is another path; give one of them"),
     "no session": (lambda: read_stream("local[2]"), "as in read_stream(spark)"),  # type: ignore[arg-type]
     # from_source and register
     "source and strategy swapped": (of_source(NO_SPARK, STRATEGY, FileSource("/data"), "a"), "as in from_source(spark"),
@@ -139,6 +155,12 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "an object in place of a class": (lambda: register(NO_SPARK, FileSource("/data")), "as in register(spark, "),  # type: ignore[arg-type]
     "a class without a name": (lambda: register(NO_SPARK, type("Own", (Source,), {})), 'write name = "..."'),
     "the name of another": (lambda: register(NO_SPARK, type("Own", (FileSource,), NAMED)), "choose another name"),
+    "a class in place of the session": (lambda: register(FileSource), "as in register(spark, "),  # type: ignore[arg-type]
+    # what takes a frame, a query or a strategy
+    "a path in place of a frame": (lambda: with_exact_watermark("/data"), "give it what load() returned"),  # type: ignore[arg-type]
+    "a path to advise on": (lambda: advise("/data"), "run streaming-source advise PATH|TOPIC"),  # type: ignore[arg-type]
+    "a checkpoint to explain": (lambda: explain("/checkpoint"), "run streaming-source explain CHECKPOINT"),  # type: ignore[arg-type]
+    "a duration in place of a strategy": (lambda: required_delay("5 seconds"), "required_delay(WatermarkStrategy."),  # type: ignore[arg-type]
     # the strategy
     "an assigner of another type": (lambda: STRATEGY.with_timestamp_assigner(3), "or a function of a batch"),  # type: ignore[arg-type]
     "a unit beside an assigner": (
@@ -174,7 +196,7 @@ def seen(slip: Callable[[], Any]) -> tuple[list[str], list[str]]:
             lines = lines[:end]
         ours = ("streaming_source.", "alignment.", "TypeError")
         return lines, lines[max(n for n, line in enumerate(lines) if line.startswith(ours)) :]
-    raise AssertionError("it was taken without a word")
+    return ["it was taken without a word"], ["it was taken without a word"]
 
 
 def unclear(slips: Mapping[str, tuple[Callable[[], Any], str]]) -> str:
@@ -250,12 +272,27 @@ def test_so_does_that_of_a_slip_which_spark_finds(spark: SparkSession, tmp_path:
     corrupt = plain(str(tmp_path / "broken"))
     (tmp_path / "broken" / "a" / "1.parquet").write_bytes(b"no Parquet")
     kept = from_source(spark, FileSource(good), STRATEGY, "one_name")
+    unindexed.write_logs(tmp_path / "logs", {"a": np.arange(T0, T0 + 10)})
+    into_main = from_source(spark, unindexed.MainOutputLogs(str(tmp_path / "logs")), STRATEGY, "into_main")
+    day = GOOD.append_column("t", pa.array([1], pa.time64("us"))).append_column(
+        "wide", pa.array([1], pa.decimal256(50))
+    )
+    write_table(tmp_path / "day" / "a" / "1.parquet", day.drop(["wide"]))
+    write_table(tmp_path / "wide" / "a" / "1.parquet", day.drop(["t"]))
     slips: dict[str, tuple[Callable[[], Any], str]] = {
+        "a time of the day": (lambda: exact(str(tmp_path / "day")), "or leave the column out"),
+        "its column as event time": (lambda: exact(str(tmp_path / "day"), eventTimeColumn="t"), "since the epoch"),
+        "too many digits": (lambda: exact(str(tmp_path / "wide")), "or write it in another type"),
+        "late records of no checkpoint": (
+            lambda: late_records(exact(good, late="route"), None),  # type: ignore[arg-type]
+            "checkpointLocation of the query whose late records these are",
+        ),
         "a misspelled option": (lambda: plain(good, eventTimeColum="ts"), "did you mean eventTimeColumn?"),
         "a path that there is not": (lambda: plain(f"{good}s"), "give an existing directory in option path"),
         "the same, exactly": (lambda: exact(f"{good}s"), "give an existing directory in option path"),
         "text that is no time": (lambda: run(exact(good, eventTimeColumn="s")), "drop leaves them out"),
         "a corrupt file": (lambda: run(corrupt), "rename it when it is complete"),
+        "records of no split": (lambda: run(into_main), "or on the output that emit_record is given"),
         "a batch of it": (lambda: spark.read.format("aligned_files").load(good), "option eventTimeColumn"),
         "a filter before the watermark": (
             lambda: with_exact_watermark(plain(good).where("n > 0")),

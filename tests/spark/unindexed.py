@@ -19,6 +19,8 @@ from streaming_source.api import (
     DataclassEventSerializer,
     DiscoveringSource,
     DiscoveringSplitEnumerator,
+    InputStatus,
+    ReaderOutput,
     RecordBlock,
     RecordEmitter,
     RecordsBySplits,
@@ -225,6 +227,32 @@ class _LowWaterEmitter(BlockEmitter):
     def emit_record(self, element: RecordBlock, output: SourceOutput, split_state: SplitState[Any]) -> None:
         super().emit_record(element, output, split_state)
         output.emit_watermark(element.batch.column("ts").cast(pa.int64())[-1].as_py() - LOW_WATER_US)
+
+
+class MainOutputLogs(UnindexedLogs):
+    """The same, but its reader emits all records into its own output, and none into that of a split."""
+
+    name = "main_output_logs"
+
+    def create_reader(self, context: SourceReaderContext) -> _MainOutputReader:
+        manager = create_fetcher_manager(self.fetching, lambda: self.create_split_reader(context))
+        return _MainOutputReader(manager, self.create_record_emitter(context), context)
+
+
+class _MainOutputReader(SourceReaderBase[Any, RecordSplit]):
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        return super().poll_next(_MainOutput(output))
+
+
+@dataclass
+class _MainOutput(ReaderOutput):
+    main: ReaderOutput
+
+    def create_output_for_split(self, split_id: str) -> SourceOutput:
+        return self.main
+
+    def release_output_for_split(self, split_id: str) -> None:
+        """None was made."""
 
 
 @dataclass(frozen=True)

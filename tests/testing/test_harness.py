@@ -27,6 +27,7 @@ from streaming_source.api import (
     SplitsAddition,
     SplitState,
 )
+from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.testing import CollectingOutput, Gap, Pause, ReadBatch, SourceHarness, TestingSource
 from streaming_source.testing.micro_batch import create_inline_reader
 
@@ -295,7 +296,7 @@ def test_an_output_takes_records_only_into_open_splits_with_as_many_positions_an
     output.release_output_for_split("a")
     with pytest.raises(AssertionError, match="after its output was released"):
         split.collect(batch, np.array(times), positions=9)
-    with pytest.raises(AssertionError, match="not of their split"):
+    with pytest.raises(UnsupportedOperationError, match="create_output_for_split"):
         output.collect(batch, np.array(times), positions=9)
 
 
