@@ -288,6 +288,9 @@ class Engine:
         if plan.after.combined > self.table.combined:
             self._stands_since_us = self._planned_us
         self.late = self.late + plan.late
+        if self._generators is not None and self._reactive is not None:
+            # The reports of these records say so too, if they arrive.
+            self._generators.mark_active(self.table.split_ids, plan.after.positions > self.table.positions)
         self.table = plan.after
         finished = self._leave_finished()
         self._announced = self.table

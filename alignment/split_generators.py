@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,14 @@ from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import SplitTable
 from alignment.timestamps import raw_field
-from alignment.watermarks import MIN_WATERMARK, BoolArray, Int64Array, WatermarkGenerator, WatermarkOutput
+from alignment.watermarks import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    BoolArray,
+    Int64Array,
+    WatermarkGenerator,
+    WatermarkOutput,
+)
 
 __all__ = [
     "GeneratorState",
@@ -41,12 +48,19 @@ class GeneratorState:
 
     All records before `position` count in the watermark, and in the state; None for the position of the split itself.
     It is an earlier one where readers report, and have not reported what was admitted last. `version` and `text` are
-    those of a generator: its version, and what it gave as JSON; `null` if that is nothing.
+    those of a generator: its version, and what it gave as JSON; `null` if that is nothing. Where event times were
+    limited, `time_limits` has `(stop, limit_us)` of each micro-batch from `position` on but the last: of its records,
+    which end before `stop`, event times from the limit on were invalid, and are when they are read again.
     """
 
     position: int | None = None
     version: int = 1
     text: str = "null"
+    time_limits: tuple[tuple[int, int], ...] = ()
+
+
+_MAX_TIME_LIMITS: Final = 16
+"""Of one split. Of more the two oldest become one, the earlier: a watermark may then wait, and is never ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +144,8 @@ class SplitGenerators(ABC):
         self._interval_us = interval_us
         self._said: dict[str, LatestWatermark] = {}
         self._seen_to: dict[str, int] = {}
+        # Of the records that are not seen yet: see `GeneratorState`; the last entry is the last micro-batch.
+        self._time_limits: dict[str, list[tuple[int, int]]] = {}
         self._calls = 0
         self.emits_at_us = MIN_WATERMARK
         self.record: Callable[[object], None] | None = None
@@ -157,6 +173,11 @@ class SplitGenerators(ABC):
         self._seen_to[split_id] = stop
         return self._of(split_id).watermark
 
+    def mark_active(self, split_ids: tuple[str, ...], are_read: BoolArray) -> None:
+        """End the idleness of the splits of which records are read (`bool[n]`). O(n)."""
+        for slot in np.flatnonzero(are_read).tolist():
+            self._of(split_ids[slot]).mark_active()
+
     def take_report(self, report: RangeReport) -> bool:
         """What a reader saw says the watermark, where readers report; whether it is new. O(1)."""
         split_id, said = report.split_id, self._said.get(report.split_id)
@@ -179,24 +200,36 @@ class SplitGenerators(ABC):
         """`bool[n]`: splits that were marked as idle. O(n)."""
         return np.fromiter((self._of(split_id).is_idle for split_id in split_ids), np.bool_, len(split_ids))
 
-    def restore(self, split_ids: Iterable[str], states: Iterable[GeneratorState | None]) -> None:
-        """Go on from these states, after `begin`. O(n)."""
+    def restore(
+        self, split_ids: Iterable[str], states: Iterable[GeneratorState | None], time_limit_us: int | None = None
+    ) -> None:
+        """Go on from these states, after `begin`. O(n).
+
+        In the micro-batch that led to them event times from the limit on were invalid; None for no limit.
+        """
         for split_id, state in zip(split_ids, states, strict=True):
             if state is not None:
                 if state.position is not None:
+                    if state.time_limits or time_limit_us is not None:
+                        last_us = MAX_WATERMARK if time_limit_us is None else time_limit_us
+                        self._time_limits[split_id] = [*state.time_limits, (self._seen_to[split_id], last_us)]
                     self._seen_to[split_id] = state.position
                 self._restore(split_id, state)
 
-    def states(self, table: SplitTable) -> tuple[GeneratorState | None, ...]:
-        """What a restart needs of each split of a table that it has advanced to; None where the table says it. O(n)."""
+    def states(self, table: SplitTable, time_limit_us: int | None = None) -> tuple[GeneratorState | None, ...]:
+        """What a restart needs of each split of a table that it has advanced to; None where the table says it. O(n).
+
+        In the micro-batch that leads to the table event times from the limit on are invalid; None for no limit.
+        """
         rows = zip(table.split_ids, table.positions.tolist(), strict=True)
-        return tuple([self._known(split_id, position) for split_id, position in rows])
+        return tuple([self._known(split_id, position, time_limit_us) for split_id, position in rows])
 
     def forget(self, split_ids: Iterable[str]) -> None:
         """These have left."""
         for split_id in split_ids:
             self._said.pop(split_id, None)
             self._seen_to.pop(split_id, None)
+            self._time_limits.pop(split_id, None)
 
     # ---- for subclasses ------------------------------------------------------------------------------------------
 
@@ -228,11 +261,26 @@ class SplitGenerators(ABC):
     def _of(self, split_id: str) -> LatestWatermark:
         return self._said.setdefault(split_id, LatestWatermark())
 
-    def _known(self, split_id: str, position: int) -> GeneratorState | None:
+    def _known(self, split_id: str, position: int, time_limit_us: int | None) -> GeneratorState | None:
         state, seen_to = self._state(split_id), self._seen_to.get(split_id, position)
-        if seen_to != position:
-            return replace(state, position=seen_to)
-        return None if state.text == "null" else state
+        if seen_to == position:
+            self._time_limits.pop(split_id, None)
+            return None if state.text == "null" else state
+        before = self._time_limits_before(split_id, position, seen_to, time_limit_us)
+        return replace(state, position=seen_to, time_limits=before)
+
+    def _time_limits_before(
+        self, split_id: str, position: int, seen_to: int, time_limit_us: int | None
+    ) -> tuple[tuple[int, int], ...]:
+        """The limits of what is not seen, but that of the micro-batch that ends at `position`, which is kept."""
+        limits = [entry for entry in self._time_limits.get(split_id, ()) if seen_to < entry[0] < position]
+        if len(limits) > _MAX_TIME_LIMITS:
+            (_, first_us), (stop, second_us) = limits[:2]
+            limits[:2] = [(stop, min(first_us, second_us))]
+        if limits or time_limit_us is not None:
+            latest_us = MAX_WATERMARK if time_limit_us is None else time_limit_us
+            self._time_limits[split_id] = [*limits, (position, latest_us)]
+        return tuple(limits)
 
 
 class UserGenerators(SplitGenerators):

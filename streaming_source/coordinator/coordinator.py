@@ -392,7 +392,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
         checkpoint = self.host.snapshot(sequence)
         silent_since_us = engine.silent_since_us(plan)
-        generators = () if runtime.generators is None else runtime.generators.states(plan.after)
+        generators = () if runtime.generators is None else runtime.generators.states(plan.after, time_limit_us)
         routed = self.state.routed + (int(plan.late.sum()) if self._rules.routes_late else 0)
         self.state = SourceState(
             sequence, splits, table, late_so_far, silent_since_us, checkpoint, routed, generators, time_limit_us
@@ -420,7 +420,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         since_us, now_us = state.silent_since_us, self._now_us()
         runtime.engine.apply(events.Restored(state.table, origins, state.late, since_us, now_us))
         if runtime.generators is not None and state.generators:
-            runtime.generators.restore([split.split_id for split in state.splits], state.generators)
+            split_ids = [split.split_id for split in state.splits]
+            runtime.generators.restore(split_ids, state.generators, state.time_limit_us)
         runtime.event_times.restore_splits(state)
         runtime.event_times.finish_splits(state.finished())
 

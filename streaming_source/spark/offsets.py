@@ -8,8 +8,9 @@ before any), and its status. Behind these follow, where they say something, the 
 the split has had nothing to read, in microseconds since the epoch. `routed` counts the late records that were routed;
 without it there were none. With `maxFutureSkew` there is `time_limit`: event times from there on are invalid in the
 micro-batch that the offset ends. With a watermark generator of the user's own `generators` has by split id what it goes
-on from: a version, its state, and, if that is not the position of the split, up to where it has seen the records. Equal
-states give equal texts. What stands under `why` says why the watermark is there: see
+on from: a version, its state, and, if that is not the position of the split, up to where it has seen the records; then,
+with `maxFutureSkew`, the limits of the micro-batches in between, each as its last position and the limit. Equal states
+give equal texts. What stands under `why` says why the watermark is there: see
 `streaming_source.monitoring.report`. `fixed` has the options by which event times are read, which must stay as they are
 as long as a checkpoint is used: with other ones the watermarks would mean nothing.
 """
@@ -198,6 +199,7 @@ def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
         if one is not None:
             written[split_id] = [one.version, json.loads(one.text)]
             written[split_id] += [] if one.position is None else [one.position]
+            written[split_id] += [one.time_limits] if one.time_limits else []
     return {"generators": written} if written else {}
 
 
@@ -205,8 +207,11 @@ def _generators_from_json(written: dict[str, list[Any]], split_ids: Sequence[str
     if not written:
         return ()
 
-    def state(version: int, value: Any, position: int | None = None) -> GeneratorState:
-        return GeneratorState(position, version, json.dumps(value, sort_keys=True, separators=(",", ":")))
+    def state(
+        version: int, value: Any, position: int | None = None, time_limits: Sequence[Sequence[int]] = ()
+    ) -> GeneratorState:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+        return GeneratorState(position, version, text, tuple([(stop, limit_us) for stop, limit_us in time_limits]))
 
     return tuple([state(*written[split_id]) if split_id in written else None for split_id in split_ids])
 

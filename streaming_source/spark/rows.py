@@ -97,7 +97,10 @@ class RowShaper:
         self, split_id: str, batch: pa.RecordBatch, source_timestamps: Int64Array | None, positions: int | Int64Array
     ) -> pa.RecordBatch:
         """The rows of `n` records of one split, fewer where the options drop some."""
-        times = self._event_times(batch, source_timestamps)
+        latest_us: int | Int64Array = MAX_WATERMARK if self.time_limit_us is None else self.time_limit_us - 1
+        if self.observed is not None:
+            latest_us = self.observed.latest_valid(split_id, positions, batch.num_rows, latest_us)
+        times = self._event_times(batch, source_timestamps, latest_us)
         records = _Records(split_id, batch, times, source_timestamps, positions, self.announced)
         if self.observed is not None:
             if first := self.observed.see(split_id, batch, times, records.positions):
@@ -119,7 +122,9 @@ class RowShaper:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _event_times(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
+    def _event_times(
+        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None, latest: int | Int64Array
+    ) -> EventTimes:
         times = self.assigner.extract(batch, source_timestamps)
         if len(times) != batch.num_rows:
             raise SchemaError(
@@ -128,10 +133,9 @@ class RowShaper:
             )
         if not len(times):
             return times
-        latest = MAX_WATERMARK if self.time_limit_us is None else self.time_limit_us - 1
         earliest = 0 if self.options.watermark_rows else NO_TIMESTAMP
         # Those without a time hold the smallest integer: where there are some, it takes the longer way.
-        if times.max() <= latest and times.values.min() >= earliest:
+        if times.max() <= np.min(latest) and times.values.min() >= earliest:
             return times
         valid = times.valid & (times.values >= earliest) & (times.values <= latest)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
@@ -291,6 +295,21 @@ class ObservedTimes:
             seen.generator.see(batch, times.values, seen.said)
         emitted_from, _ = self._generators.get(split_id, (0, None))
         return int(np.searchsorted(positions, emitted_from))
+
+    def latest_valid(
+        self, split_id: str, positions: int | Int64Array, rows: int, latest_us: int | Int64Array
+    ) -> int | Int64Array:
+        """The latest event time that is valid of the next records of a split: one, or one for each of `rows`.
+
+        For those of an earlier micro-batch, which are read again for its watermark, it is what it was then.
+        """
+        _, state = self._generators.get(split_id, (0, None))
+        first = positions if isinstance(positions, int) else int(positions[0])
+        if state is None or not state.time_limits or first >= state.time_limits[-1][0]:
+            return latest_us
+        at = first + np.arange(rows) if isinstance(positions, int) else positions
+        stops, limits_us = (np.array(column, np.int64) for column in zip(*state.time_limits, strict=True))
+        return np.append(limits_us - 1, latest_us)[np.searchsorted(stops, at, side="right")]
 
     def count_late(self, split_id: str, late: npt.NDArray[np.bool_]) -> None:
         """`bool[n]`: which records of a split that are emitted are at or below the announced watermark. O(n)."""

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from alignment import WatermarkStrategy
 from alignment.recording import replay
-from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
+from alignment.watermarks import MIN_WATERMARK, Int64Array, WatermarkGenerator, WatermarkOutput
+from streaming_source.spark import planning
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FrameOptions
 from tests.spark.reading import SECOND, T0, Reading
@@ -145,4 +147,52 @@ def test_what_the_source_emits_is_reported_to_the_microsecond(logs: Path) -> Non
     read_on(reading, 11, rows)
     assert watermarks(reading)["b"] == T0 + 59 * SECOND - LOW_WATER_US
     assert reading.offset["watermark"] == T0 + 59 * SECOND - LOW_WATER_US > MIN_WATERMARK
+    reading.reader.stop()
+
+
+class LatestOfAll(WatermarkGenerator):
+    """The watermark is the latest event time."""
+
+    def on_batch(self, records: pa.RecordBatch, times: Int64Array, output: WatermarkOutput) -> None:
+        if times.size:
+            output.emit_watermark(int(times.max()))
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Nothing."""
+
+    def snapshot_state(self) -> None:
+        """The watermark is all it knows."""
+
+
+def test_what_is_read_again_for_its_watermark_has_the_time_limit_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [T0 + 100 * SECOND]
+    monkeypatch.setattr(planning, "wall_clock_us", lambda: clock[0])
+    strategy = WatermarkStrategy.for_generator(LatestOfAll).with_timestamp_assigner("ts")
+
+    def starting(offset: dict[str, Any] | None = None) -> Reading:
+        options = FrameOptions(
+            watermark_rows=True, reports=True, max_future_skew_us=10 * SECOND, invalid_timestamp="null"
+        )
+        source = AlignedDataSource(UnindexedLogs(str(tmp_path)), strategy, options)
+        reading = Reading(source.stream_reader(source.schema()))
+        reading.offset = reading.offset if offset is None else offset
+        return reading
+
+    # The record of an hour later is from the future when it is planned, and no more when it is read again.
+    append_log(tmp_path, "a", T0 + SECOND * np.array([98, 99, 3700]))
+    reading = starting()
+    reading.next()
+    for more in (50, 51):
+        # The reports are lost with the planner, and its next one plans an hour later.
+        offset = json.loads(json.dumps(reading.offset))
+        reading.reader.stop()
+        clock[0] += 3600 * SECOND
+        append_log(tmp_path, "a", T0 + SECOND * np.array([more]))
+        reading = starting(offset)
+        reading.next()
+    for _ in range(3):
+        reading.next()
+    assert watermarks(reading) == {"a": T0 + 99 * SECOND}
     reading.reader.stop()
