@@ -391,6 +391,7 @@ class Engine:
             ),
             self._drains_from_us is not None,
             reads_at_us=self._reads_at_us,
+            probed_us=self.idle_clock.last_probe_us,
         )
 
     def validate(self) -> None:

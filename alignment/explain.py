@@ -12,7 +12,17 @@ from alignment.combine import SplitStatus
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
-__all__ = ["Bounds", "Cause", "Explanation", "GroupMember", "SplitExplanation", "WaitsFor", "explain_splits"]
+__all__ = [
+    "Bounds",
+    "Cause",
+    "Explanation",
+    "GroupMember",
+    "LastBatch",
+    "QueryEnd",
+    "SplitExplanation",
+    "WaitsFor",
+    "explain_splits",
+]
 
 
 _STATUSES: Final = tuple(SplitStatus)
@@ -22,6 +32,12 @@ _SOON_US = 1_000_000
 
 _FUTURE_US = 15 * 60 * 1_000_000
 """Event times may be so much later than the clock here: clocks differ, time zones by more than that."""
+
+_LONG_BATCH_US = 10_000_000
+"""A micro-batch that takes less is not why a watermark stands."""
+
+_MOST = 0.8
+"""Share of the time of a query: one that spends more on its micro-batches is never done with them."""
 
 
 class WaitsFor(StrEnum):
@@ -40,8 +56,15 @@ class WaitsFor(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why the watermark is not further: in one word, for programs."""
+    """Why the watermark is not further: in one word, for programs.
 
+    The first that applies: of the query, of its micro-batch, then of what the slowest split waits for.
+    """
+
+    FAILED = "failed"
+    STOPPED = "stopped"
+    MICRO_BATCH = "microBatch"
+    UNREAD = "unread"
     NOTHING = "nothing"
     ENDED = "ended"
     NO_SPLITS = "noSplits"
@@ -86,6 +109,39 @@ class GroupMember:
     reported_us: int
     until_us: int
 
+    def is_overdue(self, at_us: int) -> bool:
+        """Whether it has missed a report: it reports several times in the time for which one counts."""
+        return at_us - self.reported_us > (self.until_us - self.reported_us) // 3
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The last micro-batch that was planned: its records of this source, and when; None for what is not known.
+
+    It is done since `done_us`, None while it is not: that is when it was committed, or the next one could be planned.
+    Of the time before it the query spent the `share` on the micro-batch before: 1.0 if it planned this one at once.
+    `number` is Spark's.
+    """
+
+    planned_us: int
+    rows: int | None = None
+    done_us: int | None = None
+    share: float | None = None
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEnd:
+    """The query does not run any more: the first line of its `error`, None if it has none; and when it ended.
+
+    Where that is not known, `at_us` is None. Of a checkpoint it is concluded from a micro-batch that is missing: one
+    would announce that the split `overdue` has become idle.
+    """
+
+    error: str | None = None
+    at_us: int | None = None
+    overdue: str | None = None
+
 
 class SplitExplanation(NamedTuple):
     """One split in work: a tuple, since each trigger makes one for each split.
@@ -96,6 +152,7 @@ class SplitExplanation(NamedTuple):
     the announced watermark, so far. `silent_since_us` is the processing time since which it has had nothing to read;
     None if it has, or that is not known. `next_us` is the event time of its next record, where that is further beyond
     the bound than another drift, else None; `place` where that record is, as the connector calls it, if it does.
+    `locked` records are there that cannot be read yet, of transactions that are open.
     """
 
     split_id: str
@@ -109,6 +166,7 @@ class SplitExplanation(NamedTuple):
     late: int = 0
     next_us: int | None = None
     place: str | None = None
+    locked: int = 0
 
     @property
     def next_place(self) -> str:
@@ -130,7 +188,10 @@ class Explanation:
     the horizon; `MAX_WATERMARK` for none. If it `is_draining` only what was there when the run began is read
     (AvailableNow), and nothing becomes idle in it. `group` is the source that splits wait for that wait for their
     alignment group; None where none does, or it is not known. Rows that wait until `bounds.min_rows` of them are there
-    are read at `reads_at_us` at the latest, in processing time; `MAX_WATERMARK` if none wait for that.
+    are read at `reads_at_us` at the latest, in processing time; `MAX_WATERMARK` if none wait for that. `batch` is the
+    last micro-batch, `end` that of the query; None where neither is known. The query last looked for records at
+    `probed_us`: that a split is silent is known up to then; None for up to `at_us`. `reads` is in words what the source
+    reads: a path, a pattern, topics.
     """
 
     watermark: int
@@ -143,6 +204,10 @@ class Explanation:
     is_draining: bool = False
     group: GroupMember | None = None
     reads_at_us: int = MAX_WATERMARK
+    batch: LastBatch | None = None
+    end: QueryEnd | None = None
+    probed_us: int | None = None
+    reads: str | None = None
 
     @property
     def waits_for_group(self) -> bool:
@@ -165,7 +230,12 @@ class Explanation:
         if lowest and self.horizon_us <= lowest[0].holds_us:
             return ()
         stuck = tuple(split for split in lowest if split.next_us is not None)
-        return stuck or self.setters or lowest
+        return stuck or self._first_away(self.setters or lowest)
+
+    @staticmethod
+    def _first_away(holders: tuple[SplitExplanation, ...]) -> tuple[SplitExplanation, ...]:
+        """First those of which nobody can do anything but to bring the source back."""
+        return tuple(sorted(holders, key=lambda split: split.waits_for is not WaitsFor.SOURCE))
 
     @cached_property
     def setters(self) -> tuple[SplitExplanation, ...]:
@@ -182,11 +252,37 @@ class Explanation:
         """Whether the watermark is later than the clock, by more than clocks differ."""
         return self.at_us + _FUTURE_US < self.watermark < MAX_WATERMARK
 
+    @property
+    def batch_takes_us(self) -> int | None:
+        """How long the last micro-batch has taken, where that is why the watermark is not further; else None.
+
+        One that is not done, and is planned for long; or one that took long, of a query that does nothing else.
+        """
+        batch = self.batch
+        if batch is None:
+            return None
+        took_us = (self.at_us if batch.done_us is None else batch.done_us) - batch.planned_us
+        is_slow = batch.done_us is None or (batch.share or 0.0) >= _MOST
+        return took_us if is_slow and took_us >= _LONG_BATCH_US else None
+
     @cached_property
     def cause(self) -> Cause:
         """Why the watermark is not further."""
+        if self.end is not None and self.end.error is not None:
+            return Cause.FAILED
         if self.watermark == MAX_WATERMARK:
             return Cause.ENDED
+        if self.end is not None and not self.is_draining:
+            return Cause.STOPPED
+        if self.batch_takes_us is not None and self.batch is not None and self.batch.done_us is None:
+            return Cause.MICRO_BATCH
+        cause = self._of_splits()
+        if self.is_draining and self.end is not None and any(split.behind for split in self.splits):
+            return Cause.UNREAD
+        is_reading = cause in (Cause.NOTHING, Cause.SLOWEST, Cause.ROWS)
+        return Cause.MICRO_BATCH if is_reading and self.batch_takes_us is not None else cause
+
+    def _of_splits(self) -> Cause:
         if self.is_in_the_future:
             return Cause.FUTURE
         holders = self.holders
@@ -204,14 +300,17 @@ class Explanation:
     def _of_silence(self, holder: SplitExplanation) -> Cause:
         if holder.watermark == MIN_WATERMARK:
             return Cause.EMPTY
-        since_us = self.at_us if holder.silent_since_us is None else holder.silent_since_us
-        if self.at_us - max(since_us, self.stands_since_us) >= _SOON_US:
+        known_us = self.at_us if self.probed_us is None else min(self.probed_us, self.at_us)
+        since_us = known_us if holder.silent_since_us is None else holder.silent_since_us
+        if known_us - max(since_us, self.stands_since_us) >= _SOON_US:
             return Cause.SILENT
         others_wait = any(split.waits_for is not WaitsFor.RECORDS for split in self.counting)
         return Cause.SLOWEST if others_wait else Cause.NOTHING
 
     def idle_at_us(self, split: SplitExplanation) -> int | None:
         """Processing time at which a split is idle if nothing comes; None if it is not going to be."""
+        if self.end is not None and not self.is_draining:
+            return None
         timeout_us, since_us = self.bounds.idle_timeout_us, split.silent_since_us
         waits = split.status is SplitStatus.ACTIVE and split.waits_for in (WaitsFor.RECORDS, WaitsFor.REPORT)
         return since_us + timeout_us if waits and timeout_us is not None and since_us is not None else None

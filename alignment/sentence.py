@@ -8,13 +8,15 @@ from typing import Final
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
+from alignment.explain import Cause, Explanation, LastBatch, SplitExplanation, WaitsFor
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["duration_text", "moment", "named", "sentence", "watermark_text"]
+__all__ = ["counted", "duration_text", "moment", "named", "sentence", "watermark_text"]
 
 _SECOND_US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _SECOND_US
+_WORDS: Final = ("year", "day", "record", "split")
+"""Units whose plural has an `s`; the others are abbreviations."""
 _STANDING_US: Final = _SECOND_US
 """A watermark that has not moved for less than this is not said to stand."""
 
@@ -64,9 +66,9 @@ def duration_text(us: int) -> str:
     parts = (("year", 365 * 86_400), ("day", 86_400), ("h", 3600), ("min", 60), ("s", 1))
     at = next(i for i, (_, unit) in enumerate(parts) if seconds >= unit)
     whole, rest = divmod(int(seconds), parts[at][1])
-    texts = [_counted(whole, parts[at][0])]
+    texts = [counted(whole, parts[at][0])]
     if at > 0 and (more := rest // parts[at + 1][1]):
-        texts.append(_counted(more, parts[at + 1][0]))
+        texts.append(counted(more, parts[at + 1][0]))
     return " ".join(texts)
 
 
@@ -82,20 +84,33 @@ def named(split_ids: Collection[str], most: int = 3) -> str:
     return ", ".join(map(repr, ids[:most])) + (f" and {len(ids) - most} more" if ids[most:] else "")
 
 
-def _counted(count: int, unit: str) -> str:
-    return f"{count} {unit}" + ("s" if unit in ("year", "day") and count != 1 else "")
+def counted(count: int, unit: str) -> str:
+    """A number of things, with an `s` where there are several.
+
+    Examples
+    --------
+    >>> counted(1, "record"), counted(1200, "record")
+    ('1 record', '1,200 records')
+    """
+    return f"{count:,} {unit}" + ("s" if unit in _WORDS and count != 1 else "")
 
 
 def _main(explanation: Explanation) -> str:
     cause, n = explanation.cause, len(explanation.splits)
     if cause is Cause.ENDED:
         return "The source has ended: every window is closed."
+    if cause in (Cause.FAILED, Cause.STOPPED):
+        return _ended(explanation)
     where = "There is no watermark yet"
     if explanation.watermark > MIN_WATERMARK:
         stands = explanation.at_us - explanation.stands_since_us >= _STANDING_US and cause is not Cause.NOTHING
         where = f"The watermark {'stands' if stands else 'is'} at {moment(explanation.watermark)}"
+    if cause is Cause.MICRO_BATCH:
+        return _batch_at_work(explanation)
+    if cause is Cause.UNREAD:
+        return _left_unread(explanation)
     if cause is Cause.NO_SPLITS:
-        return f"{where}: no split is in work."
+        return f"{where}: no split has been found{_in_what_is_read(explanation)}."
     if cause is Cause.ALL_IDLE:
         return f"{where}: all {n} splits are idle." if n > 1 else f"{where}: its only split is idle."
     if cause is Cause.HORIZON and not explanation.holders:
@@ -110,6 +125,72 @@ def _main(explanation: Explanation) -> str:
     return f"{where} because {holder} {_why(explanation, first)}{_idle(explanation, first)}."
 
 
+def _ended(explanation: Explanation) -> str:
+    """That the query does not run, why, and what it has left behind."""
+    end, batch = explanation.end, explanation.batch
+    assert end is not None
+    at = "" if end.at_us is None else f" at {moment(end.at_us)}"
+    text = "The query does not run any more."
+    if end.error is not None:
+        text = f"The query has failed{at}: {end.error.rstrip('.')}."
+    elif end.overdue is not None:
+        text = (
+            f"The query does not run any more, or cannot reach its source: no micro-batch announces that split "
+            f"{end.overdue!r} has become idle."
+        )
+    if batch is not None and batch.done_us is None:
+        planned = moment(batch.planned_us, end.at_us)
+        text += (
+            f" {_named_batch(batch).capitalize()}, planned at {planned}, is not committed: the next run reads it again."
+        )
+    behind = sum(split.behind for split in explanation.splits)
+    if explanation.watermark > MIN_WATERMARK:
+        text += f" Its watermark was at {moment(explanation.watermark)}, with {behind:,} known records unread."
+    return text
+
+
+def _batch_at_work(explanation: Explanation) -> str:
+    batch, took_us = explanation.batch, explanation.batch_takes_us
+    assert batch is not None
+    assert took_us is not None
+    name = _named_batch(batch).capitalize()
+    if batch.done_us is None:
+        text = (
+            f"{name}, planned at {moment(batch.planned_us)}, has not been committed for {duration_text(took_us)}: "
+            "until then nothing more is planned, and the watermark does not move"
+        )
+    else:
+        text = (
+            f"{name} took {duration_text(took_us)} from its plan to its commit, and the query spends {batch.share:.0%} "
+            "of its time so: records wait for Spark"
+        )
+    if explanation.watermark > MIN_WATERMARK:
+        text += f". Behind this micro-batch the watermark is at {moment(explanation.watermark)}"
+    return f"{text}."
+
+
+def _named_batch(batch: LastBatch) -> str:
+    number = "the last micro-batch" if batch.number is None else f"micro-batch {batch.number}"
+    return number if batch.rows is None else f"{number}, of {counted(batch.rows, 'record')}"
+
+
+def _left_unread(explanation: Explanation) -> str:
+    left = {split.split_id: split.behind for split in explanation.splits if split.behind}
+    slowest = [split.split_id for split in explanation.setters if split.split_id not in left]
+    text = f"The run has ended and leaves {counted(sum(left.values()), 'record')} unread, of {named(left)}"
+    if slowest and explanation.watermark > MIN_WATERMARK:
+        text += f": they are later than split {slowest[0]!r} allows, which may still get earlier ones"
+    return (
+        f"{text}. The watermark is at {moment(explanation.watermark)}."
+        if explanation.watermark > MIN_WATERMARK
+        else f"{text}."
+    )
+
+
+def _in_what_is_read(explanation: Explanation) -> str:
+    return "" if explanation.reads is None else f" in {explanation.reads}"
+
+
 def _why(explanation: Explanation, holder: SplitExplanation) -> str:
     if holder.next_us is not None:
         return _beyond_the_limit(explanation, holder)
@@ -120,10 +201,10 @@ def _why(explanation: Explanation, holder: SplitExplanation) -> str:
     if explanation.cause is Cause.SILENT:
         return f"has delivered nothing{since}"
     return {
-        WaitsFor.SOURCE: "cannot be reached, and nobody knows what it has; the log says since when and why",
-        WaitsFor.TRANSACTION: "has an open transaction: its next records cannot be read until that ends",
+        WaitsFor.SOURCE: _away(explanation),
+        WaitsFor.TRANSACTION: _transaction(holder),
         WaitsFor.REPORT: f"waits for what its readers report of the records before position {holder.position}",
-        WaitsFor.ROWS: f"has {holder.behind:,} records left that the read limit did not admit",
+        WaitsFor.ROWS: f"has {counted(holder.behind, 'record')} left that the read limit did not admit",
         WaitsFor.MIN_ROWS: _too_few(explanation, holder),
         WaitsFor.GROUP: f"waits for {_member(explanation)}",
         WaitsFor.HORIZON: "waits for splits that are not read yet",
@@ -132,13 +213,27 @@ def _why(explanation: Explanation, holder: SplitExplanation) -> str:
 
 def _too_few(explanation: Explanation, holder: SplitExplanation) -> str:
     """Why rows that are there are not read: the micro-batch waits for more."""
-    rows = f"has {holder.behind:,} records left that wait"
+    rows = f"has {counted(holder.behind, 'record')} left that wait"
     if explanation.bounds.min_rows is not None:
         unread = sum(split.behind for split in explanation.splits)
         rows += f" until minRowsPerTrigger = {explanation.bounds.min_rows:,} are there in all splits, of {unread:,} now"
     if explanation.reads_at_us < MAX_WATERMARK:
         rows += f", or until {moment(explanation.reads_at_us, explanation.at_us)} (maxTriggerDelay)"
     return rows
+
+
+def _away(explanation: Explanation) -> str:
+    away = [split.split_id for split in explanation.splits if split.waits_for is WaitsFor.SOURCE]
+    if len(away) > 1 and len(away) == len(explanation.splits):
+        return f"cannot be reached, like all {len(away)} splits{_in_what_is_read(explanation)}: the source is away"
+    return "cannot be reached, so that what it has is not known"
+
+
+def _transaction(holder: SplitExplanation) -> str:
+    if not holder.locked:
+        return "has an open transaction: its next records cannot be read until that ends"
+    records = counted(holder.locked, "record")
+    return f"has an open transaction: {records} of it cannot be read until that ends, and {holder.behind:,} can be"
 
 
 def _beyond_the_limit(explanation: Explanation, split: SplitExplanation) -> str:
@@ -156,14 +251,14 @@ def _member(explanation: Explanation) -> str:
     member = explanation.group
     if member is None:
         return "another source of its alignment group"
-    heard, until = (moment(us, explanation.at_us) for us in (member.reported_us, member.until_us))
-    stands = "has no watermark"
+    reported, until = (moment(us, explanation.at_us) for us in (member.reported_us, member.until_us))
+    is_at = "has no watermark"
     if member.watermark > MIN_WATERMARK:
-        stands = f"stands at {moment(member.watermark, explanation.at_us)}"
-    return (
-        f"source {member.source!r} (process {member.pid}) of its alignment group {member.group!r}, which {stands} and "
-        f"was last heard of at {heard}; without another word it is taken for dead at {until}"
-    )
+        is_at = f"is at {moment(member.watermark, explanation.at_us)}"
+    text = f"source {member.source!r} (process {member.pid}) of its alignment group {member.group!r}, which {is_at}"
+    if member.is_overdue(explanation.at_us):
+        text += f" and reported last at {reported}; without a report it is left out from {until} on"
+    return text
 
 
 def _idle(explanation: Explanation, holder: SplitExplanation) -> str:
@@ -171,6 +266,8 @@ def _idle(explanation: Explanation, holder: SplitExplanation) -> str:
     if idle_at_us is None:
         never = explanation.cause in (Cause.SILENT, Cause.EMPTY) and explanation.bounds.idle_timeout_us is None
         return "; without idleTimeout it never becomes idle" if never else ""
+    if explanation.end is not None and not explanation.is_draining:
+        return ""
     if explanation.is_draining:
         return f"; it is idle in the first run that begins after {moment(idle_at_us, explanation.at_us)}"
     if idle_at_us <= explanation.at_us:

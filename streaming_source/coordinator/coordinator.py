@@ -13,7 +13,7 @@ import pyarrow as pa
 from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
-from alignment.explain import Explanation, SplitExplanation, WaitsFor
+from alignment.explain import Explanation, LastBatch, SplitExplanation, WaitsFor
 from alignment.plan import MicroBatchPlan, total
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 _FIRST_LOOKS_S: Final = 2.0
 _LOOK_S: Final = 1.0
 """How long a trigger that finds nothing waits for another look."""
+_SHOWN: Final = 200
+"""Characters of what a source reads, in an explanation."""
 _NAMED: Final = 10
 """Splits that a message names at most."""
 _ALL_ROWS: Final = 2**62
@@ -86,6 +88,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._read_us: int | None = None
         self._announce_again = self._started = self._warned = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
+        self._batch: LastBatch | None = None
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -185,6 +188,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         Where probing is cheap, this very call probes whether there is something to do. A source without an
         index that is being drained is waited for: what has not been seen of it may be there.
         """
+        self.end_batch()
         has_looked = not self._started
         if not self._started:
             self.start()
@@ -212,6 +216,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 return self.state
             else:
                 self.host.calls.wait()
+
+    def end_batch(self) -> None:
+        """The last micro-batch is done, as far as Spark shows: it asks for the next one, or reports. O(1)."""
+        if self._batch is not None and self._batch.done_us is None:
+            self._batch = replace(self._batch, done_us=self._now_us())
 
     def unread_rows(self) -> int:
         """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
@@ -244,7 +253,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         ]
         waits_for = self._group if explanation.waits_for_group else None
         member = None if waits_for is None else waits_for.slowest_at(explanation.at_us)
-        return replace(explanation, splits=tuple(splits), group=member)
+        return replace(
+            explanation, splits=tuple(splits), group=member, batch=self._batch, reads=self._source.identity[:_SHOWN]
+        )
 
     def ranges(
         self,
@@ -394,11 +405,18 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         silent_since_us = engine.silent_since_us(plan)
         generators = () if runtime.generators is None else runtime.generators.states(plan.after, time_limit_us)
         routed = self.state.routed + (int(plan.late.sum()) if self._rules.routes_late else 0)
+        self._begin_batch(plan.rows)
         self.state = SourceState(
             sequence, splits, table, late_so_far, silent_since_us, checkpoint, routed, generators, time_limit_us
         )
         self._announce_again = False
         runtime.event_times.finish_splits(engine.commit(plan))
+
+    def _begin_batch(self, rows: int) -> None:
+        now_us, before, share = self._now_us(), self._batch, None
+        if before is not None and before.done_us is not None and now_us > before.planned_us:
+            share = (before.done_us - before.planned_us) / (now_us - before.planned_us)
+        self._batch = LastBatch(now_us, rows, share=share)
 
     # ---- inside: life --------------------------------------------------------------------------------------------
 

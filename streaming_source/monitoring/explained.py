@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise, takewhile
-from statistics import median
 from textwrap import fill
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from alignment.combine import SplitStatus
-from alignment.durations import format_duration
-from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
-from alignment.sentence import duration_text, moment, named, watermark_text
-from alignment.watermarks import MIN_WATERMARK
+from alignment.explain import LastBatch, QueryEnd, SplitExplanation
+from alignment.sentence import duration_text, moment, watermark_text
+from streaming_source.monitoring.advice import Advice, advice_on
 from streaming_source.monitoring.micro_batch import MicroBatch
+from streaming_source.monitoring.query_state import Query, QueryState
 from streaming_source.monitoring.report import WatermarkReport
 
 __all__ = ["Advice", "ExplainedQuery", "ExplainedSource", "aligned", "explain", "explain_checkpoint"]
@@ -25,24 +21,12 @@ _COLUMNS: Final = ("split", "status", "watermark", "position", "behind", "late",
 _WIDTH: Final = 100
 _LINES: Final = 20
 """Splits that a table shows at most."""
-_LONG_US: Final = 600_000_000
-_FEW: Final = 3
-"""Micro-batches from which on a trend is one."""
+_SECOND_US: Final = 1_000_000
+_OVERDUE_US: Final = 60 * _SECOND_US
+"""A query that runs announces that a split has become idle with its next trigger: sooner than this, unless its
+micro-batches are further apart."""
 
-
-class _Query(Protocol):
-    """A `StreamingQuery`, classic or of Spark Connect."""
-
-    @property
-    def recentProgress(self) -> Sequence[Mapping[str, Any]]: ...  # noqa: N802
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What was seen, and what to do about it with one option; `data` where the records themselves are wrong."""
-
-    option: str
-    text: str
+_Reports = Sequence[WatermarkReport | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,44 +54,68 @@ class ExplainedQuery:
     """The sources of a query that are of this library, in its order. `str` of it is for people.
 
     `batch` is the micro-batch of the checkpoint that this is from, None of a query that runs; `age_us` how long ago
-    that was planned.
+    that was planned, or the query reported. `name` is that of the query, and `end` what ended it, None if it runs, or
+    that is not known.
     """
 
     sources: tuple[ExplainedSource, ...]
     batch: MicroBatch | None = None
     age_us: int = 0
+    name: str | None = None
+    end: QueryEnd | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For programs: `{"sources": [...]}`, and of a checkpoint `batch` and `committed`."""
         found: dict[str, Any] = {"sources": [source.to_json() for source in self.sources]}
+        if self.name is not None:
+            found["query"] = self.name
         if self.batch is not None:
             found |= {"batch": self.batch.number, "committed": self.batch.is_committed}
         return found
 
     def __str__(self) -> str:
         if not self.sources:
-            return "Nothing is known yet: no source of this library has planned a micro-batch of this query."
-        lines = []
-        if self.batch is not None:
-            number, at = self.batch.number, moment(self.batch.planned_at_us)
-            state = "committed" if self.batch.is_committed else "not committed"
-            lines = [f"Micro-batch {number}, planned at {at} ({duration_text(max(self.age_us, 0))} ago), {state}:"]
+            nothing = "no source of this library has planned a micro-batch of this query"
+            if self.end is None:
+                return f"Nothing is known yet: {nothing}."
+            why = "does not run any more" if self.end.error is None else f"has failed: {self.end.error.rstrip('.')}"
+            return f"The query {why}; {nothing}."
+        lines = [self.heading]
         for source in self.sources:
-            lines += [f"{source.report.source}:", str(source)] if self.sources[1:] else [str(source)]
+            lines += [f"{_called(source.report)}:", str(source)] if self.sources[1:] else [str(source)]
         return "\n".join(lines)
 
+    @property
+    def heading(self) -> str:
+        """What this is about, and as of when."""
+        ago = f"({duration_text(max(self.age_us, 0))} ago)"
+        if self.batch is None:
+            query = "The query" if self.name is None else f"Query {self.name!r}"
+            at_us = max(source.report.explanation.at_us for source in self.sources)
+            only = "" if self.sources[1:] else f", {_called(self.sources[0].report)}"
+            return f"{query}{only}, as of {moment(at_us)} {ago}:"
+        number, at = self.batch.number, moment(self.batch.planned_at_us)
+        state = "committed" if self.batch.is_committed else "not committed"
+        return f"As of micro-batch {number}, planned at {at} {ago}, {state}; if the query runs:"
 
-def explain(query: _Query) -> ExplainedQuery:
-    """Why the watermark of a running query stands where it does, from its last progress, and what to change.
+
+def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
+    """Why the watermark of a query stands where it does, from its last progress, and what to change.
+
+    Of a query that has ended, or whose micro-batch takes long, its status and its checkpoint are looked at too, where
+    that can be read from here.
 
     Parameters
     ----------
     query
         A `StreamingQuery`, classic or of Spark Connect.
+    now_us
+        Processing time in microseconds since the epoch; None for that of the clock.
 
     Examples
     --------
     >>> print(explain(query))  # doctest: +SKIP
+    Query 'orders', aligned_files /data/orders, as of 2026-01-01 10:02:37 UTC (3 s ago):
     The watermark stands at 2026-01-01 10:02:13 UTC because split 'carrier=HA' has delivered nothing since 10:02:18; ...
     """
     if not hasattr(query, "recentProgress"):
@@ -115,33 +123,93 @@ def explain(query: _Query) -> ExplainedQuery:
             f"explain takes a running StreamingQuery, not a {type(query).__name__}: give it what start() returned; for "
             "a checkpoint run streaming-source explain CHECKPOINT"
         )
-    return ExplainedQuery(_explained(map(WatermarkReport.of_progress, query.recentProgress)))
+    now_us = _clock_us() if now_us is None else now_us
+    state = QueryState.of(query)
+    history: list[_Reports] = [WatermarkReport.of_progress(progress) for progress in query.recentProgress]
+    at_us = max((one.explanation.at_us for reports in history[-1:] for one in reports if one), default=now_us)
+    if state.end is not None or state.is_at_work or not history:
+        if (planned := _newer(history, state.last_batch())) is not None:
+            history.append(_at(planned, now_us, planned.planned_at_us))
+            at_us = now_us
+        elif state.is_at_work and history:
+            # Spark planned it after its last report, and does not say when.
+            at_work = LastBatch(at_us)
+            history.append(_with(history[-1], at_us=now_us, batch=at_work, probed_us=at_us))
+            at_us = now_us
+    if state.end is not None and history:
+        history.append(_with(history[-1], at_us=max(at_us, state.end.at_us or 0), end=state.end))
+    explained = _explained(history)
+    return ExplainedQuery(explained, None, now_us - at_us, state.name, state.end)
 
 
 def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
     """The same from the checkpoint alone, of a query that runs or does not: what its last micro-batch says now.
 
     `path` is its `checkpointLocation`; `now_us` processing time in microseconds since the epoch, None
-    for that of the clock. A `CheckpointError` if it is no checkpoint.
+    for that of the clock. A `CheckpointError` if it is no checkpoint. Whether the query runs is not in a checkpoint: a
+    micro-batch that is missing there shows that it does not.
     """
     batches = MicroBatch.of_checkpoint(path)
     if not batches:
         return ExplainedQuery(())
     last = batches[-1]
-    now_us = time.time_ns() // 1000 if now_us is None else now_us
-    now = [one and replace(one, explanation=replace(one.explanation, at_us=now_us)) for one in last.sources]
+    now_us = _clock_us() if now_us is None else now_us
+    probed_us = None if last.is_committed and now_us - (last.committed_at_us or 0) >= _SECOND_US else last.planned_at_us
+    now = _at(last, now_us, probed_us)
+    patience_us = _OVERDUE_US
+    if batches[1:]:
+        patience_us = max(patience_us, 2 * (last.planned_at_us - batches[-2].planned_at_us))
+    overdue = next(filter(None, (_overdue(one, patience_us) for one in now if one is not None)), None)
+    if last.is_committed and overdue is not None:
+        now = _with(now, end=QueryEnd(overdue=overdue))
     explained = _explained([*(batch.sources for batch in batches[:-1]), now])
     return ExplainedQuery(explained, last, now_us - last.planned_at_us)
 
 
-def _explained(history: Iterable[Sequence[WatermarkReport | None]]) -> tuple[ExplainedSource, ...]:
+def _newer(history: Sequence[_Reports], batch: MicroBatch | None) -> MicroBatch | None:
+    """A micro-batch of the checkpoint, if the query has not reported it."""
+    if batch is None or not any(batch.sources):
+        return None
+    known = [one.sequence for reports in history[-1:] for one in reports if one is not None]
+    planned = [one.sequence for one in batch.sources if one is not None]
+    return batch if sum(planned) > sum(known) else None
+
+
+def _at(batch: MicroBatch, now_us: int, probed_us: int | None) -> _Reports:
+    return _with(batch.sources, at_us=now_us, probed_us=probed_us)
+
+
+def _with(reports: _Reports, **known: Any) -> _Reports:
+    """The reports with what else is known."""
+    return [one and replace(one, explanation=replace(one.explanation, **known)) for one in reports]
+
+
+def _overdue(report: WatermarkReport, patience_us: int) -> str | None:
+    """A split of which a micro-batch should announce that it has become idle; None if none is missing."""
+    explanation = report.explanation
+    if explanation.is_draining:
+        return None
+    due = ((explanation.idle_at_us(split), split.split_id) for split in explanation.splits)
+    at_us, split_id = min(((us, split_id) for us, split_id in due if us is not None), default=(explanation.at_us, ""))
+    return split_id if at_us + patience_us < explanation.at_us else None
+
+
+def _clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _called(report: WatermarkReport) -> str:
+    return " ".join(filter(None, (report.source, report.explanation.reads)))
+
+
+def _explained(history: Iterable[_Reports]) -> tuple[ExplainedSource, ...]:
     """From the reports of all sources, oldest first, None of one that is not ours."""
     of_source: dict[int, list[WatermarkReport]] = {}
     for reports in history:
         for place, report in enumerate(reports):
             if report is not None:
                 of_source.setdefault(place, []).append(report)
-    return tuple(ExplainedSource(known[-1], tuple(_advice_on(known))) for _, known in sorted(of_source.items()))
+    return tuple(ExplainedSource(known[-1], tuple(advice_on(known))) for _, known in sorted(of_source.items()))
 
 
 def _table(report: WatermarkReport) -> list[str]:
@@ -165,135 +233,3 @@ def _row(split: SplitExplanation) -> tuple[str, ...]:
     waits_for = split.waits_for.value if split.counts else ""
     numbers = (f"{number:,}" for number in (split.position, split.behind, split.late))
     return split.split_id, split.status.name.lower(), watermark, *numbers, waits_for, since
-
-
-# ---- what to change --------------------------------------------------------------------------------------------------
-
-
-def _advice_on(history: Sequence[WatermarkReport]) -> list[Advice]:
-    """Advice from what one source reported, oldest first. O(reports times splits).
-
-    Of a single report less can be said than of some: what grows or repeats is seen in a history alone.
-    """
-    # Of a micro-batch the last word counts: a query reports while it waits, too.
-    reports = list({report.sequence: report.explanation for report in history}.values())
-    rules = (_late, _silence, _drift, _future, _read_limit, _reports)
-    return [advice for rule in rules for advice in rule(reports)]
-
-
-def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    """Whose fault late records are: the bound's, idleness's, or nobody's."""
-    disordered: Counter[str] = Counter()
-    came_back: Counter[str] = Counter()
-    if len(reports) == 1:
-        disordered.update({split.split_id: split.late for split in reports[0].splits if split.late})
-    for before, after in pairwise(reports):
-        known = {split.split_id: split for split in before.splits}
-        for split in after.splits:
-            last = known.get(split.split_id)
-            more = split.late - last.late if last is not None else 0
-            if last is not None and more > 0 and last.watermark > MIN_WATERMARK:
-                (came_back if last.status is SplitStatus.IDLE else disordered)[split.split_id] += more
-    bounds = reports[-1].bounds
-    if disordered and bounds.out_of_orderness_us is not None:
-        yield Advice(
-            "maxOutOfOrderness",
-            f"{disordered.total():,} records of {named(disordered)} came late while their split was being read: they "
-            f"are more out of order than maxOutOfOrderness, {format_duration(bounds.out_of_orderness_us)}. Raise it.",
-        )
-    if came_back and bounds.idle_timeout_us is not None:
-        yield Advice(
-            "idleTimeout",
-            f"{came_back.total():,} records of {named(came_back)} came late because their split had been idle. A "
-            f"longer idleTimeout than {format_duration(bounds.idle_timeout_us)} would have waited for them.",
-        )
-
-
-def _silence(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    last = reports[-1]
-    if last.cause not in (Cause.SILENT, Cause.EMPTY):
-        return
-    timeout_us, holder = last.bounds.idle_timeout_us, last.holders[0]
-    idle_at_us = last.idle_at_us(holder)
-    if timeout_us is None:
-        yield Advice(
-            "idleTimeout",
-            f"Without idleTimeout split {holder.split_id!r} holds the watermark for as long as it is silent. If it may "
-            "be left out after a while, give that time as idleTimeout.",
-        )
-    elif idle_at_us is not None and idle_at_us - last.at_us > _LONG_US:
-        yield Advice(
-            "idleTimeout",
-            f"With an idleTimeout of {format_duration(timeout_us)} split {holder.split_id!r} holds the watermark until "
-            f"{moment(idle_at_us, last.at_us)}. A shorter one releases it earlier.",
-        )
-
-
-def _drift(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    drift_us = reports[-1].bounds.max_drift_us
-    known = [report for report in reports if report.watermark > MIN_WATERMARK]
-    moves_us = [b.watermark - a.watermark for a, b in pairwise(known) if b.watermark > a.watermark]
-    at_limit = [report for report in known if any(s.waits_for is WaitsFor.DRIFT for s in report.splits)]
-    if drift_us is None or len(moves_us) < _FEW or 2 * len(at_limit) < len(known):
-        return
-    move_us = int(median(moves_us))
-    if move_us > drift_us:
-        yield Advice(
-            "maxDrift",
-            f"The watermark moves on by {duration_text(move_us)} from micro-batch to micro-batch, and maxDrift is "
-            f"{format_duration(drift_us)}: splits wait at the limit although they keep pace. Give at least twice as "
-            "much as one trigger brings.",
-        )
-
-
-def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    last = reports[-1]
-    ahead = [split for split in last.splits if split.next_us is not None]
-    if ahead:
-        split = max(ahead, key=lambda split: split.next_us or 0)
-        kind = "is from the future" if (split.next_us or 0) > last.at_us else "lies far ahead of what the others have"
-        yield Advice(
-            "data",
-            f"The record at {split.next_place} of split {split.split_id!r}, of {moment(split.next_us or 0)}, {kind}: "
-            "all records behind it wait until the others have come that far. Correct or remove it at its source.",
-        )
-    elif last.is_in_the_future:
-        split = max(last.splits, key=lambda split: split.watermark)
-        between = f"before position {split.position}"
-        known = [one for report in reports for one in report.splits if one.split_id == split.split_id]
-        for before, after in pairwise(known):
-            if before.watermark < after.watermark == split.watermark:
-                between = f"from position {before.position} to {after.position}"
-        yield Advice(
-            "data",
-            f"Among the records of split {split.split_id!r} {between} one is dated {moment(split.watermark)} or later. "
-            "Watermarks never go back: correct it at its source, and begin with a new checkpoint.",
-        )
-
-
-def _read_limit(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    """Whether more comes in than the read limit lets through."""
-    limited = list(takewhile(lambda one: any(s.waits_for is WaitsFor.ROWS for s in one.splits), reversed(reports)))
-    max_rows = reports[-1].bounds.max_rows
-    if len(limited) < _FEW or max_rows is None:
-        return
-    behind = [sum(split.behind for split in report.splits) for report in (limited[-1], limited[0])]
-    read_to = [sum(split.position for split in report.splits) for report in (limited[-1], limited[0])]
-    if behind[1] <= behind[0]:
-        return
-    come = -(-(read_to[1] + behind[1] - read_to[0] - behind[0]) // (len(limited) - 1))
-    yield Advice(
-        "maxRowsPerTrigger",
-        f"The backlog has grown from {behind[0]:,} to {behind[1]:,} records in {len(limited) - 1} micro-batches of at "
-        f"most {max_rows:,}: about {come:,} come in from one to the next, so this query never catches up. Give a "
-        f"maxRowsPerTrigger of more than {come:,}, or trigger more often.",
-    )
-
-
-def _reports(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    if reports[-1].cause is Cause.REPORT:
-        yield Advice(
-            "gatewayHost",
-            "If this micro-batch is done, the reports of its readers were lost: see that the executors reach the "
-            "gateway of the driver (gatewayHost, gatewayPort). The next records of the split bring the watermark on.",
-        )

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from pyarrow import ArrowInvalid, fs
 
+from alignment.explain import LastBatch
 from streaming_source.exceptions import CheckpointError, DataLossError, OffsetError
 from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed, report_of_offset
 
@@ -77,8 +78,9 @@ class MicroBatch:
     """One micro-batch of a query, by its number and the processing time at which it was planned.
 
     `watermark_us` is Spark's own watermark in it: that of the micro-batch before, of all sources, to the millisecond.
-    It `is_committed` if it was read and written to its end. `sources` has of each source of the query what its offset
-    says, None of one that is not of this library; `statistics` what Spark counted, which a checkpoint does not say.
+    It `is_committed` if it was read and written to its end, at `committed_at_us` where that is known. `sources` has of
+    each source of the query what its offset says, None of one that is not of this library; `statistics` what Spark
+    counted, which a checkpoint does not say.
     """
 
     number: int
@@ -87,6 +89,7 @@ class MicroBatch:
     is_committed: bool
     sources: tuple[WatermarkReport | None, ...]
     statistics: Statistics | None = None
+    committed_at_us: int | None = None
 
     @classmethod
     def of_progress(cls, progress: Mapping[str, Any]) -> Self:
@@ -112,9 +115,10 @@ class MicroBatch:
                 f"{path} is no checkpoint of a streaming query: it has no directory `offsets`; give the "
                 "checkpointLocation of the query"
             )
-        committed, batches = log.committed(), []
+        committed, batches = log.commit_times_us(), []
         # Of each source its watermark, and since when it stands there.
         since: dict[int, tuple[int | None, int]] = {}
+        batch: LastBatch | None = None
         for number in log.batches():
             try:
                 at_us, watermark_us, offsets = log.read(number)
@@ -122,15 +126,25 @@ class MicroBatch:
                 # A query that runs removes its oldest ones.
                 continue
             reports: list[WatermarkReport | None] = []
+            batch = _batch_after(batch, number, at_us, committed.get(number))
             for place, offset in enumerate(offsets):
                 if not (isinstance(offset, dict) and {"v", "source", "id", "n", "splits"} <= offset.keys()):
                     reports.append(None)
                     continue
                 if place not in since or since[place][0] != offset["watermark"]:
                     since[place] = offset["watermark"], at_us
-                reports.append(report_of_offset(offset, at_us, since[place][1]))
-            batches.append(cls(number, at_us, watermark_us, number in committed, tuple(reports)))
+                reports.append(report_of_offset(offset, at_us, since[place][1], batch))
+            done_us = committed.get(number)
+            batches.append(cls(number, at_us, watermark_us, done_us is not None, tuple(reports), None, done_us))
         return batches
+
+
+def _batch_after(before: LastBatch | None, number: int, planned_us: int, done_us: int | None) -> LastBatch:
+    """The next micro-batch of an offset log. In one that was copied files may be younger than the next micro-batch."""
+    share = None
+    if before is not None and before.done_us is not None and before.planned_us < before.done_us <= planned_us:
+        share = (before.done_us - before.planned_us) / (planned_us - before.planned_us)
+    return LastBatch(planned_us, None, done_us if done_us is None else max(done_us, planned_us), share, number)
 
 
 def _carries_watermark(source: Mapping[str, Any]) -> bool:
@@ -180,11 +194,15 @@ class OffsetLog:
 
     def committed(self) -> set[int]:
         """Numbers of the micro-batches that are known to be done. One listing."""
-        return set(self._numbers("commits"))
+        return set(self._files("commits"))
+
+    def commit_times_us(self) -> dict[int, int]:
+        """When each of these was committed, as its file was written last. One listing."""
+        return {number: (info.mtime_ns or 0) // 1000 for number, info in self._files("commits").items()}
 
     def batches(self) -> list[int]:
         """Numbers of the micro-batches of which the offsets are there, in order. One listing."""
-        return sorted(self._numbers("offsets"))
+        return sorted(self._files("offsets"))
 
     def read(self, batch: int) -> LoggedBatch:
         """One micro-batch; `DataLossError` if Spark has removed it."""
@@ -205,10 +223,9 @@ class OffsetLog:
         except (ValueError, KeyError, TypeError) as error:
             raise OffsetError(f"{name} is damaged: {error!r}") from error
 
-    def _numbers(self, folder: str) -> list[int]:
+    def _files(self, folder: str) -> dict[int, fs.FileInfo]:
         selector = fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
-        names = [info.base_name for info in self.files.get_file_info(selector)]
-        return [int(name) for name in names if name.isdigit()]
+        return {int(info.base_name): info for info in self.files.get_file_info(selector) if info.base_name.isdigit()}
 
     def text(self, name: str) -> str | None:
         """What is in one of its files, if there is one of that name."""

@@ -7,16 +7,17 @@
 
 All of it is as it was when the micro-batch was planned, and decoding a state ignores it. `behind` counts the records of
 each of the offset's splits that were there and not read: those wait for `waitsFor`, the others for records. Where they
-say something there follow `others` (splits that wait for something else), `holds` and `next` (see `SplitExplanation`),
-all by the numbers of splits in the offset; `horizon`, `availableNow`, `group` (a `GroupMember`), and `places`, of
-splits that are not written as `[id, position, ...]`.
+say something there follow `others` (splits that wait for something else), `holds`, `next` and `locked` (see
+`SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`, `group` (a
+`GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records of the
+micro-batch, and `reads` is what the source reads.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from operator import eq
 from typing import Any, Final, Self, TypeAlias
@@ -26,7 +27,7 @@ import numpy as np
 from alignment.arrow_times import format_timestamp
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration, parse_duration_us
-from alignment.explain import Bounds, Explanation, GroupMember, SplitExplanation, WaitsFor
+from alignment.explain import Bounds, Explanation, GroupMember, LastBatch, SplitExplanation, WaitsFor
 from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
@@ -86,6 +87,10 @@ class WatermarkReport:
             "bounds": {**_bounds_to_json(explanation.bounds)},
             "availableNow": explanation.is_draining or None,
             "group": None if explanation.group is None else _member_to_json(explanation.group),
+            "readsAt": _text(_unless(explanation.reads_at_us, MAX_WATERMARK)),
+            "batch": None if explanation.batch is None else _batch_to_json(explanation.batch),
+            "probedAt": _text(explanation.probed_us),
+            "reads": explanation.reads,
             "rowsLate": explanation.late,
             "rowsBehind": sum(split.behind for split in explanation.splits),
             "metrics": self._offsets_behind() if self.source == _KAFKA else None,
@@ -117,6 +122,10 @@ class WatermarkReport:
                 _bounds_from_json(found.get("bounds", {})),
                 bool(found.get("availableNow", False)),
                 _member_from_json(found["group"]) if "group" in found else None,
+                micros_of(found.get("readsAt"), MAX_WATERMARK),
+                _batch_from_json(found["batch"]) if "batch" in found else None,
+                probed_us=micros_of(found["probedAt"]) if "probedAt" in found else None,
+                reads=found.get("reads"),
             )
             return cls(found["source"], found["n"], explanation)
         except (KeyError, TypeError, AttributeError) as error:
@@ -143,6 +152,8 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
         found["rowsLate"] = split.late
     if split.next_us is not None:
         found["nextRecord"] = _text(split.next_us)
+    if split.locked:
+        found["rowsLocked"] = split.locked
     return found if split.place is None else found | {"place": split.place}
 
 
@@ -160,6 +171,7 @@ def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanatio
         found.get("rowsLate", 0),
         micros_of(found["nextRecord"]) if "nextRecord" in found else None,
         found.get("place"),
+        found.get("rowsLocked", 0),
     )
 
 
@@ -175,17 +187,29 @@ def _member_from_json(found: Mapping[str, Any]) -> GroupMember:
     return GroupMember(found["name"], found["source"], found["pid"], watermark, reported_us, until_us)
 
 
+def _batch_to_json(batch: LastBatch) -> dict[str, Any]:
+    share = None if batch.share is None else round(batch.share, 3)
+    times = {"plannedAt": _text(batch.planned_us), "doneAt": _text(batch.done_us)}
+    return _known({"number": batch.number, **times, "rows": batch.rows, "share": share})
+
+
+def _batch_from_json(found: Mapping[str, Any]) -> LastBatch:
+    done_us = micros_of(found["doneAt"]) if "doneAt" in found else None
+    planned_us = micros_of(found["plannedAt"])
+    return LastBatch(planned_us, found.get("rows"), done_us, found.get("share"), found.get("number"))
+
+
 @lru_cache(maxsize=1)
 def _bounds_to_json(bounds: Bounds) -> dict[str, Any]:
     """By the names of the options; what is not bounded is left out. They stay as they are as long as a query runs."""
     given = _known({name: getattr(bounds, field) for name, field in _BOUNDS.items()})
     written = {name: format_duration(value) for name, value in given.items()}
-    return {**written, **_known({"maxRowsPerTrigger": bounds.max_rows})}
+    return {**written, **_known({"maxRowsPerTrigger": bounds.max_rows, "minRowsPerTrigger": bounds.min_rows})}
 
 
 def _bounds_from_json(found: Mapping[str, Any]) -> Bounds:
     given = {field: parse_duration_us(found[name], name=name) for name, field in _BOUNDS.items() if name in found}
-    return Bounds(**given, max_rows=found.get("maxRowsPerTrigger"))
+    return Bounds(**given, max_rows=found.get("maxRowsPerTrigger"), min_rows=found.get("minRowsPerTrigger"))
 
 
 def _known(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,22 +256,28 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "bounds": _bounds_to_json(explanation.bounds),
         "limit": _unless(explanation.bound_us, MAX_WATERMARK),
         "horizon": _unless(explanation.horizon_us, MAX_WATERMARK),
+        "readsAt": _unless(explanation.reads_at_us, MAX_WATERMARK),
         "availableNow": explanation.is_draining,
         "waitsFor": None if limit is WaitsFor.NOTHING else limit.value,
         "behind": behind if any(behind) else None,
         "others": others,
         "holds": {str(at): split.holds_us for at, split in splits.items() if split.holds_us != split.watermark},
         "next": {str(at): (split.next_us, split.place) for at, split in splits.items() if split.next_us is not None},
+        "locked": {str(at): split.locked for at, split in splits.items() if split.locked},
         "group": None if explanation.group is None else astuple(explanation.group),
+        "rows": None if explanation.batch is None else explanation.batch.rows,
+        "reads": explanation.reads,
         "places": None if all(map(eq, places, _places(offset))) else places,
     }
     return {name: value for name, value in facts.items() if value}
 
 
-def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -> WatermarkReport:
+def report_of_offset(
+    offset: Offset, at_us: int = 0, stands_since_us: int = 0, batch: LastBatch | None = None
+) -> WatermarkReport:
     """What an offset says of its source at a time, and with the time at which the watermark moved last. O(n).
 
-    A `ValueError` if it is no offset of this library.
+    `batch` is what else is known of its micro-batch. A `ValueError` if it is no offset of this library.
     """
     try:
         facts = offset.get("why", {})
@@ -263,6 +293,7 @@ def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -
             _, written, status, *more = entry
             if status != "finished":
                 watermark = MIN_WATERMARK if written is None else written
+                next_us, place = facts.get("next", {}).get(str(at), (None, None))
                 silent_since_us = more[1] if len(more) > 1 and not behind[at] else None
                 splits.append(
                     SplitExplanation(
@@ -275,7 +306,9 @@ def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -
                         waits_for[at],
                         silent_since_us,
                         more[0] if more else 0,
-                        *facts.get("next", {}).get(str(at), ()),
+                        next_us,
+                        place,
+                        facts.get("locked", {}).get(str(at), 0),
                     )
                 )
         explanation = Explanation(
@@ -288,6 +321,9 @@ def report_of_offset(offset: Offset, at_us: int = 0, stands_since_us: int = 0) -
             _bounds_from_json(facts.get("bounds", {})),
             facts.get("availableNow", False),
             GroupMember(*facts["group"]) if "group" in facts else None,
+            facts.get("readsAt", MAX_WATERMARK),
+            None if batch is None else replace(batch, rows=facts.get("rows", 0 if facts else None)),
+            reads=facts.get("reads"),
         )
         return WatermarkReport(offset["source"], offset["n"], explanation)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

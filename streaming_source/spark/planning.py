@@ -61,6 +61,9 @@ An offset of many splits is many objects, and no cycles: to look through them ag
 _TURN_S: Final = 0.5
 """How long a task that wants something waits for the planner to be free. If it is not, it is answered later."""
 
+_SHOWN: Final = 80
+"""Characters of what a source reads, in each line of the log."""
+
 _PATIENCE_S: Final = 1.0
 _LOOKS: Final = 20
 """How often a standstill is looked at in the time after which it is worth a warning."""
@@ -121,8 +124,8 @@ class StreamPlanning:
             clock_us=wall_clock_us,
         )
         warn_after_us = options.warn_after(rules.strategy.idle_timeout_us)
-        self._standstill = StandstillWarning(warn_after_us, self._coordinator.explain)
-        _log_lines_of(f"{source.name} {self._codec.source_id}")
+        self._standstill = StandstillWarning(warn_after_us, self._explain, processing_time_us)
+        _log_lines_of(f"{source.name} {source.identity[:_SHOWN]}")
         self._has_events = source.source_event_serializer is not None
         self._gateway = self._new_gateway(source) if rules.reports or self._has_events else None
         # Of the states handed out last: partitions() asks for two of them.
@@ -136,6 +139,8 @@ class StreamPlanning:
         """The end of the next micro-batch; `start` itself when there is nothing to do."""
         with self._turn:
             coordinator = self._coordinator
+            self._standstill.end_batch()
+            coordinator.end_batch()
             if not coordinator.restored:
                 coordinator.restore(self._state_of(start))
             elif start["n"] != coordinator.state.sequence:
@@ -146,6 +151,7 @@ class StreamPlanning:
             if after is before:
                 return start
             self._recent = {before.sequence: before, after.sequence: after}
+            self._standstill.begin_batch()
             return self._codec.encode(after, coordinator.explain())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
@@ -191,6 +197,9 @@ class StreamPlanning:
     def report(self) -> Offset | None:
         """Where the watermark stands and why, and how far each split in work is; see `WatermarkReport.to_json`."""
         with self._turn:
+            # Spark asks for it at the end of a trigger.
+            self._standstill.end_batch()
+            self._coordinator.end_batch()
             explanation = self._coordinator.explain()
             if explanation is None:
                 return None
@@ -202,6 +211,7 @@ class StreamPlanning:
         if self._gateway is not None:
             self._gateway.close()
         with self._turn:
+            self._standstill.end_batch()
             self._coordinator.close()
 
     # ---- GatewayListener: what tasks say, on the gateway's threads ---------------------------------------------------
@@ -246,6 +256,15 @@ class StreamPlanning:
             return "drop"
         return "keep" if self._options.late == "route" else self._options.late
 
+    def _explain(self) -> Explanation | None:
+        """Why the watermark stands; None while the planner is busy. From any thread."""
+        if not self._turn.acquire(timeout=_TURN_S):
+            return None
+        try:
+            return self._coordinator.explain()
+        finally:
+            self._turn.release()
+
     def _state_of(self, offset: Offset) -> SourceState[Any, Any]:
         # A checkpoint of another source may hold anything.
         known = self._recent.get(offset.get("n", -1)) if isinstance(offset, dict) else None
@@ -282,18 +301,23 @@ def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
 class StandstillWarning:
     """Warns where the same splits have held the watermark for too long; again only when it is others, or why changes.
 
-    `explain` says why the watermark stands, at this moment; None where nobody knows yet. It is called now and then
-    only.
+    The same of a micro-batch that is not committed for as long: Spark does not call its planner then, a timer does.
+    `explain` returns why the watermark stands, at this moment; None where that is not known yet. It is called now and
+    then only. `now_us` is processing time.
     """
 
-    def __init__(self, warn_after_us: int, explain: Callable[[], Explanation | None]) -> None:
+    def __init__(
+        self, warn_after_us: int, explain: Callable[[], Explanation | None], now_us: Callable[[], int] | None = None
+    ) -> None:
         self._warn_after_us = warn_after_us
         self._explain = explain
+        self._now_us = processing_time_us if now_us is None else now_us
         self._look_at_us = 0
         self._held_by: tuple[str, ...] = ()
         self._since_us = 0
-        # Why they hold it, as was said last.
-        self._said: Cause | None = None
+        # Why they hold it, by the last warning.
+        self._warned: Cause | None = None
+        self._timer: threading.Timer | None = None
 
     def look(self, now_us: int) -> None:
         """Time has passed. O(1), but now and then that of an explanation."""
@@ -304,12 +328,30 @@ class StandstillWarning:
         if explanation is None:
             return
         if explanation.held_by != self._held_by:
-            self._held_by, self._since_us, self._said = explanation.held_by, now_us, None
+            self._held_by, self._since_us, self._warned = explanation.held_by, now_us, None
         held_us = now_us - max(self._since_us, explanation.stands_since_us)
-        is_news = explanation.cause not in (self._said, Cause.NOTHING, Cause.SLOWEST)
+        is_news = explanation.cause not in (self._warned, Cause.NOTHING, Cause.SLOWEST, Cause.MICRO_BATCH)
         if self._held_by and is_news and held_us >= self._warn_after_us:
-            self._said = explanation.cause
+            self._warned = explanation.cause
             _log.warning("the watermark has been held for %s. %s", duration_text(held_us), sentence(explanation))
+
+    def begin_batch(self) -> None:
+        """A micro-batch is planned: warn if it is not done in time."""
+        self.end_batch()
+        self._timer = threading.Timer(self._warn_after_us / 1e6, self._warn_of_batch)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end_batch(self) -> None:
+        """It is done."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _warn_of_batch(self) -> None:
+        explanation = self._explain()
+        if explanation is not None and explanation.cause is Cause.MICRO_BATCH:
+            _log.warning("%s", sentence(explanation))
 
 
 class _TakenLines(logging.StreamHandler[TextIO]):
@@ -326,10 +368,9 @@ class _TakenLines(logging.StreamHandler[TextIO]):
 
 
 def _log_lines_of(source: str) -> None:
-    """Let each line say time (UTC), level and source, unless somebody has set up logging in this process already.
+    """Put time (UTC), level and source before each line, unless logging is set up in this process already.
 
-    A planner process plans one source of one query, whose name it does not learn: what tells queries apart is the id of
-    the source, which stands in their offsets.
+    A planner process plans one source of one query, whose name Spark does not give it: the line has what is read.
     """
     logger = logging.getLogger("streaming_source")
     if logger.hasHandlers():

@@ -143,7 +143,7 @@ def test_an_open_transaction_a_read_limit_another_source_and_waiting_splits_are_
 @pytest.mark.parametrize("has_splits", [True, False])
 def test_a_source_that_has_ended_says_so(has_splits: bool) -> None:
     source = Source(bounded=True)
-    assert "no split is in work" in sentence(source.engine.explain(100 * S))
+    assert "no split has been found" in sentence(source.engine.explain(100 * S))
     if has_splits:
         source.add("a", 10)
         source.engine.apply(SplitCompleted("a"))

@@ -17,8 +17,9 @@ from tests.monitoring.situations import Situation, records, silent_split
 
 
 @pytest.fixture
-def query(tmp_path: Path) -> Iterator[Situation]:
+def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Situation]:
     made = silent_split(tmp_path)
+    monkeypatch.setattr("streaming_source.monitoring.explained._clock_us", made.clock.now_us)
     yield made
     made.close()
 
@@ -30,9 +31,18 @@ def explained(query: Situation, *arguments: str) -> Result:
 def test_one_sentence_comes_first_and_then_the_splits(query: Situation) -> None:
     result = explained(query)
     heading, first, *lines = result.stdout.splitlines()
-    assert (result.exit_code, heading.partition(",")[0]) == (0, "Micro-batch 0")
+    assert (result.exit_code, heading.partition(",")[0]) == (0, "As of micro-batch 0")
     assert first.startswith("The watermark stands at 2026-01-01 09:59:57 UTC because split 'carrier=HA' has delivered")
     assert [line.split()[0] for line in lines[-5:]] == [f"carrier={code}" for code in ("HA", "AA", "B6", "DL", "UA")]
+
+
+def test_a_micro_batch_that_is_missing_shows_that_the_query_does_not_run(query: Situation) -> None:
+    query.clock.advance("90 seconds")
+    assert json.loads(explained(query, "--json").stdout)["sources"][0]["cause"] == "silent"
+    query.clock.advance("90 seconds")
+    (source,) = json.loads(explained(query, "--json").stdout)["sources"]
+    assert (source["cause"], [advice["option"] for advice in source["advice"]]) == ("stopped", ["query"])
+    assert "no micro-batch announces that split 'carrier=HA' has become idle" in source["why"]
 
 
 def test_json_is_for_programs(query: Situation) -> None:

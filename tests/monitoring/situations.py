@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ class Situation:
         strategy = strategy if idle is None else strategy.with_idleness(idle)
         strategy = strategy if drift is None else strategy.with_watermark_alignment("pair", drift)
         self.folder = folder
+        (folder / "checkpoint" / "offsets").mkdir(parents=True)
         self.other = self._exchange("payments") if in_group else None
         self._harness = _Harness(
             self.source,
@@ -66,6 +68,10 @@ class Situation:
         )
         self._codec = OffsetCodec(self.source)
         self.recentProgress: list[dict[str, Any]] = []
+        self.name: str | None = None
+        self._error: str | None = None
+        self.isActive = True
+        self.status = {"message": "Waiting for data to arrive"}
 
     def run(self, batches: int = 100) -> Situation:
         """Micro-batches until there is nothing to do, or so many; then the query reports its progress."""
@@ -87,9 +93,26 @@ class Situation:
             self.run()
         return self
 
+    def plan(self) -> Situation:
+        """Plan a micro-batch that Spark works on, and go no further."""
+        assert self._harness.plan()
+        self._write(committed=False)
+        self.status = {"message": "Processing new data"}
+        self._jsq = _Wrapped(self.folder / "checkpoint", None)
+        return self
+
+    def fail(self, error: str) -> Situation:
+        """The query ends with an error."""
+        self.isActive, self._error = False, error
+        self._jsq = _Wrapped(self.folder / "checkpoint", self.clock.now_us())
+        return self
+
     def explain(self) -> ExplainedQuery:
         """From the progress of the query that runs."""
-        return explain(self)
+        return explain(self, self.clock.now_us())
+
+    def exception(self) -> Exception | None:
+        return None if self._error is None else RuntimeError(self._error)
 
     def explain_checkpoint(self) -> ExplainedQuery:
         """From what it has written alone."""
@@ -104,20 +127,51 @@ class Situation:
         second, drift = SECOND, 10 * SECOND
         return GroupExchange(self.folder / "meeting", "pair", drift, second, self.clock.now_us, lambda _: True, name)
 
-    def _write(self) -> None:
+    def _write(self, *, committed: bool = True) -> None:
         offset = self._codec.encode(self._harness.state, self._harness.coordinator.explain())
         metadata = {"batchWatermarkMs": 0, "batchTimestampMs": self.clock.now_us() // 1000}
-        for log in ("offsets", "commits"):
+        for log in ("offsets", "commits") if committed else ("offsets",):
             folder = self.folder / "checkpoint" / log
             folder.mkdir(parents=True, exist_ok=True)
             text = "\n".join(["v1", json.dumps(metadata), json.dumps(offset)])
-            (folder / str(self._harness.state.sequence - 1)).write_text(text)
+            file = folder / str(self._harness.state.sequence - 1)
+            file.write_text(text)
+            # Spark's clock is the system's.
+            os.utime(file, (self.clock.now_us() / 1e6,) * 2)
 
     def _report(self) -> None:
+        self._harness.coordinator.end_batch()
         explanation = self._harness.coordinator.explain()
         assert explanation is not None
         found = WatermarkReport(self.source.name, self._harness.state.sequence, explanation).to_json()
         self.recentProgress.append({"sources": [{"latestOffset": json.dumps(found)}]})
+
+
+class _Wrapped:
+    """What the JVM says of a query."""
+
+    def __init__(self, checkpoint: Path, failed_us: int | None) -> None:
+        self._checkpoint = checkpoint
+        self._failed_us = failed_us
+
+    def streamingQuery(self) -> _Wrapped:
+        return self
+
+    def resolvedCheckpointRoot(self) -> str:
+        return f"file:{self._checkpoint}"
+
+    def exception(self) -> _Wrapped:
+        return self
+
+    def isDefined(self) -> bool:
+        return self._failed_us is not None
+
+    def get(self) -> _Wrapped:
+        return self
+
+    def time(self) -> int:
+        assert self._failed_us is not None
+        return self._failed_us // 1000
 
 
 class _Harness(SourceHarness):
@@ -165,6 +219,28 @@ def at_the_limit(folder: Path) -> Situation:
     second = iter(range(1, 1000))
     query.run()
     return query.let_pass(5, lambda: query.source.go_on("carrier=HA", at(next(second))))
+
+
+def sink_hangs(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([0]), "carrier=UA": records([0])}).run()
+    query.clock.advance("1 second")
+    query.source.go_on("carrier=HA", *records([1, 2, 3]))
+    query.source.go_on("carrier=UA", *records([1, 2]))
+    query.plan()
+    query.clock.advance("3 minutes")
+    return query
+
+
+def query_failed(folder: Path) -> Situation:
+    query = sink_hangs(folder)
+    return query.fail(
+        "[STREAM_FAILED] Query [id = 5b2c, runId = 0f6e] terminated with exception: Job aborted: no space left on "
+        "device"
+    )
+
+
+def nothing_there(folder: Path) -> Situation:
+    return Situation(folder, {}).run().let_pass(5)
 
 
 def finished(folder: Path) -> Situation:
@@ -261,6 +337,9 @@ SITUATIONS: dict[str, Callable[[Path], Situation]] = {
         one_split_idle,
         all_splits_idle,
         at_the_limit,
+        sink_hangs,
+        query_failed,
+        nothing_there,
         finished,
         new_split_with_nothing,
         empty_partition,

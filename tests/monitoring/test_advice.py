@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.monitoring.situations import Situation, at, records
+from tests.monitoring.situations import SECOND, Situation, at, records
 
 
 def advice(query: Situation) -> dict[str, str]:
@@ -38,18 +38,20 @@ def test_records_of_a_split_that_was_idle_are_not_put_down_to_disorder(tmp_path:
     assert set(found) == {"idleTimeout"}
 
 
-def test_late_records_of_a_split_that_joins_are_nobodys_fault(tmp_path: Path) -> None:
+def test_late_records_of_a_split_that_joins_are_put_down_to_its_joining(tmp_path: Path) -> None:
     query = Situation(tmp_path, {"a": records(range(20))}).run()
     query.source.go_on("new", *records([1, 2, 30]))
     query.let_pass(40)
     assert "2 records came late, of 'new'." in str(query.explain())
-    assert advice(query) == {}
+    found = advice(query)
+    assert found["late"].startswith("2 records of 'new' came late because the split was found when the watermark was")
+    assert "maxOutOfOrderness" not in found
 
 
 def test_a_long_idle_timeout_is_named_where_it_is_waited_for(tmp_path: Path) -> None:
     query = Situation(tmp_path, {"a": records([0]), "b": records(range(90))}, idle="1 hour").run()
     query.let_pass(30)
-    assert "holds the watermark until 11:00:00. A shorter one releases it earlier." in advice(query)["idleTimeout"]
+    assert "holds the watermark until 11:00:00. A shorter one releases it earlier" in advice(query)["idleTimeout"]
 
 
 def test_a_backlog_that_shrinks_needs_no_larger_read_limit(tmp_path: Path) -> None:
@@ -58,7 +60,23 @@ def test_a_backlog_that_shrinks_needs_no_larger_read_limit(tmp_path: Path) -> No
         query.run(1)
     (source,) = query.explain().sources
     assert source.report.explanation.cause == "rows"
-    assert advice(query) == {}
+    assert "Nothing to do where it shrinks" in advice(query)["maxRowsPerTrigger"]
+
+
+def test_times_of_1970_may_be_of_another_unit(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": [1_767_261_600_000, 1_767_261_601_000]}).run()
+    assert advice(query)["timestampUnit"].startswith("The event times of 'a' are of 1970: seconds that are read as mi")
+    query = Situation(tmp_path / "ms", {"a": [1_767_261_600_000 * SECOND]}).run()
+    assert "'a' are more than 500 years ahead: milliseconds that are read as seconds" in advice(query)["timestampUnit"]
+
+
+def test_the_advice_on_a_bound_that_is_too_small_names_where_to_find_a_better_one(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records([0, 10])}).run()
+    query.source.go_on("a", *records([11, 3]))
+    query.let_pass(2)
+    found = advice(query)["maxOutOfOrderness"]
+    assert found.startswith("1 record of 'a' came late")
+    assert "streaming_source.advise(frame)" in found
 
 
 def test_a_record_far_ahead_that_is_not_from_the_future_is_told_from_one_that_is(tmp_path: Path) -> None:

@@ -21,26 +21,29 @@ HA, UA = "carrier=HA", "carrier=UA"
 EXPECTED: dict[str, tuple[str, list[str], list[str]]] = {
     # situation: cause, held by, advice
     "nothing wrong": ("nothing", [HA], []),
-    "silent split": ("silent", [HA], []),
+    "silent split": ("silent", [HA], ["idleTimeout"]),
     "one split idle": ("nothing", [UA], []),
-    "all splits idle": ("allIdle", [], []),
-    "at the limit": ("slowest", [HA], []),
+    "all splits idle": ("allIdle", [], ["source"]),
+    "at the limit": ("slowest", [HA], ["maxDrift"]),
+    "sink hangs": ("microBatch", [UA], ["sink"]),
+    "query failed": ("failed", [UA], ["query"]),
+    "nothing there": ("noSplits", [], ["source"]),
     "finished": ("ended", [], []),
-    "new split with nothing": ("empty", ["carrier=YV"], []),
+    "new split with nothing": ("empty", ["carrier=YV"], ["idleTimeout"]),
     "empty partition": ("empty", ["orders-2"], ["idleTimeout"]),
-    "record from the future": ("future", [HA], ["data"]),
-    "watermark in the future": ("future", [HA], ["data"]),
+    "record from the future": ("future", [HA], ["maxFutureSkew"]),
+    "watermark in the future": ("future", [HA], ["maxFutureSkew"]),
     "lost reports": ("report", [HA], ["gatewayHost"]),
-    "dead group member": ("group", [HA], []),
+    "dead group member": ("group", [HA], ["maxDrift"]),
     "read limit too small": ("rows", [HA, UA], ["maxRowsPerTrigger"]),
     "delay too small": ("nothing", [HA, UA], ["maxOutOfOrderness"]),
 }
 
 
 def facts(explained: ExplainedQuery) -> dict[str, Any]:
-    """All that is said of the one source, but the moment at which it is said."""
+    """All that is known of the one source, but the moment at which it is, and what a checkpoint knows of its batch."""
     (source,) = explained.to_json()["sources"]
-    return {name: value for name, value in source.items() if name not in ("at", "standsSince")}
+    return {name: value for name, value in source.items() if name not in ("at", "standsSince", "batch", "probedAt")}
 
 
 def without_what_is_reported_later(explained: ExplainedQuery) -> dict[str, Any]:
@@ -59,13 +62,22 @@ def test_the_cause_is_found_in_the_progress_and_in_the_checkpoint_alone(
     found = facts(live)
     assert (found["cause"], found["heldBy"], [advice["option"] for advice in found["advice"]]) == EXPECTED[name]
     heading, _, text = str(stored).partition("\n")
-    assert re.fullmatch(r"Micro-batch \d+, planned at .* UTC \(.* ago\), committed:", heading)
-    if name == "lost reports":
+    if name != "nothing there":
+        of_batch = r"As of micro-batch \d+, planned at .* UTC \(.* ago\), (not )?committed; if the query runs:"
+        assert re.fullmatch(of_batch, heading)
+    heading, _, shown = str(live).partition("\n")
+    assert re.fullmatch(r"The query, testing script, as of 2026-01-01 .* UTC \(0 s ago\):", heading)
+    if name == "nothing there":
+        assert stored.sources == ()
+    elif name == "query failed":
+        # The error is not in a checkpoint: a micro-batch that is not committed is.
+        assert facts(stored)["cause"] == "microBatch"
+    elif name == "lost reports":
         assert without_what_is_reported_later(stored) == without_what_is_reported_later(live)
     else:
         assert facts(stored) == found
-        assert text == str(live)
-    assert examples()[name] == str(live)
+        assert text == shown
+    assert examples()[name] == shown
 
 
 def examples() -> dict[str, str]:

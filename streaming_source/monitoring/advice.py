@@ -1,0 +1,365 @@
+"""What to change, where what a source reported shows that something should be: one rule for each cause.
+
+The order of the rules is that of the causes: the query, its micro-batch, the source, what an option waits for, splits,
+and event times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from statistics import median
+from typing import Final
+
+from alignment.combine import SplitStatus
+from alignment.durations import format_duration
+from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
+from alignment.sentence import counted, duration_text, moment, named
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.monitoring.report import WatermarkReport
+
+__all__ = ["Advice", "advice_on"]
+
+_FEW: Final = 3
+"""Micro-batches from which on a trend is one."""
+_YEAR_US: Final = 365 * 86_400_000_000
+_UNIT_YEARS: Final = 500
+"""Event times further ahead are not typing errors: no clock is that wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What was seen, and what to do about it.
+
+    `option` is the option to change; or what else: `query`, `sink`, `source`, or `data` where the records themselves
+    are wrong.
+    """
+
+    option: str
+    text: str
+
+
+def advice_on(history: Sequence[WatermarkReport]) -> list[Advice]:
+    """Advice from what one source reported, oldest first. O(reports times splits).
+
+    From a single report less can be known than from some: what grows or repeats is seen in a history alone.
+    """
+    # Of a micro-batch the last report counts: a query reports while it waits, too.
+    reports = list({report.sequence: report.explanation for report in history}.values())
+    rules = (
+        _query,
+        _micro_batch,
+        _away,
+        _left_unread,
+        _group,
+        _min_rows,
+        _horizon,
+        _drift,
+        _read_limit,
+        _reports,
+        _future,
+        _unit,
+        _silence,
+        _idle,
+        _no_splits,
+        _late,
+    )
+    return [advice for rule in rules for advice in rule(reports)]
+
+
+def _query(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    cause = reports[-1].cause
+    if cause is Cause.FAILED:
+        yield Advice(
+            "query",
+            "Mend what the error names, and start the query again with the same checkpointLocation: it goes on behind "
+            "the last micro-batch that was committed, and loses nothing.",
+        )
+    elif cause is Cause.STOPPED:
+        yield Advice(
+            "query",
+            "Start the query again with the same checkpointLocation: it goes on behind the last micro-batch that was "
+            "committed, and loses nothing.",
+        )
+
+
+def _micro_batch(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    if last.cause is not Cause.MICRO_BATCH or last.batch is None:
+        return
+    if last.batch.done_us is None:
+        yield Advice(
+            "sink",
+            "Nothing is planned, and no split becomes idle, until Spark has committed it. Look at the sink or the "
+            "state: the Spark UI has the stage that runs. If no query has this checkpoint at work any more, start it "
+            "again: it reads this micro-batch once more.",
+        )
+    else:
+        yield Advice(
+            "sink",
+            "Splits wait for Spark, not Spark for splits. Look at the sink or the state: sources[].metrics and "
+            "durationMs of the progress have the time of addBatch. Larger micro-batches cost less where each of them "
+            "is expensive.",
+        )
+
+
+def _away(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    away = [split.split_id for split in last.splits if split.waits_for is WaitsFor.SOURCE]
+    if away:
+        yield Advice(
+            "source",
+            f"{named(away)} cannot be reached: see that the brokers, or the store, can be reached from the driver, and "
+            "that each partition has a leader. The log of the driver has the error. Nothing is lost meanwhile, and no "
+            "split that cannot be reached becomes idle.",
+        )
+    elif last.cause is Cause.TRANSACTION:
+        yield Advice(
+            "source",
+            f"A producer has a transaction open in {named(last.held_by)}: let it commit or abort. If it is gone, the "
+            "brokers abort it after its transaction.timeout.ms.",
+        )
+
+
+def _left_unread(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    if last.cause is Cause.UNREAD:
+        drift = last.bounds.max_drift_us if last.bounds.max_drift_us is not None else last.bounds.out_of_orderness_us
+        given = "" if drift is None else f", {format_duration(drift)} now"
+        yield Advice(
+            "maxDrift",
+            f"A later run reads them when the slowest split has come that far, or is idle. To read all in each run "
+            f"raise maxDrift{given}, leave out maxDrift and maxOutOfOrderness, or use the exact watermark.",
+        )
+
+
+def _group(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    if last.cause is Cause.GROUP:
+        who = "the other sources of the group" if last.group is None else f"source {last.group.source!r}"
+        yield Advice(
+            "maxDrift",
+            f"See why {who} is not further: explain its query. A larger maxDrift lets this source go on further ahead.",
+        )
+
+
+def _min_rows(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    if last.cause is Cause.MIN_ROWS:
+        yield Advice(
+            "minRowsPerTrigger",
+            "Records that are there wait for more, as the option demands. Where they must not wait so long, give a "
+            "smaller minRowsPerTrigger (Kafka: minOffsetsPerTrigger) or a shorter maxTriggerDelay.",
+        )
+
+
+def _horizon(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    if reports[-1].cause is Cause.HORIZON:
+        yield Advice(
+            "maxRowsPerTrigger",
+            "Splits join in order of their event times, and the next ones are not read yet: nothing is wrong while the "
+            "watermark moves. If it moves too slowly, raise the read limit (maxRowsPerTrigger, maxFilesPerTrigger).",
+        )
+
+
+def _idle(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    if last.cause is Cause.ALL_IDLE:
+        yield Advice(
+            "source",
+            "Nothing has come for idleTimeout: see whether the producers write. The watermark goes on with the next "
+            "record; windows that end later than it stay open until then.",
+        )
+
+
+def _no_splits(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    if last.cause is Cause.NO_SPLITS:
+        yield Advice(
+            "source",
+            f"See that {last.reads or 'what is read'} is the path, pattern or topic that is meant, and that something "
+            "is there: names that begin with _ or . are not read.",
+        )
+
+
+def _unit(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    old = [s.split_id for s in last.splits if -_YEAR_US < s.watermark < _YEAR_US]
+    far = [s.split_id for s in last.splits if s.watermark > last.at_us + _UNIT_YEARS * _YEAR_US]
+    far += [
+        s.split_id for s in last.splits if s.next_us is not None and s.next_us > last.at_us + _UNIT_YEARS * _YEAR_US
+    ]
+    if old:
+        yield Advice(
+            "timestampUnit",
+            f"The event times of {named(old)} are of 1970: seconds that are read as milliseconds, or milliseconds as "
+            "microseconds, look like this. Give the unit of the column as timestampUnit, and a new checkpoint.",
+        )
+    elif far:
+        yield Advice(
+            "timestampUnit",
+            f"The event times of {named(far)} are more than {_UNIT_YEARS} years ahead: milliseconds that are read as "
+            "seconds look like this. Give the unit of the column as timestampUnit, and a new checkpoint.",
+        )
+
+
+def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    """Why records were late: too small a bound, an idle split that came back, or a split that was new."""
+    disordered: Counter[str] = Counter()
+    came_back: Counter[str] = Counter()
+    joined: Counter[str] = Counter()
+    if len(reports) == 1:
+        disordered.update({split.split_id: split.late for split in reports[0].splits if split.late})
+    for before, after in pairwise(reports):
+        known = {split.split_id: split for split in before.splits}
+        for split in after.splits:
+            last = known.get(split.split_id)
+            more = split.late - (0 if last is None else last.late)
+            if more > 0 and (last is None or last.watermark == MIN_WATERMARK):
+                joined[split.split_id] += more
+            elif more > 0 and last is not None:
+                (came_back if last.status is SplitStatus.IDLE else disordered)[split.split_id] += more
+    bounds = reports[-1].bounds
+    if disordered and bounds.out_of_orderness_us is not None:
+        yield Advice(
+            "maxOutOfOrderness",
+            f"{counted(disordered.total(), 'record')} of {named(disordered)} came late while their split was being "
+            f"read: out of order by more than maxOutOfOrderness, {format_duration(bounds.out_of_orderness_us)}. Raise "
+            "it: streaming_source.advise(frame), or streaming-source advise, prints which bound covers how many "
+            "records.",
+        )
+    if came_back and bounds.idle_timeout_us is not None:
+        yield Advice(
+            "idleTimeout",
+            f"{counted(came_back.total(), 'record')} of {named(came_back)} came late because their split had been "
+            f"idle. A longer idleTimeout than {format_duration(bounds.idle_timeout_us)} would have waited for them.",
+        )
+    if joined:
+        yield Advice(
+            "late",
+            f"{counted(joined.total(), 'record')} of {named(joined)} came late because the split was found when the "
+            "watermark was past them already: no bound helps there. late=route keeps such records for late_records; "
+            "to count them in their windows start with a new checkpoint.",
+        )
+
+
+def _silence(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    if last.cause not in (Cause.SILENT, Cause.EMPTY):
+        return
+    timeout_us, holder = last.bounds.idle_timeout_us, last.holders[0]
+    idle_at_us = last.idle_at_us(holder)
+    if timeout_us is None:
+        yield Advice(
+            "idleTimeout",
+            f"Without idleTimeout split {holder.split_id!r} holds the watermark for as long as it is silent. If it may "
+            "be left out after a while, give that time as idleTimeout.",
+        )
+    elif idle_at_us is not None:
+        yield Advice(
+            "idleTimeout",
+            f"With an idleTimeout of {format_duration(timeout_us)} split {holder.split_id!r} holds the watermark until "
+            f"{moment(idle_at_us, last.at_us)}. A shorter one releases it earlier, if its silence is normal; if not, "
+            "see why it delivers nothing.",
+        )
+
+
+def _drift(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    drift_us = reports[-1].bounds.max_drift_us
+    known = [report for report in reports if report.watermark > MIN_WATERMARK]
+    moves_us = [b.watermark - a.watermark for a, b in pairwise(known) if b.watermark > a.watermark]
+    at_limit = [report for report in known if any(s.waits_for is WaitsFor.DRIFT for s in report.splits)]
+    often = len(moves_us) >= _FEW and 2 * len(at_limit) >= len(known)
+    move_us = int(median(moves_us)) if often else 0
+    if drift_us is None:
+        return
+    if move_us > drift_us:
+        yield Advice(
+            "maxDrift",
+            f"The watermark moves on by {duration_text(move_us)} from micro-batch to micro-batch, and maxDrift is "
+            f"{format_duration(drift_us)}: splits wait at the limit although they keep pace. Give at least twice as "
+            "much as one trigger brings.",
+        )
+    elif reports[-1].cause is Cause.SLOWEST and at_limit and at_limit[-1] is reports[-1]:
+        yield Advice(
+            "maxDrift",
+            f"The others wait for {named(reports[-1].held_by)}, no further ahead than maxDrift, "
+            f"{format_duration(drift_us)}. Nothing to do where it catches up; where it never does, a larger maxDrift "
+            "lets them go on, for more state.",
+        )
+
+
+def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    ahead = [split for split in last.splits if split.next_us is not None]
+    if ahead:
+        yield _pinned(last, max(ahead, key=lambda split: split.next_us or 0))
+    elif last.is_in_the_future:
+        split = max(last.splits, key=lambda split: split.watermark)
+        known = [one for report in reports for one in report.splits if one.split_id == split.split_id]
+        first = next((a for a, b in pairwise(known) if a.watermark < b.watermark == split.watermark), None)
+        behind = min((one.position for one in known if one.watermark == split.watermark), default=split.position)
+        where = f"before position {behind}" if first is None else f"from position {first.position} to {behind}"
+        yield Advice(
+            "maxFutureSkew",
+            f"Among the records of split {split.split_id!r} {where} one is dated {moment(split.watermark)} or later. "
+            "Watermarks never go back: begin with a new checkpoint, and with maxFutureSkew, '1 hour' say. Records that "
+            "are further ahead of the clock are then invalid: they move no watermark, and invalidTimestamp decides "
+            "what becomes of them.",
+        )
+
+
+def _pinned(last: Explanation, split: SplitExplanation) -> Advice:
+    next_us = split.next_us or 0
+    record = f"The record at {split.next_place} of split {split.split_id!r}, of {moment(next_us)},"
+    waiting = "all records behind it wait until the others have come that far"
+    if next_us <= last.at_us:
+        text = f"{record} lies far ahead of what the others have: {waiting}. Correct or remove it at its source."
+        return Advice("data", text)
+    return Advice(
+        "maxFutureSkew",
+        f"{record} is from the future: {waiting}. Give maxFutureSkew, '1 hour' say, and invalidTimestamp=null or drop: "
+        "what is further ahead of the clock then moves no watermark and holds back no split. Or correct the record at "
+        "its source.",
+    )
+
+
+def _read_limit(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    """Whether more comes in than the read limit lets through."""
+    max_rows, last = reports[-1].bounds.max_rows, reports[-1]
+    limited = list(takewhile(lambda one: any(s.waits_for is WaitsFor.ROWS for s in one.splits), reversed(reports)))
+    if max_rows is None or not limited:
+        return
+    behind = [sum(split.behind for split in report.splits) for report in (limited[-1], limited[0])]
+    grows = behind[1] > behind[0]
+    if len(limited) < _FEW or not grows:
+        if last.cause is Cause.ROWS:
+            yield Advice(
+                "maxRowsPerTrigger",
+                f"Micro-batches of at most {max_rows:,} records read the backlog in order of event times. Nothing to "
+                "do where it shrinks; a larger maxRowsPerTrigger reads it sooner.",
+            )
+        return
+    come = -(-(behind[1] - behind[0] + _read(limited)) // (len(limited) - 1))
+    yield Advice(
+        "maxRowsPerTrigger",
+        f"The backlog has grown from {behind[0]:,} to {behind[1]:,} records in {len(limited) - 1} micro-batches of at "
+        f"most {max_rows:,}: about {come:,} come in from one to the next, so this query never catches up. Give a "
+        f"maxRowsPerTrigger of more than {come:,}, or trigger more often.",
+    )
+
+
+def _read(limited: Sequence[Explanation]) -> int:
+    """Records of the micro-batches behind the first of some, the latest of which comes first."""
+    return sum(report.batch.rows or 0 for report in limited[:-1] if report.batch is not None)
+
+
+def _reports(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    if reports[-1].cause is Cause.REPORT:
+        yield Advice(
+            "gatewayHost",
+            "If this micro-batch is done, the reports of its readers were lost: see that the executors reach the "
+            "gateway of the driver (gatewayHost, gatewayPort). The next records of the split bring the watermark on.",
+        )

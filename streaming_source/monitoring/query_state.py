@@ -1,0 +1,115 @@
+"""Whether a query runs, what ended it, and where its checkpoint is: from any `StreamingQuery`, without PySpark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self
+
+from alignment.exceptions import AlignmentError
+from alignment.explain import QueryEnd
+from streaming_source.monitoring.micro_batch import MicroBatch
+
+__all__ = ["Query", "QueryState"]
+
+_AT_WORK: Final = "Processing new data"
+"""What Spark's status of a query says between the planning of a micro-batch and its commit."""
+
+_WRAPPED: Final = re.compile(r"^\[STREAM_FAILED\] .*?terminated with exception: ", re.DOTALL)
+_TRACE: Final = "Traceback (most recent call last):"
+_SHOWN: Final = 300
+"""Characters of an error."""
+
+
+class Query(Protocol):
+    """A `StreamingQuery`, classic or of Spark Connect."""
+
+    @property
+    def name(self) -> str | None:
+        """Its `queryName`."""
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        """Whether it runs."""
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """What it does at this moment, under `message`."""
+
+    @property
+    def recentProgress(self) -> Sequence[Mapping[str, Any]]:  # noqa: N802
+        """Its last reports, oldest first."""
+
+    def exception(self) -> Exception | None:
+        """What ended it, if it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryState:
+    """A query at this moment: its name, its `end` if it does not run, and whether a micro-batch is at work.
+
+    `checkpoint` is where it is, None where Spark does not say it (Spark Connect).
+    """
+
+    name: str | None
+    end: QueryEnd | None
+    is_at_work: bool
+    checkpoint: str | None
+
+    @classmethod
+    def of(cls, query: Query) -> Self:
+        """The state of a query, from its status and its error."""
+        end = None if query.isActive else _end_of(query)
+        return cls(query.name, end, end is None and query.status.get("message") == _AT_WORK, _checkpoint_of(query))
+
+    def last_batch(self) -> MicroBatch | None:
+        """The last micro-batch in its checkpoint; None where there is none, or it cannot be read from here."""
+        if self.checkpoint is None:
+            return None
+        try:
+            return next(reversed(MicroBatch.of_checkpoint(self.checkpoint)), None)
+        except (AlignmentError, OSError):
+            # It may be on a file system that only Spark has the keys of.
+            return None
+
+
+def _end_of(query: Query) -> QueryEnd:
+    error = query.exception()
+    at_us = None
+    try:
+        failed: Any = query._jsq.exception()  # type: ignore[attr-defined]
+        at_us = failed.get().time() * 1000 if failed.isDefined() else None
+    except Exception:
+        # Spark Connect has no JVM, and other versions of Spark may keep it elsewhere: the time is not known then.
+        pass
+    return QueryEnd(None if error is None else first_line(str(error)), at_us)
+
+
+def _checkpoint_of(query: Query) -> str | None:
+    """Where the JVM has it; None where there is no JVM, or in another version of Spark another field."""
+    try:
+        execution: Any = query._jsq.streamingQuery()  # type: ignore[attr-defined]
+        return str(execution.resolvedCheckpointRoot())
+    except Exception:
+        return None
+
+
+def first_line(error: str) -> str:
+    r"""What went wrong, without what Spark and Python wrap around it.
+
+    Examples
+    --------
+    >>> first_line("[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: the disk is full\nat x.y")
+    'the disk is full'
+    """
+    lines = [line for line in _WRAPPED.sub("", error).splitlines() if line.strip()]
+    if not lines:
+        return "an error without a message"
+    first = lines[0].strip()
+    if any(_TRACE in line for line in lines):
+        # The error is behind the lines of its trace, which are indented.
+        at = max(i for i, line in enumerate(lines) if _TRACE in line)
+        behind = [line.strip() for line in lines[at + 1 :] if not line.startswith((" ", "\t"))]
+        first = behind[0] if behind else first
+    return first if len(first) <= _SHOWN else f"{first[:_SHOWN]}..."
