@@ -26,7 +26,7 @@ from streaming_source.connectors.files import (
     ParquetFormat,
     TextFormat,
 )
-from streaming_source.connectors.files.formats import FileRows, StoredFile
+from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int32()), ("v", pa.float64()), ("s", pa.string())])
 DDL = "ts timestamp, k int, v double, s string"
@@ -123,12 +123,16 @@ def _alone(report: Report, paths: dict[str, Path], rows: int, rounds: int) -> No
         path = paths[contestant.name]
 
         def ours(contestant: Contestant = contestant, path: Path = path) -> int:
-            blocks = contestant.reads_as.read_rows(FileRows(StoredFile(LOCAL, str(path)), 0, rows), contestant.schema)
+            blocks = contestant.reads_as.read_rows(
+                FileRows(StoredFile(LOCAL, DataFile(str(path))), 0, rows), contestant.schema
+            )
             return sum(block.batch.num_rows for block in blocks)
 
         def index(contestant: Contestant = contestant, path: Path = path) -> int:
             assigner = FieldTimestampAssigner(contestant.schema.names[0])
-            blocks = contestant.reads_as.describe(StoredFile(LOCAL, str(path)), contestant.schema, assigner, "auto")
+            blocks = contestant.reads_as.describe(
+                StoredFile(LOCAL, DataFile(str(path))), contestant.schema, assigner, "auto"
+            )
             return int(blocks.rows.sum())
 
         def alone(contestant: Contestant = contestant, path: Path = path) -> None:

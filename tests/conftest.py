@@ -19,8 +19,8 @@ from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Not in tests/kafka alone: faults strike queries over Kafka beside others.
-pytest_plugins = ["tests.kafka.fixtures"]
+# Services that tests of several folders use.
+pytest_plugins = ["tests.files.fixtures", "tests.kafka.fixtures"]
 
 # No deadline: under load it measures the load. CI judges a change, so it looks at the same cases each time; the other
 # runs look at new ones. The number is that of tests that name none; those that do name a share of it, see

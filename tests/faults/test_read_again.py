@@ -19,9 +19,9 @@ from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options
 from streaming_source.spark.readers import AlignedStreamReader
 from streaming_source.spark.watermark_rows import EMITTED
+from tests.data_files.samples import SAMPLES, Sample
 from tests.faults.inputs import CONNECTORS, Growing, event_time_of, place_of, source_of
 from tests.faults.steps import digest_of
-from tests.files.samples import SAMPLES, Sample
 from tests.spark.support import SECOND, T0
 
 Read = list[tuple[int, str]]

@@ -15,8 +15,9 @@ from pyarrow import fs
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock
 from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.files.formats import FileBlocks, FileFormat, FileRows, StoredFile
-from streaming_source.connectors.files.storage import Selection
+from streaming_source.connectors.files.selection import Selection
+from streaming_source.data_files.file import FileBlocks, FileRows, StoredFile
+from streaming_source.data_files.formats.base import FileFormat
 
 ROOT = "simulated"
 SECOND = 1_000_000

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import fs
 
 from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.files.storage import Root, StorageOptions
+from streaming_source.data_files.stores import Root, StorageOptions
 from tests.files.test_layout_orders import SECOND
 
 SECRET = "do-not-tell-this-key"

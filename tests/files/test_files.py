@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.files.formats import FileBlocks
-from streaming_source.connectors.files.split import FileLog, LoggedFile, cut_ranges
+from streaming_source.data_files.file import DataFile, FileBlocks
+from streaming_source.data_files.ranges import FileLog, LoggedFile, cut_ranges
 from streaming_source.exceptions import (
     DataLossError,
     MalformedDataError,
@@ -369,14 +369,14 @@ def test_ranges_cover_exactly_the_records_between_two_positions_in_order(
         position = log.files[-1].end if log.files else 0
         rows = np.array(groups, np.int64)
         blocks = FileBlocks(rows, rows, rows, tuple(range(len(groups))))
-        log.files.append(LoggedFile(f"/f{number}", position, blocks))
-    records = [(file.path, row) for file in log.files for row in range(file.end - file.position)]
+        log.files.append(LoggedFile(DataFile(f"/f{number}"), position, blocks))
+    records = [(file.file.path, row) for file in log.files for row in range(file.end - file.position)]
     start, stop = (min(c, len(records)) for c in sorted(cut))
     parts = cut_ranges(log.files, start, stop, rows_per_range)
-    read = [(r.path, row) for ranges, _ in parts for r in ranges for row in range(r.start, r.stop)]
+    read = [(r.file.path, row) for ranges, _ in parts for r in ranges for row in range(r.start, r.stop)]
     assert read == records[start:stop]
     assert [r.position for ranges, _ in parts for r in ranges] == [
-        records.index((r.path, r.start)) for ranges, _ in parts for r in ranges
+        records.index((r.file.path, r.start)) for ranges, _ in parts for r in ranges
     ]
     assert all(rows == sum(r.stop - r.start for r in ranges) > 0 for ranges, rows in parts)
     # No part is larger than asked for by more than a row group, and none but the last is smaller.

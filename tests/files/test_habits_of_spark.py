@@ -21,7 +21,7 @@ from pyspark.sql.types import DateType, StringType, StructType, TimestampType
 from alignment.exceptions import InvalidTimestampError
 from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.connectors.files import FileSource, ParquetFormat
-from streaming_source.connectors.files.formats import StoredFile
+from streaming_source.data_files.file import DataFile, StoredFile
 from streaming_source.exceptions import OffsetError, OptionError, PathNotFoundError, SchemaError
 from tests.spark.reading import (
     SECOND,
@@ -359,7 +359,7 @@ def test_statistics_of_times_without_a_zone_are_trusted_only_where_clocks_go_on_
     column = pa.array(local).cast(pa.timestamp("us"))
     path = put(tmp_path / "1.parquet", {"t": column})
     schema, assigner = pa.schema([("t", column.type)]), FieldTimestampAssigner("t", zone="Europe/Berlin")
-    blocks = ParquetFormat().describe(StoredFile(fs.LocalFileSystem(), str(path)), schema, assigner, "auto")
+    blocks = ParquetFormat().describe(StoredFile(fs.LocalFileSystem(), DataFile(str(path))), schema, assigner, "auto")
     times = assigner.extract(pa.record_batch({"t": column}), None)
     midnight = 1_711_843_200_000_000
     assert times.values.tolist() == [midnight + minutes * 60 * SECOND for minutes in (0, 119, 61)]

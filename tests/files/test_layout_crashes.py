@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files import FileSource, finished, finite
+from streaming_source.connectors.files import FileSource, finished_log, finite
 from streaming_source.testing import FakeClock, SourceHarness
 from tests.examples import examples
 from tests.files.test_layout_orders import rows, strategy, write
@@ -100,7 +100,7 @@ class Writer:
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finite, "FILES_IN_WORK", 3)
     monkeypatch.setattr(finite, "RECENT_FILES", 4)
-    monkeypatch.setattr(finished, "_FILES_MERGED", 3)
+    monkeypatch.setattr(finished_log, "_FILES_MERGED", 3)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -15,14 +15,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import fs
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import CsvFormat, FileSource, listing
-from streaming_source.connectors.files.formats import FileRows, StoredFile
-from streaming_source.connectors.files.formats.columns import partition_schema, values_in
+from streaming_source.connectors.files.given_columns import partition_schema, values_in
 from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
-from streaming_source.connectors.files.storage import Selection, split_paths
+from streaming_source.connectors.files.selection import Selection, split_paths
 from streaming_source.exceptions import (
     DataLossError,
     FileGoneError,
@@ -305,15 +303,37 @@ def test_the_event_time_may_be_in_a_name(tmp_path: Path) -> None:
     assert len(read_all(tmp_path, frame, eventTimeColumn="hour")) == 6
 
 
+def test_the_names_of_a_directory_are_parsed_once_for_all_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for hour in (1, 2):
+        for file in range(3):
+            put(tmp_path / f"hour={hour}" / f"{file}.parquet", {"t": stamps(60 * hour + file)})
+    reader = stream_reader(tmp_path, eventTimeColumn="t", bounded="true", maxRowsPerTrigger=1)
+    parsed: list[str] = []
+
+    def counting(directory: str) -> dict[str, str | None]:
+        parsed.append(directory)
+        return values_in(directory)
+
+    monkeypatch.setattr("streaming_source.connectors.files.given_columns.values_in", counting)
+    reading, hours = Reading(reader), []
+    while (table := reading.next()) is not None:
+        hours += table.column("hour").to_pylist()
+    reader.stop()
+    assert sorted(hours) == [1, 1, 1, 2, 2, 2]
+    assert sorted(parsed) == ["hour=1", "hour=2"]
+
+
 def test_directories_of_different_columns_and_values_of_another_type_are_refused(tmp_path: Path) -> None:
     put(tmp_path / "k=1" / "f.parquet", {"t": stamps(0)})
     source = FileSource(str(tmp_path), bounded=True)
     schema = source.schema()
     assert schema.field("k").type == pa.int32()
     put(tmp_path / "k=x" / "f.parquet", {"t": stamps(0)})
-    file = StoredFile(fs.LocalFileSystem(), str(tmp_path / "k=x" / "f.parquet"), source.place_columns(str(tmp_path)))
-    with pytest.raises(SchemaError, match=r"the directory k=x cannot be read as int32.*dataSchema"):
-        list(source.reading.read_rows(FileRows(file, 0, 1), schema))
+    file = next(file for file in list_files(source.root) if file.directory == "k=x")
+    with pytest.raises(SchemaError, match=r"k=x: the directory k=x cannot be read as int32.*'k' in dataSchema"):
+        source.given_columns(schema).of(file, str(tmp_path / file.relative_path))
     put(tmp_path / "f.parquet", {"t": stamps(0)})
     with pytest.raises(SchemaError, match=r"have columns \(none\) and, in 'k=1', k .* recursiveFileLookup = true"):
         source.schema()

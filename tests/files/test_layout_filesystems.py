@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files import FileSource, finite
-from streaming_source.connectors.files.storage import Root, StorageOptions, without_secrets
+from streaming_source.data_files.stores import Root, StorageOptions, without_secrets
 from streaming_source.exceptions import AlignmentError, MalformedDataError, OptionError, PathNotFoundError
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, SourceHarness

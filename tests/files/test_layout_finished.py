@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from streaming_source.connectors.files.backlog import order_key
-from streaming_source.connectors.files.finished import FinishedFiles, Known, LoggedFiles, MarkSet, RecentFiles, marks_of
+from streaming_source.connectors.files.checkpoint import (
+    FileOrder,
+    FilesCheckpoint,
+    FilesCheckpointSerializer,
+    Remembered,
+)
+from streaming_source.connectors.files.finished import FinishedFiles, Known, MarkSet, RecentFiles, marks_of
+from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.split import FileOrder, FilesCheckpoint, FilesCheckpointSerializer, Remembered
-from streaming_source.connectors.files.storage import Root
+from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import DataLossError
 
 
@@ -145,15 +151,15 @@ def test_a_large_offset_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> N
 # ---- the log -------------------------------------------------------------------------------------------------------
 
 
-def log(path: Path, state: Remembered = Remembered()) -> LoggedFiles:  # noqa: B008
-    return LoggedFiles(Root(str(path)), state)
+def log(path: Path, state: Remembered = Remembered()) -> FinishedLog:  # noqa: B008
+    return FinishedLog(Root(str(path)), state)
 
 
 def file_of(state: int, number: int) -> ListedFile:
     return ListedFile.of(f"{state}/{number}", state, number)
 
 
-def held(logged: LoggedFiles) -> int:
+def held(logged: FinishedLog) -> int:
     marks = logged.load()
     assert len(np.unique(marks)) == len(marks)
     return len(marks)
@@ -169,11 +175,11 @@ def test_the_log_tells_what_was_finished_up_to_any_state_that_it_is_restarted_fr
 ) -> None:
     path = tmp_path_factory.mktemp("log")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{LoggedFiles.__module__}._FILES_MERGED", merged)
+        patch.setattr(f"{FinishedLog.__module__}._FILES_MERGED", merged)
         # Files that each state finished, and what its offset says, in the life that counts.
         lives: list[tuple[set[ListedFile], Remembered]] = [(set(), Remembered())]
 
-        def live(logged: LoggedFiles, counts: list[int], life: int) -> None:
+        def live(logged: FinishedLog, counts: list[int], life: int) -> None:
             for count in counts:
                 state = len(lives)
                 files = {ListedFile.of(f"{life}/{state}/{n}", life, n) for n in range(count)}
@@ -221,7 +227,7 @@ def test_a_log_whose_writing_is_killed_at_any_file_goes_on_from_the_last_offset(
     class KilledError(Exception):
         """The process is no more."""
 
-    class Mortal(LoggedFiles):
+    class Mortal(FinishedLog):
         left = write
 
         def _write(self, part: object, table: pa.Table) -> None:
@@ -240,9 +246,9 @@ def test_a_log_whose_writing_is_killed_at_any_file_goes_on_from_the_last_offset(
                 raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{LoggedFiles.__module__}._FILES_MERGED", 3)
+        patch.setattr(f"{FinishedLog.__module__}._FILES_MERGED", 3)
         state = Remembered()
-        logged: LoggedFiles = Mortal(Root(str(tmp_path)), state)
+        logged: FinishedLog = Mortal(Root(str(tmp_path)), state)
         for sequence in range(1, 10):
             logged.add(file_of(sequence, 0))
             try:

@@ -78,7 +78,7 @@ def consume(files: ManyFiles, restart_every: int = 0, **arguments: Any) -> Consu
         splits.append(len(after.splits))
         for part in ranges:
             for file_range in part.split.ranges:
-                number = number_of(file_range.path)
+                number = number_of(file_range.file.path)
                 rows = slice(file_range.start, file_range.stop)
                 read[number, rows] += 1
                 time_us = (files.begin_s(number) + file_range.start) * SECOND

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from streaming_source.connectors.files.listing import Lister, list_files, names_in
-from streaming_source.connectors.files.storage import Selection
+from streaming_source.connectors.files.listing import Lister, list_directory, list_files
+from streaming_source.connectors.files.selection import Selection
 from streaming_source.exceptions import MalformedDataError
 
 
@@ -53,8 +53,8 @@ def test_a_file_that_is_not_in_the_log_does_not_exist(sink: Sink) -> None:
     sink.batch(0, "a.parquet", "day=1/b.parquet")
     sink.write("failed.parquet", "day=1/failed.parquet", "day=2/failed.parquet")
     assert sink.listed() == ["a.parquet", "day=1/b.parquet"]
-    assert names_in(Selection((str(sink.root),)), "") == ["a.parquet"]
-    assert names_in(Selection((str(sink.root),)), "day=1") == ["b.parquet"]
+    assert [file.name for file in list_directory(Selection((str(sink.root),)), "")] == ["a.parquet"]
+    assert [file.name for file in list_directory(Selection((str(sink.root),)), "day=1")] == ["b.parquet"]
 
 
 def test_nothing_exists_before_the_first_commit(sink: Sink) -> None:

@@ -29,11 +29,13 @@ from streaming_source.connectors.files import (
     OrcFormat,
     ParquetFormat,
     listing,
-    storage,
 )
-from streaming_source.connectors.files.split import FileRange, FileSplit
-from streaming_source.connectors.files.split_reader import FileSplitReader
-from streaming_source.connectors.files.storage import may_pass
+from streaming_source.connectors.files.split import FileSplit
+from streaming_source.data_files import faults, stores
+from streaming_source.data_files.faults import may_pass
+from streaming_source.data_files.file import DataFile
+from streaming_source.data_files.ranges import FileRange
+from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.exceptions import AlignmentError, StoreUnavailableError
 from streaming_source.testing import FakeClock, SourceHarness
 from tests.files.faulty_s3 import FaultyStore, before
@@ -127,21 +129,21 @@ class _FaultyFile:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming_source.api.retries._FIRST_BACKOFF_S", 0.001)
-    monkeypatch.setattr(storage, "RETRY_S", 2.0)
+    monkeypatch.setattr(faults, "RETRY_S", 2.0)
 
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> FaultyFiles:
     """A file system that `faulty:///path` is opened with."""
     handler = FaultyFiles()
-    opened = storage._opened
+    opened = stores._opened
 
-    def open_(root: storage.Root) -> tuple[fs.FileSystem, str]:
+    def open_(root: stores.Root) -> tuple[fs.FileSystem, str]:
         if root.uri.startswith("faulty://"):
             return fs.PyFileSystem(handler), posixpath.normpath(root.uri.removeprefix("faulty://"))
         return opened(root)
 
-    monkeypatch.setattr(storage, "_opened", open_)
+    monkeypatch.setattr(stores, "_opened", open_)
     return handler
 
 
@@ -173,7 +175,7 @@ ALL = [(f"{number}/f.csv", row) for number in range(2) for row in range(ROWS)]
 def test_a_reader_opens_files_side_by_side_and_fetches_small_ones_at_once(
     faulty: FaultyFiles, tmp_path: Path, split_by: Any, small_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming_source.connectors.files.split_reader._SMALL_BYTES", small_bytes)
+    monkeypatch.setattr("streaming_source.data_files.split_reader._SMALL_BYTES", small_bytes)
     table = pa.table({"t": pa.array([s * SECOND for s in range(ROWS)], pa.timestamp("us"))})
     for number in range(6):
         pq.write_table(table, tmp_path / f"{number}.parquet")
@@ -192,8 +194,9 @@ def test_a_reader_opens_files_side_by_side_and_fetches_small_ones_at_once(
 def test_two_ranges_of_one_file_are_opened_once_each(faulty: FaultyFiles, tmp_path: Path) -> None:
     fill(tmp_path)
     path, files = f"{tmp_path}/0/f.csv", source(tmp_path)
-    ranges = (FileRange(path, 0, 2, 0), FileRange(path, 2, ROWS, 2))
-    reader = FileSplitReader(files, files.schema())
+    file = DataFile(path)
+    ranges = (FileRange(file, 0, 2, 0), FileRange(file, 2, ROWS, 2))
+    reader = FileSplitReader(files.root.open()[0], files, files.schema())
     faulty.calls.clear()
     reader.handle_splits_changes(SplitsAddition((FileSplit("0/f.csv", ranges=ranges),)))
     read = 0
@@ -279,7 +282,7 @@ def test_a_decoder_does_not_take_a_store_that_failed_for_a_corrupt_file(
 def test_a_file_system_that_goes_on_failing_fails_the_query_with_its_cause_and_leaves_nothing_out(
     faulty: FaultyFiles, tmp_path: Path, kind: str, ignored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "RETRY_S", 0.05)
+    monkeypatch.setattr(faults, "RETRY_S", 0.05)
     fill(tmp_path)
     run = SourceHarness(source(tmp_path, bounded=True, ignore_corrupt_files=ignored), strategy("1 minute"), max_rows=5)
     assert run.run_batch() is not None
@@ -458,7 +461,7 @@ def s3(s3_endpoint: str) -> Iterator[tuple[Store, FaultyStore]]:
 def test_an_s3_endpoint_that_fails_for_a_moment_costs_no_row(
     s3: tuple[Store, FaultyStore], answers: list[int | str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "RETRY_S", 30.0)
+    monkeypatch.setattr(faults, "RETRY_S", 30.0)
     store, faulty = s3
     given = list(answers)
     run = SourceHarness(store.source(bounded=True, ignore_corrupt_files=True), strategy("10 seconds"), max_rows=3)

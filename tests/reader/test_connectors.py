@@ -30,8 +30,10 @@ from streaming_source.api import (
 )
 from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.files.split import FileRange, FileSplit
-from streaming_source.connectors.files.split_reader import FileSplitReader
+from streaming_source.connectors.files.split import FileSplit
+from streaming_source.data_files.file import DataFile
+from streaming_source.data_files.ranges import FileRange
+from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.reader import SourceReaderBase, create_fetcher_manager, create_reader
 from streaming_source.spark.options import FrameOptions
@@ -68,18 +70,18 @@ def splits(tmp_path: Path) -> list[FileSplit]:
             path = tmp_path / f"{number}-{part}.parquet"
             rows = pa.record_batch([pa.array(range(300 * part, 300 * (part + 1)))], schema=SCHEMA)
             pq.write_table(pa.Table.from_batches([rows]), path, row_group_size=100)
-            ranges.append(FileRange(str(path), 0, 300, 300 * part))
+            ranges.append(FileRange(DataFile(str(path)), 0, 300, 300 * part))
         found.append(FileSplit(f"split-{number}", ranges=tuple(ranges)))
     return found
 
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming_source.connectors.files.formats.columnar.BATCH_ROWS", 50)
+    monkeypatch.setattr("streaming_source.data_files.formats.columnar.BATCH_ROWS", 50)
 
 
 def file_reader(files_ahead: int | None = None) -> FileSplitReader:
-    return FileSplitReader(FileSource("/", files_ahead=files_ahead), SCHEMA)
+    return FileSplitReader(fs.LocalFileSystem(), FileSource("/", files_ahead=files_ahead), SCHEMA)
 
 
 def fetched(records: RecordsWithSplitIds[RecordBlock]) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 import streaming_source
 from alignment import WatermarkStrategy
 from streaming_source.connectors.files import CsvFormat, FileSource
-from tests.files.samples import SAMPLES, SCHEMA, Sample
+from tests.data_files.samples import SAMPLES, SCHEMA, Sample
 from tests.spark.support import MINUTE, SKEWS, Logs, Run, available_now
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit, Remembered, Segment
+from streaming_source.connectors.files.checkpoint import FilesCheckpoint, Remembered, Segment
+from streaming_source.connectors.files.split import FileSplit
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.spark.datasource import AlignedDataSource

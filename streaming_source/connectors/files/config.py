@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
@@ -27,28 +25,18 @@ from streaming_source.api.options import (
     option_names,
     text,
 )
-from streaming_source.connectors.files.formats import FORMAT_OPTIONS, FileFormat, ParquetFormat, format_of
-from streaming_source.connectors.files.formats.columns import PlaceColumns
-from streaming_source.connectors.files.split import FileOrder
-from streaming_source.connectors.files.storage import (
-    NO_STORAGE_OPTIONS,
-    Root,
-    Selection,
-    StorageOptions,
-    modified_ms,
-    repr_without_secrets,
-    split_paths,
-)
-from streaming_source.exceptions import FileGoneError, MalformedDataError, OptionError
+from streaming_source.connectors.files.checkpoint import FileOrder
+from streaming_source.connectors.files.given_columns import GivenColumns
+from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
+from streaming_source.data_files.config import ReadingConfig
+from streaming_source.data_files.formats.options import FORMAT_OPTIONS, format_of
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions, repr_without_secrets
+from streaming_source.exceptions import OptionError
 
 __all__ = ["FILES_OPTIONS", "FilesConfig", "files_arguments"]
 
 SplitBy: TypeAlias = Literal["auto", "directory", "file"]
-SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
-Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
 CleanSource: TypeAlias = Literal["off", "archive", "delete"]
-
-_log = logging.getLogger(__name__)
 
 _SHORTEST_US: Final = 1000
 
@@ -78,23 +66,13 @@ def _time_text(name: str, value: str) -> str:
     return value
 
 
-def _distinct_names(name: str, value: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in value.split(","))
-    if not all(found) or len({*found}) < len(found):
-        raise OptionError(f"option {name} = {value!r}: must be different names separated by commas, as in a,b")
-    return found
-
-
 @dataclass(frozen=True, repr=False)
-class FilesConfig:
-    """Which files there are, how and in which order they are read, and what becomes of them.
+class FilesConfig(ReadingConfig):
+    """Which files there are, in which order they are read, and what becomes of them; how is in `ReadingConfig`.
 
-    What most attributes mean stands in their options. `format` is that of the files, with its options; `data_schema`
-    has their columns, where the format needs to be told, None to look into the first file. `storage` has arguments of
-    the file system, which show nowhere. `time_zone` is that of times that are written without one, None for that of the
-    session. Durations are given as `timedelta` or text such as `"5 seconds"`, and kept as `timedelta`, so that sources
-    given the same ones in different words are equal. An `OptionError` if a value is wrong, or has no meaning together
-    with others.
+    The options describe most attributes. `storage` has arguments of the file system, which show nowhere.
+    Durations are given as `timedelta` or text such as `"5 seconds"`, and kept as `timedelta`, so that sources given the
+    same ones in different words are equal. An `OptionError` if a value is wrong, or has no meaning with others.
     """
 
     path: str = field(
@@ -122,28 +100,12 @@ class FilesConfig:
         "How often to look for new files, beside whenever a trigger finds nothing to read and looks take less than "
         "20 ms.",
     )
-    indexing: Indexing = option_field(
-        "auto",
-        "indexing",
-        choice(*get_args(Indexing), "off"),
-        "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or whichever "
-        "goes (`auto`). `off` is refused: what is read next is chosen by event time.",
-    )
     max_file_age: timedelta | str = duration_field(
         "7 days",
         "maxFileAge",
         _SHORTEST_US,
         "With splitBy=file in the order of event times: finished files this much older than the newest are "
         "forgotten, and what is then found to be as old is ignored.",
-    )
-    format: FileFormat = field(default_factory=ParquetFormat)
-    data_schema: pa.Schema | None = None
-    columns: tuple[str, ...] | None = option_field(
-        None,
-        "columns",
-        _distinct_names,
-        "Columns to read from disk, separated by commas; the others are not there for the query.",
-        "all",
     )
     file_order: FileOrder = option_field(
         "eventTime",
@@ -202,15 +164,6 @@ class FilesConfig:
         boolean,
         "Names of directories such as `day=2024-01-31` give no columns. All below the path is read in any case.",
     )
-    ignore_missing_files: bool = option_field(
-        False, "ignoreMissingFiles", boolean, "Go on without files that were deleted before they were read."
-    )
-    ignore_corrupt_files: bool = option_field(
-        False,
-        "ignoreCorruptFiles",
-        boolean,
-        "Go on without files that cannot be read, and without the rest of one that breaks in its middle.",
-    )
     clean_source: CleanSource = option_field(
         "off",
         "cleanSource",
@@ -220,51 +173,16 @@ class FilesConfig:
     source_archive_dir: str | None = option_field(
         None, "sourceArchiveDir", text, "With cleanSource=archive: where files are moved, under their paths."
     )
-    schema_evolution: SchemaEvolution = option_field(
-        "ignore",
-        "schemaEvolution",
-        choice(*get_args(SchemaEvolution)),
-        "Of columns that a file has and the query has not. `ignore`: they are named in the log; `addAtRestart`: as "
-        "well, and `load` takes the columns of all files; `fail`: the query ends. What a file lacks is null.",
-    )
     file_metadata: bool = option_field(
         False,
         "fileMetadata",
         boolean,
         "Add Spark's column `_metadata`, with `file_path`, `file_name`, `file_size`, `file_modification_time`.",
     )
-    files_ahead: int | None = option_field(
-        None,
-        "filesAhead",
-        integer(1),
-        "So many files a reader opens ahead of their turns, each on a thread; those of up to 4 MiB are fetched as a "
-        "whole. So it does not wait for a store. Set it for a local path that leads over a network.",
-        "16, none for local files",
-    )
     storage: StorageOptions = NO_STORAGE_OPTIONS
-    time_zone: str | None = None
 
     def __post_init__(self) -> None:
-        if str(self.indexing) == "off":
-            raise OptionError(
-                "indexing = 'off': which records a micro-batch has is decided by their event times, ahead of reading; "
-                "use auto, which takes them from statistics where there are any and else reads the time column alone"
-            )
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
-        if self.indexing == "statistics" and not self.format.has_statistics:
-            raise OptionError(
-                f"indexing = 'statistics': files of format {self.format.name} have no statistics of event times that "
-                "can be read, only those of parquet have; use auto or scan, which read the time column ahead"
-            )
-        if self.data_schema is not None:
-            if self.schema_evolution == "addAtRestart":
-                raise OptionError(
-                    "schemaEvolution = addAtRestart: the columns are given by dataSchema; add new ones there, or leave "
-                    "it"
-                )
-            object.__setattr__(self, "format", self.format.told(self.data_schema))
+        super().__post_init__()
         durations_as_timedelta(self)
         options = option_names(type(self))
         if self.split_by == "directory" and self.needs_files:
@@ -278,7 +196,7 @@ class FilesConfig:
                 f"cleanSource = {self.clean_source!r}, sourceArchiveDir = {self.source_archive_dir!r}: to archive "
                 "needs a directory, and a directory needs cleanSource = archive"
             )
-        for name in ("max_files_per_trigger", "max_bytes_per_trigger", "files_ahead"):
+        for name in ("max_files_per_trigger", "max_bytes_per_trigger"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{options[name]} = {value!r}: must be at least 1, or left out")
@@ -306,31 +224,15 @@ class FilesConfig:
         before = modified_ms("modifiedBefore", self.modified_before, zone)
         return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter, after, before)
 
+    def given_columns(self, schema: pa.Schema) -> GivenColumns:
+        """Return the columns of a query whose values are known by the places of files."""
+        root = self.root
+        return GivenColumns(root.open()[0], root.paths[0], schema, in_names=not self.recursive_file_lookup)
+
     def place(self, uri: str) -> Root:
         """A place beside the files, with the storage options where it is not on the local file system."""
         return Root(uri, NO_STORAGE_OPTIONS if Root(uri).is_local else self.storage)
 
-    @property
-    def reading(self) -> FileFormat:
-        return self.format.in_zone(self.time_zone or UTC)
-
-    def place_columns(self, root: str) -> PlaceColumns:
-        """The columns that the places of files below the root give."""
-        in_names = None if self.recursive_file_lookup else root
-        return PlaceColumns(in_names, self.root.paths[0].partition("://")[0] if self.file_metadata else None)
-
-    @contextmanager
-    def tolerated(self) -> Iterator[None]:
-        """Log what fails inside and go on, where a file is missing or corrupt that the source goes on without."""
-        try:
-            yield
-        except (FileGoneError, MalformedDataError) as error:
-            if not (self.ignore_missing_files if isinstance(error, FileGoneError) else self.ignore_corrupt_files):
-                raise
-            _log.warning("ignored: %s", error)
-
-
-_CHOICES: Final = {name: get_args(of) for name, of in get_type_hints(FilesConfig).items() if get_origin(of) is Literal}
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
@@ -380,8 +282,11 @@ _FOREIGN: Final = {
 }
 """Name -> what to do instead; the first that matches counts."""
 
+_OF_READING: Final = {option.name for option in OptionSet.of(ReadingConfig)}
+
 FILES_OPTIONS: Final = (
-    OptionSet.of(FilesConfig)
+    OptionSet(option for option in OptionSet.of(FilesConfig) if option.name not in _OF_READING)
+    | OptionSet.of(ReadingConfig)
     | OptionSet(
         [
             Option(

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from streaming_source.api import SplitEnumeratorContext
+from streaming_source.connectors.files.checkpoint import FilesCheckpoint
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
-from streaming_source.connectors.files.listing import ListedFile, Lister, names_in
-from streaming_source.connectors.files.split import FileLog, FilesCheckpoint, FileSplit, LoggedFile
+from streaming_source.connectors.files.listing import ListedFile, Lister, list_directory
+from streaming_source.connectors.files.split import FileSplit
+from streaming_source.data_files.file import NO_BLOCKS, FileBlocks
+from streaming_source.data_files.ranges import FileLog, LoggedFile
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["DirectoryDiscovery", "DirectoryEnumerator"]
@@ -113,7 +115,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        discovery = DirectoryDiscovery(self._describe_all, dict(self._restored), frozenset(self._finished))
+        discovery = DirectoryDiscovery(self._describe_listed, dict(self._restored), frozenset(self._finished))
         self._discover(discovery.find_new, self._on_found)
 
     def _on_found(self, found: _Found) -> None:
@@ -148,7 +150,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         read = (restored.row or 0) if file.name == restored.file else 0
         position = log.files[-1].end if log.files else restored.position - read
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
-        logged = LoggedFile(self._path(file.relative_path), position, blocks, number)
+        logged = LoggedFile(self._data_file(file), position, blocks, number)
         self._add_log(split_id, logged, read)
         if self._cleaner.is_on:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
@@ -186,12 +188,13 @@ class DirectoryEnumerator(FileSplitEnumerator):
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
         log = FileLog()
         position = start.position - (start.row or 0)
-        for name in names_in(self._config.root, end.split_id):
+        for listed in list_directory(self._config.root, end.split_id):
             # A file whose row is None was read to its end.
-            if name < start.file or (name == start.file and start.row is None) or name > end.file:
+            is_read = listed.name < start.file or (listed.name == start.file and start.row is None)
+            if is_read or listed.name > end.file:
                 continue
-            path = self._path(end.split_id, name)
-            log.files.append(LoggedFile(path, position, self._describe(path) or NO_BLOCKS))
+            file = self._data_file(listed)
+            log.files.append(LoggedFile(file, position, self._describe(file) or NO_BLOCKS))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None
         as_planned = (

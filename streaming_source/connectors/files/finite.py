@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,12 +16,15 @@ from pyarrow import fs
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.backlog import Backlog, FilesInWork, WaitingFile
+from streaming_source.connectors.files.checkpoint import FileOrder, FilesCheckpoint, OrderKey
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, LoggedFiles, MarkSet, RecentFiles
-from streaming_source.connectors.files.formats import NO_BLOCKS, FileBlocks
+from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, MarkSet, RecentFiles
+from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, name_ten
-from streaming_source.connectors.files.split import FileLog, FileOrder, FilesCheckpoint, FileSplit, LoggedFile, OrderKey
+from streaming_source.connectors.files.split import FileSplit
+from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
+from streaming_source.data_files.ranges import FileLog, LoggedFile
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 
 __all__ = ["FiniteFileEnumerator"]
@@ -183,7 +187,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             max_age_ms = config.max_file_age_us // 1000
             self._finished = RecentFiles(self._order, max_age_ms, remembered, RECENT_FILES, by_name=by_name)
         else:
-            self._finished = LoggedFiles(config.place(config.state_location), remembered, by_name=by_name)
+            self._finished = FinishedLog(config.place(config.state_location), remembered, by_name=by_name)
 
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
@@ -199,14 +203,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             describe = partial(self._context.map_on_workers, self._describe_begun, begun)
             self._in_background(lambda: self._retries.run(describe), self._on_begun)
         discovery = _FileDiscovery(
-            self._order, self._describe_all, self._finished, self._just_finished, [*self._files.values()]
+            self._order, self._describe_listed, self._finished, self._just_finished, [*self._files.values()]
         )
         self._just_finished = []
         self._discover(discovery.find_new, self._on_found)
 
-    def _on_begun(self, found: Sequence[FileBlocks]) -> None:
-        for split, blocks in zip(list(self._restored.values()), found, strict=True):
-            self._index(split.split_id, blocks, read=split.position)
+    def _on_begun(self, found: Sequence[tuple[ListedFile, FileBlocks]]) -> None:
+        for split, (file, blocks) in zip(list(self._restored.values()), found, strict=True):
+            self._index(split.split_id, file, blocks, read=split.position)
 
     def _on_found(self, found: _Found) -> None:
         self._newest_ms = max(self._newest_ms, found.newest_ms)
@@ -256,7 +260,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         while not begun and (next_ones := list(self._next(is_blocked=nearest_us > self._horizon_us()))):
             blocks = [file.blocks for file in next_ones]
             if self._order != "eventTime":
-                blocks = self._describe_all([file.file for file in next_ones])
+                blocks = self._describe_listed([waiting.file for waiting in next_ones])
             for waiting, of_file in zip(next_ones, blocks, strict=True):
                 if of_file is None:
                     self._left_out.add(waiting.file.relative_path)
@@ -293,11 +297,10 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         split = FileSplit.of_file(file, is_rewritten=file.relative_path in self._rewritten)
         self._files[split.split_id] = file
         self._context.assign_split(split, self._reader_of(split.split_id))
-        self._index(split.split_id, blocks, read=0)
+        self._index(split.split_id, file, blocks, read=0)
 
-    def _index(self, split_id: str, blocks: FileBlocks, *, read: int) -> None:
-        file = self._files[split_id]
-        self._add_log(split_id, LoggedFile(self._path(file.relative_path), 0, blocks), read)
+    def _index(self, split_id: str, file: ListedFile, blocks: FileBlocks, *, read: int) -> None:
+        self._add_log(split_id, LoggedFile(self._data_file(file), 0, blocks), read)
         self._context.complete_split(split_id)
         # Times beyond the limit may not be valid.
         limit_us = self._context.event_time_limit_us
@@ -345,24 +348,24 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _describe(self, path: str) -> FileBlocks | None:
-        blocks = super()._describe(path)
+    def _describe(self, file: DataFile) -> FileBlocks | None:
+        blocks = super()._describe(file)
         limit_us = self._context.event_time_limit_us
         if limit_us is not None and blocks is not None and blocks.earliest_us >= limit_us:
             return replace(blocks, earliest_us=MAX_WATERMARK)
         return blocks
 
-    def _describe_begun(self, split: FileSplit) -> FileBlocks:
-        """What is there of a file that was in work before a restart."""
-        path = self._path(split.path)
-        info = self._filesystem.get_file_info(path)
+    def _describe_begun(self, split: FileSplit) -> tuple[ListedFile, FileBlocks]:
+        """Return a file that was in work before a restart as it is now, and its blocks."""
+        info = self._filesystem.get_file_info(self._path(split.path))
+        file = ListedFile.of_info(posixpath.dirname(split.path), info)
         if info.type is fs.FileType.NotFound:
             with self._config.tolerated():
                 raise self._gone(split)
-            return NO_BLOCKS
+            return file, NO_BLOCKS
         if split.is_rewritten(info):
             raise self._rewritten_while_read(split.path)
-        return self._describe(path) or NO_BLOCKS
+        return file, self._describe(self._data_file(file)) or NO_BLOCKS
 
     def _rewritten_while_read(self, path: str) -> DataLossError:
         return DataLossError(
@@ -371,14 +374,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         )
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
-        path = self._path(end.path)
-        log = FileLog()
-        if end.is_rewritten(self._filesystem.get_file_info(path)):
+        log, info = FileLog(), self._filesystem.get_file_info(self._path(end.path))
+        if end.is_rewritten(info):
             raise self._changed(start, end)
-        blocks = self._describe(path)
+        file = self._data_file(ListedFile.of_info(posixpath.dirname(end.path), info))
+        blocks = self._describe(file)
         if blocks is None:
             return log
-        log.files.append(LoggedFile(path, 0, blocks))
+        log.files.append(LoggedFile(file, 0, blocks))
         if not log.covers(start.position, end.position):
             raise self._changed(start, end)
         return log

@@ -1,25 +1,22 @@
-"""What lies below a path; where Spark's file sink has written, what of it is in that sink's log."""
+"""The files below a path, listed again and again."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 import posixpath
-import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.storage import Selection, is_hidden, without_secrets
-from streaming_source.exceptions import MalformedDataError
+from streaming_source.connectors.files.selection import Selection, is_hidden
+from streaming_source.connectors.files.sink_log import SinkLog
 
-__all__ = ["ListedDirectory", "ListedFile", "Lister", "SinkLog", "list_files", "name_ten", "names_in"]
+__all__ = ["ListedDirectory", "ListedFile", "Lister", "list_directory", "list_files", "name_ten"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +27,6 @@ _SETTLED_NS: Final = 3_000_000_000
 """A directory that changed this long before it was listed cannot have changed again within one step of its clock."""
 _CLOCKS_DIFFER_MS: Final = 60_000
 """The clock of a store and ours differ by less."""
-
-_SINK_LOG: Final = "_spark_metadata"
-_SINK_LOG_ENTRY: Final = re.compile(r"(\d+)(\.compact)?")
-_SINK_LOG_VERSION: Final = "v1"
-_TRIALS: Final = 10
 
 
 class ListedFile(NamedTuple):
@@ -258,18 +250,20 @@ def list_files(selection: Selection) -> Iterator[ListedFile]:
     return (file for directory in Lister(selection).list_changed() for file in directory.files)
 
 
-def names_in(selection: Selection, directory: str) -> list[str]:
-    """Names of the files that are selected directly in a directory, by its path below the root; sorted."""
+def list_directory(selection: Selection, directory: str) -> list[ListedFile]:
+    """Return the files that are selected directly in a directory, by its path below the root; in order of names."""
     filesystem, root = selection.open()
     (selected, files), path = selection.select(), _path(root, directory)
     infos = [file for file in files if posixpath.dirname(file.path) == path]
     if any(not start or f"{directory}/".startswith(f"{start}/") for start in selected):
         infos += filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    found = {info.base_name for info in infos if selection.takes(info) and not is_hidden(info.base_name)}
+    below = "" if directory == "." else directory
+    taken = (info for info in infos if selection.takes(info) and not is_hidden(info.base_name))
+    found = {ListedFile.of_info(below, info) for info in taken}
     log = SinkLog.of(selection)
     if log is not None:
         log.refresh()
-        found = {name for name in found if posixpath.normpath(posixpath.join(directory, name)) in log.paths}
+        found = {file for file in found if file.relative_path in log.paths}
     return sorted(found)
 
 
@@ -287,97 +281,3 @@ def _leads_up(path: str, directory: str) -> bool:
     if leads_up:
         _log.warning("%s is a link to a directory above it, %s: not followed", directory, target)
     return leads_up
-
-
-class SinkLog:
-    """The log that Spark's file sink keeps in `_spark_metadata`: which files of one directory a query has written.
-
-    `paths` are those of the files that there are, below the root, as of the last `refresh`. A file that is not in it
-    does not exist: it is of a micro-batch that failed, was written twice, or is not done. As in Spark
-    (`MetadataLogFileIndex`) the log counts where the path that is read has one, not where a directory below has. It
-    has a file `N` for each micro-batch: a line `v1`, and a JSON object for each file written. `N.compact` stands for
-    all micro-batches up to `N`.
-    """
-
-    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
-        self._filesystem = filesystem
-        self._root = root
-        self._place = posixpath.join(root, _SINK_LOG)
-        self.paths: set[str] = set()
-        # Number of the last micro-batch that was read.
-        self._read = -1
-
-    @classmethod
-    def of(cls, selection: Selection) -> SinkLog | None:
-        """That of what is selected, if it is one directory and has one."""
-        root = selection.single_directory()
-        if root is None:
-            return None
-        filesystem, path = root
-        place = posixpath.join(path, _SINK_LOG)
-        return cls(filesystem, path) if filesystem.get_file_info(place).type is fs.FileType.Directory else None
-
-    def refresh(self) -> bool:
-        """Read what is new; whether there was something."""
-        before = self._read
-        for trial in range(_TRIALS):
-            try:
-                self._refresh()
-            except FileNotFoundError:
-                # Spark deletes what a compacted file stands for.
-                if trial + 1 == _TRIALS:
-                    raise
-            else:
-                break
-        return self._read != before
-
-    def _refresh(self) -> None:
-        listed = self._filesystem.get_file_info(fs.FileSelector(self._place))
-        matches = [found for info in listed if (found := _SINK_LOG_ENTRY.fullmatch(info.base_name))]
-        compacted = max((int(found[1]) for found in matches if found[2]), default=-1)
-        paths, read = self.paths, self._read
-        if compacted > read:
-            paths, read = set(self._files_of(f"{compacted}.compact")), compacted
-        following = sorted(number for found in matches if not found[2] and (number := int(found[1])) > read)
-        new: list[str] = []
-        for expected, number in enumerate(following, read + 1):
-            if number != expected:
-                raise self._malformed(str(number), f"that of micro-batch {expected}, which comes before it, is missing")
-            new += self._files_of(str(number))
-        self.paths, self._read = paths.union(new), following[-1] if following else read
-
-    def _files_of(self, name: str) -> Iterator[str]:
-        with self._filesystem.open_input_stream(posixpath.join(self._place, name), compression=None) as file:
-            lines = file.read().decode(errors="replace").splitlines()
-        if not lines or lines[0] != _SINK_LOG_VERSION:
-            raise self._malformed(name, f"its first line is {lines[0] if lines else ''!r}, not {_SINK_LOG_VERSION!r}")
-        for line in lines[1:]:
-            try:
-                uri = json.loads(line)["path"]
-                yield self._below_root(name, uri)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                if isinstance(error, MalformedDataError):
-                    raise
-                raise self._malformed(name, f"this line is not the JSON of a file: {line[:200]!r}") from None
-
-    def _below_root(self, name: str, uri: str) -> str:
-        parts = urlsplit(uri)
-        path = unquote(parts.path)
-        # In an object store the host is the bucket, and the first part of the path.
-        places = [path, f"{parts.netloc.rpartition('@')[2]}{path}", f"{parts.netloc.partition('@')[0]}{path}"]
-        roots = [self._root]
-        if self._filesystem.type_name == "local":
-            places.append(os.path.realpath(path))
-            roots.append(os.path.realpath(self._root))
-        for root in roots:
-            for place in places:
-                if place.startswith(f"{root.rstrip('/')}/"):
-                    return posixpath.relpath(place, root)
-        raise self._malformed(name, f"it has {without_secrets(uri)!r}, which is not below: was the directory moved?")
-
-    def _malformed(self, name: str, why: str) -> MalformedDataError:
-        return MalformedDataError(
-            f"{self._place}/{name}: this log of Spark's file sink says which files there are, and cannot be read: "
-            f"{why}. Repair it, or read what is there regardless of the log by a pattern in place of the directory, "
-            f"as in {self._root}/*"
-        )

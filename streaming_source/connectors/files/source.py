@@ -13,22 +13,19 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
+from streaming_source.connectors.files.checkpoint import FilesCheckpoint, FilesCheckpointSerializer, Remembered
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.directories import DirectoryEnumerator
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.finite import FiniteFileEnumerator
-from streaming_source.connectors.files.formats import ParquetFormat, StoredFile
-from streaming_source.connectors.files.formats.columns import METADATA, merged, partition_schema
+from streaming_source.connectors.files.given_columns import METADATA, partition_schema
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
-from streaming_source.connectors.files.split import (
-    FilesCheckpoint,
-    FilesCheckpointSerializer,
-    FileSplit,
-    FileSplitSerializer,
-    Remembered,
-)
-from streaming_source.connectors.files.split_reader import FileSplitReader
-from streaming_source.connectors.files.storage import StoreRetries
+from streaming_source.connectors.files.split import FileSplit, FileSplitSerializer
+from streaming_source.data_files.evolution import merged
+from streaming_source.data_files.faults import StoreRetries
+from streaming_source.data_files.file import DataFile, StoredFile
+from streaming_source.data_files.formats import ParquetFormat
+from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
 
 __all__ = ["FileSource"]
@@ -178,8 +175,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         listed = Lister(self.root).list_changed()
         return next((found for found in listed if found.files or (found.path and found.is_empty)), None)
 
-    def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader:
-        return FileSplitReader(self, context.schema)
+    def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader[FileSplit]:
+        return FileSplitReader(self.root.open()[0], self, context.schema)
 
 
 def _all_columns(config: FilesConfig) -> pa.Schema:
@@ -206,7 +203,7 @@ def _columns_of_files(config: FilesConfig, first: ListedFile | None) -> pa.Schem
 
     def columns_of(file: ListedFile) -> pa.Schema | None:
         with config.tolerated():
-            return config.format.schema_of(StoredFile(filesystem, posixpath.join(root, file.relative_path)))
+            return config.format.schema_of(StoredFile(filesystem, DataFile(posixpath.join(root, file.relative_path))))
         return None
 
     found: pa.Schema | None = None

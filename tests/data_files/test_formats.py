@@ -20,10 +20,10 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from streaming_source.connectors.files import FileFormat
-from streaming_source.connectors.files.formats import FileBlocks, FileRows, Place, StoredFile
-from streaming_source.connectors.files.formats.columnar import ParquetFormat
+from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, Place, StoredFile
+from streaming_source.data_files.formats.columnar import ParquetFormat
+from tests.data_files.samples import SAMPLES, Row, Sample, local_zone, understood
 from tests.examples import examples
-from tests.files.samples import SAMPLES, Row, Sample, local_zone, understood
 from tests.files.stores import open_store
 from tests.spark.reading import Reading, stream_reader
 
@@ -52,7 +52,7 @@ def folder() -> Iterator[Path]:
 
 
 def stored(path: Path) -> StoredFile:
-    return StoredFile(fs.LocalFileSystem(), str(path))
+    return StoredFile(fs.LocalFileSystem(), DataFile(str(path)))
 
 
 def rows_read(

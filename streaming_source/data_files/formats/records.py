@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from alignment.arrow_times import UTC
 from streaming_source.api.options import any_text, boolean, choice, option_field, text
-from streaming_source.connectors.files.formats.base import BoolArray, Chunk
-from streaming_source.connectors.files.formats.lines import LineFile, LineFormat
-from streaming_source.connectors.files.formats.text_times import (
+from streaming_source.data_files.formats.base import BoolArray, Chunk
+from streaming_source.data_files.formats.lines import LineFile, LineFormat
+from streaming_source.data_files.formats.text_times import (
     TimePattern,
     are_times,
     inferred,

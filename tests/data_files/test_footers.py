@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.files.footers import outcomes
+from tests.data_files.footers import outcomes
 
 
 @pytest.mark.soak

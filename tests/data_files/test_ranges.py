@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming_source.connectors.files.formats import FileBlocks, Place
-from streaming_source.connectors.files.split import LoggedFile, cut_ranges
+from streaming_source.data_files.file import DataFile, FileBlocks, Place
+from streaming_source.data_files.ranges import LoggedFile, cut_ranges
 
 blocks_of_a_file = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
@@ -19,7 +19,7 @@ def logged(files: list[list[int]], *, one_range: bool) -> list[LoggedFile]:
         position = log[-1].end if log else 0
         rows = np.array(blocks, np.int64)
         described = FileBlocks(rows, rows, rows, places)
-        log.append(LoggedFile(f"/f{number}", position, described, number))
+        log.append(LoggedFile(DataFile(f"/f{number}"), position, described, number))
     return log
 
 
@@ -39,11 +39,11 @@ def test_a_range_begins_at_the_block_of_its_first_row(
 ) -> None:
     log = logged(files, one_range=False)
     start, stop = (min(c, log[-1].end) for c in sorted(cut))
-    by_path = {file.path: file for file in log}
+    by_path = {file.file.path: file for file in log}
     for ranges, _ in cut_ranges(log, start, stop, rows_per_range):
         for part in ranges:
-            expected = place_by_counting(tuple(by_path[part.path].blocks.rows.tolist()), part.start)
-            assert part.place == by_path[part.path].place_of(part.start) == expected
+            expected = place_by_counting(tuple(by_path[part.file.path].blocks.rows.tolist()), part.start)
+            assert part.place == by_path[part.file.path].place_of(part.start) == expected
 
 
 @given(
@@ -57,6 +57,6 @@ def test_a_file_that_is_read_from_its_beginning_only_is_not_shared(
     log = logged(files, one_range=True)
     start, stop = (min(c, log[-1].end) for c in sorted(cut))
     parts = [part for ranges, _ in cut_ranges(log, start, stop, rows_per_range) for part in ranges]
-    assert len({part.path for part in parts}) == len(parts)
+    assert len({part.file.path for part in parts}) == len(parts)
     assert sum(part.stop - part.start for part in parts) == stop - start
     assert all(part.place is None for part in parts)

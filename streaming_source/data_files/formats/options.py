@@ -1,4 +1,4 @@
-"""Formats of files: what each knows ahead of reading, and how its rows are read."""
+"""The formats of files by their names, and the options of each."""
 
 from __future__ import annotations
 
@@ -10,36 +10,14 @@ from typing import Any, Final
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import choice, option_names, text
-from streaming_source.connectors.files.formats.base import (
-    NO_BLOCKS,
-    FileBlocks,
-    FileFormat,
-    FileRows,
-    Place,
-    StoredFile,
-)
-from streaming_source.connectors.files.formats.columnar import ArrowFormat, OrcFormat, ParquetFormat
-from streaming_source.connectors.files.formats.csv import CsvFormat, character
-from streaming_source.connectors.files.formats.json import JsonFormat
-from streaming_source.connectors.files.formats.lines import TextFormat
+from streaming_source.data_files.formats.base import FileFormat
+from streaming_source.data_files.formats.columnar import ArrowFormat, OrcFormat, ParquetFormat
+from streaming_source.data_files.formats.csv import CsvFormat, character
+from streaming_source.data_files.formats.json import JsonFormat
+from streaming_source.data_files.formats.lines import TextFormat
 from streaming_source.exceptions import OptionError
 
-__all__ = [
-    "FORMAT_OPTIONS",
-    "NO_BLOCKS",
-    "ArrowFormat",
-    "CsvFormat",
-    "FileBlocks",
-    "FileFormat",
-    "FileRows",
-    "JsonFormat",
-    "OrcFormat",
-    "ParquetFormat",
-    "Place",
-    "StoredFile",
-    "TextFormat",
-    "format_of",
-]
+__all__ = ["FORMAT_OPTIONS", "format_of"]
 
 _KINDS: Final[Mapping[str, type[FileFormat]]] = {
     kind.name: kind for kind in (ParquetFormat, ArrowFormat, OrcFormat, CsvFormat, JsonFormat, TextFormat)

@@ -5,41 +5,22 @@ from __future__ import annotations
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from itertools import starmap
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import fs
 
-from alignment.exceptions import AlignmentError
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
-from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
+from alignment.timestamps import TimestampAssigner, top_level_column
+from alignment.watermarks import BoolArray, Int64Array
 from streaming_source.api import RecordBlock
-from streaming_source.connectors.files.formats.columns import PlaceColumns, with_given
-from streaming_source.connectors.files.storage import may_pass
-from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, StoreUnavailableError
+from streaming_source.data_files.evolution import with_given
+from streaming_source.data_files.file import Block, FileBlocks, FileRows, StoredFile
+from streaming_source.exceptions import DataLossError, MalformedDataError
 
-__all__ = [
-    "BATCH_ROWS",
-    "NO_BLOCKS",
-    "Block",
-    "BoolArray",
-    "Chunk",
-    "FileBlocks",
-    "FileFormat",
-    "FileRows",
-    "OpenFile",
-    "Place",
-    "StoredFile",
-    "malformed_as",
-    "opened",
-    "times_in",
-]
+__all__ = ["BATCH_ROWS", "BoolArray", "Chunk", "FileFormat", "OpenFile", "times_in"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,87 +28,6 @@ BATCH_ROWS: Final = 65_536
 """Rows of a batch that is read, at most."""
 
 _ALL: Final = sys.maxsize
-
-
-class Place(NamedTuple):
-    """Where in a file a reader can begin: the row that begins there, and what the format calls the place."""
-
-    row: int
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file where it lies: its file system, its path in that, and the columns that such places give.
-
-    `opening` brings it open where somebody has begun to open it: once, for one who reads it.
-    """
-
-    filesystem: fs.FileSystem
-    path: str
-    columns: PlaceColumns = PlaceColumns()
-    opening: Future[pa.NativeFile] | None = None
-
-    def own(self, schema: pa.Schema) -> pa.Schema:
-        """Those of the columns that the file itself has."""
-        given = self.columns.names(self.path)
-        return pa.schema([field for field in schema if field.name not in given])
-
-
-@dataclass(frozen=True, slots=True)
-class FileRows:
-    """The rows `[start, stop)` of a file, and the place of the block in which they begin; None for the file's."""
-
-    file: StoredFile
-    start: int
-    stop: int
-    place: Place | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FileBlocks:
-    """The parts of a file that have rows, in their order: row groups, stripes, batches, or runs of lines.
-
-    `rows`, `min_us` and `max_us` are `int64[k]`, as `alignment.EventTimeIndex.append` takes them; `places` is what the
-    format needs to begin at each block, a byte offset, say: None where a file can be read from its beginning only, by
-    one reader. No valid event time in the file is before `earliest_us`: `MAX_WATERMARK` if there is none,
-    `NO_TIMESTAMP` if that is not known; `min_us` does not bound it where a record has no valid one. `columns` are the
-    names of the file's columns, where it says them before its records.
-    """
-
-    rows: Int64Array
-    min_us: Int64Array
-    max_us: Int64Array
-    places: tuple[int, ...] | None = None
-    earliest_us: int = NO_TIMESTAMP
-    columns: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(blocks: Sequence[Block], file: OpenFile) -> FileBlocks:
-        rows, low, high, earliest, places = np.array(blocks, np.int64).reshape(-1, 5).T
-        begins = tuple(places.tolist()) if file.seeks else None
-        return FileBlocks(rows, low, high, begins, int(earliest.min(initial=MAX_WATERMARK)), file.columns)
-
-
-_NOTHING: Final = np.empty(0, np.int64)
-NO_BLOCKS: Final = FileBlocks(_NOTHING, _NOTHING, _NOTHING, earliest_us=MAX_WATERMARK)
-
-
-class Block(NamedTuple):
-    """One of `FileBlocks`."""
-
-    rows: int
-    min_us: int
-    max_us: int
-    earliest_us: int
-    place: int
-
-    @staticmethod
-    def of(times: Int64Array, place: int) -> Block:
-        """By the event times of its rows, `NO_TIMESTAMP` where there is none. O(rows)."""
-        # NO_TIMESTAMP is the smallest int64: it is the minimum where a row has no time, the maximum where none has.
-        earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
-        return Block(times.size, int(times.min()), int(times.max()), earliest, place)
 
 
 class Chunk(NamedTuple):
@@ -212,7 +112,7 @@ class FileFormat(ABC):
         with self._opened(file, file.own(schema)) as source:
             # By a map, which lets go of the times of one block before those of the next are there.
             blocks = starmap(Block.of, _times(source, FileRows(file, 0, _ALL), schema, assigner))
-            return FileBlocks.of([*blocks], source)
+            return FileBlocks.of([*blocks], seeks=source.seeks, columns=source.columns)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
         """Event times of rows, `int64[stop - start]`; `NO_TIMESTAMP` where there is none.
@@ -238,7 +138,7 @@ class FileFormat(ABC):
 
 def times_in(source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
     """`FileFormat.event_times` of an open file."""
-    return np.concatenate([_NOTHING, *(times for times, _ in _times(source, rows, schema, assigner))])
+    return np.concatenate([np.empty(0, np.int64), *(times for times, _ in _times(source, rows, schema, assigner))])
 
 
 def _times(
@@ -263,7 +163,7 @@ def _decoded(
     if rows.start >= rows.stop:
         return
     file, end = rows.file, 0
-    own, given = file.own(schema), file.columns.values(file.filesystem, file.path, schema)
+    own, given = file.own(schema), file.file.given
     for chunk in source.chunks(own, rows):
         end = chunk.first + chunk.rows
         begin, last = max(rows.start - chunk.first, 0), min(rows.stop - chunk.first, chunk.rows)
@@ -290,42 +190,3 @@ def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk, path: str)
     kept = np.flatnonzero(~dropped)
     if kept.size:
         yield RecordBlock(batch.filter(pa.array(~dropped)), kept + chunk.first)
-
-
-# ---- what formats share ----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
-    """A file while it is read."""
-    try:
-        stream = file.filesystem.open_input_file(file.path) if file.opening is None else file.opening.result()
-    except FileNotFoundError:
-        raise FileGoneError(
-            f"{file.path} is gone: it was deleted after it had been listed and before it was read. "
-            "Restore it, or set ignoreMissingFiles = true"
-        ) from None
-    except OSError as error:
-        raise _unavailable(file.path, error) if may_pass(error) else error from None
-    with stream:
-        yield stream
-
-
-@contextmanager
-def malformed_as(what: str, fix: str = "") -> Iterator[None]:
-    """Whatever a decoder raises inside is a `MalformedDataError` that begins with `what`.
-
-    What the store is to blame for is none: the file may be whole.
-    """
-    try:
-        yield
-    except AlignmentError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        if may_pass(error):
-            raise _unavailable(what, error) from None
-        raise MalformedDataError(f"{what}: {str(error).rstrip('.')}{fix}") from None
-
-
-def _unavailable(what: str, error: BaseException) -> StoreUnavailableError:
-    return StoreUnavailableError(f"{what}: the store failed: {str(error).rstrip('.')}; start again when it answers")

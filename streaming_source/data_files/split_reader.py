@@ -1,4 +1,4 @@
-"""Fetching records of files."""
+"""Fetching the records of data files."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
+from pyarrow import fs
 
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
-from streaming_source.connectors.files.config import FilesConfig
-from streaming_source.connectors.files.formats import FileRows, StoredFile
-from streaming_source.connectors.files.split import FileRange, FileSplit
-from streaming_source.connectors.files.storage import StoreRetries
+from streaming_source.data_files.config import ReadingConfig
+from streaming_source.data_files.faults import StoreRetries
+from streaming_source.data_files.file import FileRows, StoredFile
+from streaming_source.data_files.ranges import FileRange, RangedSplit
 
 __all__ = ["FileSplitReader"]
+
+SplitT = TypeVar("SplitT", bound=RangedSplit)
 
 _FILES_AHEAD: Final = 16
 """In a store that is not on this machine."""
@@ -25,17 +28,16 @@ _SMALL_BYTES: Final = 4 << 20
 """A file of so many bytes is there as soon as its footer and its columns one after the other would be."""
 
 
-class FileSplitReader(SplitReader[FileSplit]):
+class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
     """Reads the columns `schema` of the ranges of its splits one after another, a batch a fetch.
 
     So that it does not wait for a store, threads open the next files meanwhile, and fetch small ones as a whole.
     """
 
-    def __init__(self, config: FilesConfig, schema: pa.Schema) -> None:
+    def __init__(self, filesystem: fs.FileSystem, config: ReadingConfig, schema: pa.Schema) -> None:
+        self._filesystem = filesystem
         self._config = config
-        self._filesystem, root = config.root.open()
         self._format = config.reading
-        self._place_columns = config.place_columns(root)
         self._schema = schema
         self._retries = StoreRetries()
         # In order of their addition; without threads a file is opened when its first block is fetched.
@@ -46,7 +48,7 @@ class FileSplitReader(SplitReader[FileSplit]):
         self._waiting: deque[tuple[str, FileRange]] = deque()
         self._opening: dict[tuple[str, FileRange], Future[pa.NativeFile]] = {}
 
-    def handle_splits_changes(self, change: SplitsChange[FileSplit]) -> None:
+    def handle_splits_changes(self, change: SplitsChange[SplitT]) -> None:
         for split in change.splits:
             if isinstance(change, SplitsAddition):
                 unread = list(_unread(split))
@@ -85,7 +87,7 @@ class FileSplitReader(SplitReader[FileSplit]):
         while self._threads is not None and self._waiting and len(self._opening) < self._ahead:
             split_id, part = self._waiting.popleft()
             if split_id in self._unread:
-                self._opening[split_id, part] = self._threads.submit(self._open, part.path)
+                self._opening[split_id, part] = self._threads.submit(self._open, part.file.path)
 
     def _open(self, path: str) -> pa.NativeFile:
         """On a thread. Of a small file all bytes in one request."""
@@ -99,7 +101,7 @@ class FileSplitReader(SplitReader[FileSplit]):
         for part in unread:
             opening = self._opening.pop((split_id, part), None)
             self._open_ahead()
-            file = StoredFile(self._filesystem, part.path, self._place_columns, opening)
+            file = StoredFile(self._filesystem, part.file, opening)
             with self._config.tolerated():
                 for block in self._rows(FileRows(file, part.start, part.stop, part.place)):
                     yield RecordBlock(block.batch, block.positions + part.position - part.start)
@@ -127,7 +129,7 @@ def _close(opening: Future[pa.NativeFile]) -> None:
         opening.result().close()
 
 
-def _unread(split: FileSplit) -> Generator[FileRange]:
+def _unread(split: RangedSplit) -> Generator[FileRange]:
     """What is left of the split's ranges from its position on."""
     for part in split.ranges:
         read = min(max(split.position - part.position, 0), part.stop - part.start)

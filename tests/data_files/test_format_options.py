@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import CsvFormat, FileSource, JsonFormat, OrcFormat, ParquetFormat
-from streaming_source.connectors.files.formats import FileRows, StoredFile
+from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.exceptions import MalformedDataError, NoDataError, OptionError, SchemaError
 from tests.spark.reading import data_source, micros, put, read_all, read_batch, stamps
 
@@ -190,7 +190,7 @@ def test_the_schema_of_a_source_in_python_is_that_of_all_columns_in_their_order(
     made = FileSource(str(tmp_path), format=CsvFormat(sep=";"), data_schema=schema, columns=("n", "t"))
     assert made.schema() == pa.schema([schema.field("n"), schema.field("t")])
     assert made.format == CsvFormat(sep=";", names=("s", "n", "t"))
-    rows = FileRows(StoredFile(made.root.open()[0], f"{tmp_path}/a/f.csv"), 0, 1)
+    rows = FileRows(StoredFile(made.root.open()[0], DataFile(f"{tmp_path}/a/f.csv")), 0, 1)
     blocks = list(made.format.read_rows(rows, made.schema()))
     assert blocks[0].batch.column("n").to_pylist() == [1]
     assert made != FileSource(str(tmp_path), format=CsvFormat(sep=";"), data_schema=schema)
@@ -247,7 +247,7 @@ def test_dates_and_times_of_all_units_are_read(name: str, tmp_path: Path) -> Non
     for data_type in (pa.timestamp("s"), pa.timestamp("ms", "UTC"), pa.timestamp("ns"), pa.date32(), pa.date64()):
         schema = pa.schema([("a", data_type)])
         made = FileSource(str(tmp_path), format=file_format, data_schema=schema)
-        rows = FileRows(StoredFile(made.root.open()[0], f"{tmp_path}/f"), 0, 1)
+        rows = FileRows(StoredFile(made.root.open()[0], DataFile(f"{tmp_path}/f")), 0, 1)
         block = next(iter(file_format.read_rows(rows, schema)))
         read = block.batch.column(0)
         assert read.type == data_type

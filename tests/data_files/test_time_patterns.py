@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from alignment.exceptions import InvalidTimestampError
 from streaming_source.connectors.files import CsvFormat, FileSource, JsonFormat
-from streaming_source.connectors.files.formats.text_times import time_pattern
+from streaming_source.data_files.formats.text_times import time_pattern
 from streaming_source.exceptions import MalformedDataError, OptionError
 from tests.spark.reading import micros, read_all
 

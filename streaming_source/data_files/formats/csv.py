@@ -14,10 +14,11 @@ import pyarrow as pa
 from pyarrow import csv
 
 from streaming_source.api.options import any_text, boolean, option_field
-from streaming_source.connectors.files.formats.base import StoredFile, malformed_as
-from streaming_source.connectors.files.formats.columns import check_distinct, own_columns
-from streaming_source.connectors.files.formats.lines import LineFile, line_ends
-from streaming_source.connectors.files.formats.records import RecordFormat
+from streaming_source.data_files.evolution import check_distinct, own_columns
+from streaming_source.data_files.faults import malformed_as
+from streaming_source.data_files.file import StoredFile
+from streaming_source.data_files.formats.lines import LineFile, line_ends
+from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.exceptions import OptionError, SchemaError
 
 __all__ = ["CsvFormat", "character"]

@@ -15,16 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streaming_source.api.options import choice, option_field, text
-from streaming_source.connectors.files.formats.base import (
-    BoolArray,
-    Chunk,
-    FileFormat,
-    FileRows,
-    OpenFile,
-    StoredFile,
-    malformed_as,
-    opened,
-)
+from streaming_source.data_files.faults import malformed_as, opened
+from streaming_source.data_files.file import FileRows, StoredFile
+from streaming_source.data_files.formats.base import BoolArray, Chunk, FileFormat, OpenFile
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 
 __all__ = ["LineFile", "LineFormat", "TextFormat", "line_ends"]

@@ -1,119 +1,20 @@
-"""Columns of files: those that the place of one gives, and how those of one file become those of a query."""
+"""How the columns of one file become those of a query: which it lacks, which types widen, which values are given."""
 
 from __future__ import annotations
 
-import posixpath
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
-from urllib.parse import quote, unquote
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-from pyarrow import fs
 
 from alignment.arrow_times import to_microseconds
 from streaming_source.exceptions import MalformedDataError, SchemaError
 
-__all__ = [
-    "METADATA",
-    "PlaceColumns",
-    "check_columns",
-    "check_distinct",
-    "conformed",
-    "merged",
-    "own_columns",
-    "partition_schema",
-    "values_in",
-    "with_given",
-]
-
-METADATA: Final = pa.field(
-    "_metadata",
-    pa.struct(
-        [
-            ("file_path", pa.string()),
-            ("file_name", pa.string()),
-            ("file_size", pa.int64()),
-            ("file_modification_time", pa.timestamp("us", "UTC")),
-        ]
-    ),
-)
-"""As in Spark, but for the part of the file that a task reads."""
-
-_ASCII: Final = re.compile(r"[ -~]+")
-
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-
-
-def values_in(directory: str) -> dict[str, str | None]:
-    """Columns and their values, as text, in the names of a path of directories; None for a null."""
-    pairs = (part.split("=", 1) for part in directory.split("/") if "=" in part.lstrip("="))
-    return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
-
-
-def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The columns that directories have in their names, in the user's type, or the narrowest that holds all values."""
-    values: dict[str, set[str]] | None = None
-    for directory in directories:
-        found = values_in(directory)
-        if values is None:
-            values = {name: set() for name in found}
-        elif [*found] != [*values]:
-            raise SchemaError(
-                f"directories have columns {', '.join(values) or '(none)'} and, in {directory!r}, "
-                f"{', '.join(found) or '(none)'} in their names: let all files lie in directories of the same columns, "
-                "or set recursiveFileLookup = true to read no columns from names"
-            )
-        for name, value in found.items():
-            values[name].update(() if value is None else (value,))
-    return pa.schema([(name, types.get(name) or _narrowest([*texts])) for name, texts in (values or {}).items()])
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceColumns:
-    """The columns that files have by their places.
-
-    They are in names of directories below the `root`, `day=2024-01-31/region=eu`, unless that is None; and there is
-    `METADATA`, where the `scheme` of the file system's URIs is given.
-    """
-
-    root: str | None = None
-    scheme: str | None = None
-
-    def names(self, path: str) -> Collection[str]:
-        """Those of a file."""
-        return self._texts(path).keys()
-
-    def values(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> dict[str, pa.Scalar]:
-        """Those of a file that are among these columns, with their values."""
-        return {
-            name: self._metadata(filesystem, path)
-            if self.scheme is not None and name == METADATA.name
-            else _scalar(path, name, text, schema.field(name).type)
-            for name, text in self._texts(path).items()
-            if name in schema.names
-        }
-
-    def _texts(self, path: str) -> dict[str, str | None]:
-        """All of a file, and what its directories say of them."""
-        in_root = self.root is not None and path.startswith(self.root)
-        found = values_in(posixpath.dirname(path[len(self.root or "") :].strip("/"))) if in_root else {}
-        return found if self.scheme is None else {**found, METADATA.name: None}
-
-    def _metadata(self, filesystem: fs.FileSystem, path: str) -> pa.Scalar:
-        info = filesystem.get_file_info(path)
-        # Spark escapes both as Java's URIs do.
-        escaped = _ASCII.sub(lambda found: quote(found[0], safe="/,;:$&+=@!~*'()"), path)
-        uri = f"file:{escaped}" if filesystem.type_name == "local" else f"{self.scheme}://{escaped}"
-        modified_us = None if info.mtime_ns is None else info.mtime_ns // 1_000_000 * 1000
-        values = (uri, posixpath.basename(path), info.size, modified_us)
-        return pa.scalar(dict(zip(METADATA.type.names, values, strict=True)), METADATA.type)
+__all__ = ["check_columns", "check_distinct", "conformed", "merged", "own_columns", "with_given"]
 
 
 def with_given(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
     """A batch of a file's own columns in the columns `schema`, of which some are given."""
-    if not given:
+    if given.keys().isdisjoint(schema.names):
         return batch
     columns = [
         pa.repeat(given[name], batch.num_rows) if name in given else batch.column(batch.schema.get_field_index(name))
@@ -229,36 +130,3 @@ def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
 def _is_text(data_type: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type))
-
-
-def _scalar(path: str, name: str, value: str | None, data_type: pa.DataType) -> pa.Scalar:
-    try:
-        return pa.scalar(value, pa.string()).cast(data_type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaError(
-            f"{path}: the directory {name}={value} cannot be read as {data_type}: {error}. Give the type of {name!r} "
-            "in dataSchema"
-        ) from None
-
-
-def _narrowest(texts: list[str]) -> pa.DataType:
-    """As Spark infers them: int, bigint, double, date, timestamp, or text."""
-    for written, data_type in _WRITTEN:
-        try:
-            if texts and all(written.fullmatch(text) for text in texts):
-                pa.array(texts).cast(data_type)
-                return data_type
-        except pa.ArrowInvalid:
-            continue
-    return pa.string()
-
-
-_WHOLE: Final = re.compile(r"-?\d+")
-_WRITTEN: Final = (
-    (_WHOLE, pa.int32()),
-    (_WHOLE, pa.int64()),
-    (re.compile(r"-?\d*\.?\d+(?:[eE][+-]?\d+)?"), pa.float64()),
-    (re.compile(r"\d{4}-\d\d-\d\d"), pa.date32()),
-    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*"), pa.timestamp("us")),
-)
-"""How values of a type are written. A cast takes more for one: `0x1f`, `nan`, an hour alone."""

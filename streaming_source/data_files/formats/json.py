@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from streaming_source.connectors.files.formats.base import StoredFile, malformed_as
-from streaming_source.connectors.files.formats.lines import LineFile, line_ends
-from streaming_source.connectors.files.formats.records import RecordFormat
+from streaming_source.data_files.faults import malformed_as
+from streaming_source.data_files.file import StoredFile
+from streaming_source.data_files.formats.lines import LineFile, line_ends
+from streaming_source.data_files.formats.records import RecordFormat
 
 __all__ = ["JsonFormat"]
 

@@ -1,4 +1,4 @@
-"""Over how many mutated footers of Parquet pyarrow ends the process: `python -m tests.files.footers 4000`."""
+"""Over how many mutated footers of Parquet pyarrow ends the process: `python -m tests.data_files.footers 4000`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.connectors.files import ParquetFormat
-from streaming_source.connectors.files.formats import FileRows, StoredFile
+from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.exceptions import AlignmentError
 
 __all__ = ["outcomes"]
@@ -49,7 +49,7 @@ def _mutated(content: bytes, seed: int) -> bytes:
 
 def _read(path: Path) -> str:
     """`rows`, `refused`, or `other rows`: what became of a file whose rows are 0 to 19."""
-    stored, assigner = StoredFile(fs.LocalFileSystem(), str(path)), FieldTimestampAssigner("t")
+    stored, assigner = StoredFile(fs.LocalFileSystem(), DataFile(str(path))), FieldTimestampAssigner("t")
     try:
         found = ParquetFormat().describe(stored, _SCHEMA, assigner, "auto")
         rows = int(found.rows.sum())
@@ -77,7 +77,7 @@ def outcomes(count: int) -> Counter[str]:
     first = 0
     while first < count:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.files.footers", str(first), str(count)], capture_output=True, text=True
+            [sys.executable, "-m", "tests.data_files.footers", str(first), str(count)], capture_output=True, text=True
         )
         lines = [line.split(" ", 1) for line in done.stdout.splitlines()]
         found.update(what for _, what in lines if what)

@@ -28,11 +28,12 @@ from streaming_source.connectors.files import (
     ParquetFormat,
     TextFormat,
 )
-from streaming_source.connectors.files.formats import FileRows, lines
+from streaming_source.data_files.file import FileRows
+from streaming_source.data_files.formats import lines
 from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError
+from tests.data_files.samples import SAMPLES, SCHEMA, TEXT_SCHEMA, Sample, understood
+from tests.data_files.test_formats import rows_read, stored
 from tests.examples import examples
-from tests.files.samples import SAMPLES, SCHEMA, TEXT_SCHEMA, Sample, understood
-from tests.files.test_formats import rows_read, stored
 from tests.spark.reading import read_all
 
 WITH_CORRUPT = SCHEMA.append(pa.field("_corrupt_record", pa.string()))

@@ -17,22 +17,10 @@ from pyarrow import ipc
 
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files.formats.base import (
-    BATCH_ROWS,
-    Block,
-    BoolArray,
-    Chunk,
-    FileBlocks,
-    FileFormat,
-    FileRows,
-    OpenFile,
-    Place,
-    StoredFile,
-    malformed_as,
-    opened,
-    times_in,
-)
-from streaming_source.connectors.files.formats.columns import check_columns, check_distinct, conformed, own_columns
+from streaming_source.data_files.evolution import check_columns, check_distinct, conformed, own_columns
+from streaming_source.data_files.faults import malformed_as, opened
+from streaming_source.data_files.file import Block, FileBlocks, FileRows, Place, StoredFile
+from streaming_source.data_files.formats.base import BATCH_ROWS, BoolArray, Chunk, FileFormat, OpenFile, times_in
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["ArrowFormat", "OrcFormat", "ParquetFormat"]
@@ -217,7 +205,7 @@ class ParquetFormat(_ColumnarFormat):
         blocks: list[Block] = []
         with self._opened(file, file.own(schema)) as parquet:
             assert isinstance(parquet, _ParquetFile)
-            column = None if indexing == "scan" else parquet.statistics_column(assigner, file.columns.names(file.path))
+            column = None if indexing == "scan" else parquet.statistics_column(assigner, file.file.given)
             for group, first, count in parquet.groups:
                 bounds = parquet.bounds(group, column, assigner)
                 if bounds is not None:
@@ -230,7 +218,7 @@ class ParquetFormat(_ColumnarFormat):
                 else:
                     rows = FileRows(file, first, first + count, Place(first, group))
                     blocks.append(Block.of(times_in(parquet, rows, schema, assigner), group))
-            return FileBlocks.of(blocks, parquet)
+            return FileBlocks.of(blocks, seeks=parquet.seeks, columns=parquet.columns)
 
 
 class _RowGroup(NamedTuple):

@@ -1,0 +1,92 @@
+"""What becomes of files that were read: they are archived or deleted."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyarrow import fs
+
+from streaming_source.connectors.files.config import FilesConfig
+from streaming_source.connectors.files.selection import is_hidden
+from streaming_source.connectors.files.sink_log import SinkLog
+from streaming_source.exceptions import OptionError
+
+__all__ = ["Cleaner"]
+
+_log = logging.getLogger(__name__)
+
+
+class Cleaner:
+    """Archives or deletes files, each as soon as what was read of it is committed; nothing with `cleanSource` = off.
+
+    Doing it twice is as good as once: a file that is gone is done. One that cannot be moved or deleted is
+    logged, and left to the next start. An archive on another file system, or where its files would be read again, is
+    an `OptionError`, and so is to clean the output of Spark's file sink.
+    """
+
+    def __init__(
+        self, config: FilesConfig, map_on_workers: Callable[[Callable[[str], None], Iterable[str]], Any]
+    ) -> None:
+        self.is_on = config.clean_source != "off"
+        self._config = config
+        self._map_on_workers = map_on_workers
+        self._filesystem, self._root = config.root.open()
+        if self.is_on and SinkLog.of(config.root) is not None:
+            raise OptionError(
+                f"cleanSource = {config.clean_source}: {self._root} is the output of Spark's file sink, whose log says "
+                "which files there are; leave cleanSource out, and let the sink's retention remove old files"
+            )
+        self._archive = self._archive_path(config.source_archive_dir) if config.source_archive_dir else ""
+        # Files that are read in the micro-batch that leads to a state.
+        self._read: list[tuple[int, str]] = []
+
+    def add(self, state: int, path: str) -> None:
+        """A file, by its path below the root, is read when the micro-batch that leads to a state is."""
+        if self.is_on:
+            self._read.append((state, path))
+
+    def commit(self, state: int) -> None:
+        """That micro-batch is committed, and all before it."""
+        done = [path for read_in, path in self._read if read_in <= state]
+        if done:
+            self._read = [entry for entry in self._read if entry[0] > state]
+            self.clean(done)
+
+    def clean(self, paths: Iterable[str]) -> None:
+        """Archive or delete files, by their paths below the root."""
+        if self.is_on:
+            self._map_on_workers(self._clean, paths)
+
+    def _clean(self, relative: str) -> None:
+        path = posixpath.join(self._root, relative)
+        try:
+            if self._config.clean_source == "delete":
+                self._filesystem.delete_file(path)
+                return
+            target = posixpath.join(self._archive, relative)
+            self._filesystem.create_dir(posixpath.dirname(target), recursive=True)
+            self._filesystem.move(path, target)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if self._filesystem.get_file_info(path).type is not fs.FileType.NotFound:
+                _log.warning("cleanSource = %s: %s is left where it is: %s", self._config.clean_source, path, error)
+
+    def _archive_path(self, uri: str) -> str:
+        filesystem, target = self._config.place(uri).open()
+        root = self._root
+        if not filesystem.equals(self._filesystem):
+            raise OptionError(
+                f"sourceArchiveDir {target!r} is on another file system than path {root!r}: files are moved, not "
+                "copied; give a directory there"
+            )
+        is_below = f"{target}/".startswith(f"{root.rstrip('/')}/")
+        if is_below and not any(map(is_hidden, filter(None, target[len(root) :].split("/")))):
+            raise OptionError(
+                f"sourceArchiveDir {target!r} is below path {root!r}: its files would be read again. Give a directory "
+                "elsewhere, or one whose name begins with _ or ."
+            )
+        return target

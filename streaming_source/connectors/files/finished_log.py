@@ -1,0 +1,175 @@
+"""Finished files, written down in a directory: an entry for each state of an offset."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+
+from streaming_source.connectors.files.checkpoint import OrderKey, Remembered
+from streaming_source.connectors.files.finished import MARK, FinishedFiles, Marks
+from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.data_files.stores import Root
+from streaming_source.exceptions import DataLossError
+
+__all__ = ["FinishedLog"]
+
+_FILES_MERGED: Final = 32
+_SCHEMA: Final = pa.schema([("state", pa.int64()), ("path", pa.uint64()), ("version", pa.uint32())])
+_WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
+"""File systems on which a file is there when it was written to its end, and not before."""
+
+
+class _Part(NamedTuple):
+    """A file of the log: the entries of the states `first` to `last`, merged so many times."""
+
+    first: int
+    last: int
+    merged: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.first:012d}-{self.last:012d}-{self.merged}.arrow"
+
+    @staticmethod
+    def of(name: str) -> _Part | None:
+        numbers = name.removesuffix(".arrow").split("-")
+        if len(numbers) != 3 or not all(number.isdigit() for number in numbers):
+            return None
+        first, last, merged = map(int, numbers)
+        return _Part(first, last, merged)
+
+    def holds(self, other: _Part) -> bool:
+        return self.first <= other.first and other.last <= self.last
+
+
+class FinishedLog(FinishedFiles):
+    """A log of finished files: an entry a state, written before the offset of the state is given out.
+
+    The offset has the log's id and the last state that it had an entry of. A restart from any offset, however old,
+    reads the entries up to that; those after it, of a life that was given up, are removed before the next is written.
+    So an entry that is written again replaces the one before it.
+
+    An entry is an Arrow file with columns `state`, `path` and `version` (see `MARK`). When there are many they
+    are merged, so that n entries are O(log n) files, and each mark is written O(log n) times.
+    """
+
+    def __init__(self, root: Root, state: Remembered, *, by_name: bool = False) -> None:
+        super().__init__(by_name=by_name)
+        self._root = root
+        self._log_id, self._last = state.log or (uuid4().hex[:12], 0)
+        self._added: list[ListedFile] = []
+        self._parts: list[_Part] | None = None
+
+    def load(self) -> Marks:
+        if not self._last:
+            return np.empty(0, MARK)
+        parts = _without_held(self._listed())
+        if not any(part.first <= self._last <= part.last for part in parts):
+            raise DataLossError(
+                f"stateLocation has no entry of state {self._last} in {self._directory()[1]}: without it finished "
+                "files cannot be told from new ones. Restore it, or start with a new checkpointLocation"
+            )
+        table = _upto(pa.concat_tables([self._read(part) for part in parts if part.first <= self._last]), self._last)
+        marks = np.empty(table.num_rows, MARK)
+        marks["path"], marks["version"] = table["path"].to_numpy(), table["version"].to_numpy()
+        return marks
+
+    def add(self, file: ListedFile) -> None:
+        self._added.append(file)
+
+    def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
+        if self._added:
+            if self._parts is None:
+                self._parts = self._cut()
+            marks = self.marks_of(self._added)
+            part = _Part(checkpoint_id, checkpoint_id)
+            columns = (np.full(marks.size, checkpoint_id), marks["path"].copy(), marks["version"].copy())
+            self._write(part, pa.table([pa.array(column) for column in columns], schema=_SCHEMA))
+            self._parts.append(part)
+            self._last = checkpoint_id
+            self._added.clear()
+            self._merge()
+        return Remembered(log=(self._log_id, self._last)) if self._last else Remembered()
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _directory(self) -> tuple[fs.FileSystem, str]:
+        # Hidden from whoever reads the path in which it may lie.
+        filesystem, path = self._root.open()
+        return filesystem, posixpath.join(path, f"_{self._log_id}")
+
+    def _listed(self) -> list[_Part]:
+        filesystem, directory = self._directory()
+        infos = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+        return sorted(part for info in infos if (part := _Part.of(info.base_name)) is not None)
+
+    def _cut(self) -> list[_Part]:
+        """Remove what was written after the state from which reading goes on; what is left."""
+        kept = []
+        for part in _without_held(listed := self._listed()):
+            if part.last > self._last >= part.first:
+                table = _upto(self._read(part), self._last)
+                part = part._replace(last=self._last)
+                self._write(part, table)
+            if part.last <= self._last:
+                kept.append(part)
+        self._delete(set(listed) - set(kept))
+        return kept
+
+    def _merge(self) -> None:
+        """Make one file of the last ones that were merged equally often, as long as there are enough of them."""
+        assert self._parts is not None
+        while True:
+            last = self._parts[-1]
+            small = self._parts[-_FILES_MERGED:]
+            if len(small) < _FILES_MERGED or small[0].merged != last.merged:
+                return
+            whole = _Part(small[0].first, last.last, last.merged + 1)
+            self._write(whole, pa.concat_tables([self._read(part) for part in small]))
+            self._parts[-_FILES_MERGED:] = [whole]
+            self._delete(small)
+
+    def _read(self, part: _Part) -> pa.Table:
+        filesystem, directory = self._directory()
+        try:
+            with filesystem.open_input_file(posixpath.join(directory, part.name)) as file:
+                return pa.ipc.open_file(file).read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise DataLossError(
+                f"stateLocation: {posixpath.join(directory, part.name)} cannot be read ({error}): finished files "
+                "cannot be told from new ones without it. Restore it, or start with a new checkpointLocation"
+            ) from error
+
+    def _write(self, part: _Part, table: pa.Table) -> None:
+        """Write a file that is there as a whole or not at all."""
+        filesystem, directory = self._directory()
+        filesystem.create_dir(directory, recursive=True)
+        path = posixpath.join(directory, part.name)
+        at_once = filesystem.type_name in _WRITES_WHOLE_FILES
+        written = path if at_once else posixpath.join(directory, f"_{part.name}")
+        with filesystem.open_output_stream(written) as stream, pa.ipc.new_file(stream, _SCHEMA) as writer:
+            writer.write_table(table)
+        if not at_once:
+            filesystem.move(written, path)
+
+    def _delete(self, parts: Iterable[_Part]) -> None:
+        filesystem, directory = self._directory()
+        for part in parts:
+            filesystem.delete_file(posixpath.join(directory, part.name))
+
+
+def _without_held(parts: list[_Part]) -> list[_Part]:
+    """Those that no other holds: a merged file may stand beside the ones that it was made of."""
+    return [part for part in parts if not any(other != part and other.holds(part) for other in parts)]
+
+
+def _upto(table: pa.Table, state: int) -> pa.Table:
+    """The entries of the states up to this."""
+    return table.filter(pc.less_equal(table["state"], state))

@@ -1,0 +1,128 @@
+"""Columns that files have by their places: values in the names of directories, and Spark's `_metadata`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from pyarrow import fs
+
+from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.exceptions import SchemaError
+
+__all__ = ["METADATA", "GivenColumns", "partition_schema", "values_in"]
+
+METADATA: Final = pa.field(
+    "_metadata",
+    pa.struct(
+        [
+            ("file_path", pa.string()),
+            ("file_name", pa.string()),
+            ("file_size", pa.int64()),
+            ("file_modification_time", pa.timestamp("us", "UTC")),
+        ]
+    ),
+)
+"""As in Spark, but for the part of the file that a task reads."""
+
+_ASCII: Final = re.compile(r"[ -~]+")
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+def values_in(directory: str) -> dict[str, str | None]:
+    """Columns and their values, as text, in the names of a path of directories; None for a null."""
+    pairs = (part.split("=", 1) for part in directory.split("/") if "=" in part.lstrip("="))
+    return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
+
+
+def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The columns that directories have in their names, in the user's type, or the narrowest that holds all values."""
+    values: dict[str, set[str]] | None = None
+    for directory in directories:
+        found = values_in(directory)
+        if values is None:
+            values = {name: set() for name in found}
+        elif [*found] != [*values]:
+            raise SchemaError(
+                f"directories have columns {', '.join(values) or '(none)'} and, in {directory!r}, "
+                f"{', '.join(found) or '(none)'} in their names: let all files lie in directories of the same columns, "
+                "or set recursiveFileLookup = true to read no columns from names"
+            )
+        for name, value in found.items():
+            values[name].update(() if value is None else (value,))
+    return pa.schema([(name, types.get(name) or _narrowest([*texts])) for name, texts in (values or {}).items()])
+
+
+class GivenColumns:
+    """The columns of a query whose values are known by the place of a file, and not read from it.
+
+    They are in the names of the directories below the source's root, as in `day=2024-01-31/region=eu`, where the source
+    reads columns there; and there is `METADATA`, where the query has it.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, uri: str, schema: pa.Schema, *, in_names: bool) -> None:
+        self._types = {field.name: field.type for field in schema}
+        self._in_names = in_names
+        scheme = uri.partition("://")[0]
+        self._prefix = "file:" if filesystem.type_name == "local" else f"{scheme}://"
+        # Files of one directory come one after another.
+        self._of_directory = lru_cache(maxsize=256)(self._parsed)
+
+    def of(self, file: ListedFile, path: str) -> dict[str, pa.Scalar]:
+        """Return the values of a file with this path; a `SchemaError` for one that is not of its column's type."""
+        given = dict(self._of_directory(file.directory)) if self._in_names else {}
+        if METADATA.name in self._types:
+            given[METADATA.name] = self._metadata(file, path)
+        return given
+
+    def _parsed(self, directory: str) -> dict[str, pa.Scalar]:
+        return {
+            name: _scalar(directory, name, text, self._types[name])
+            for name, text in values_in(directory).items()
+            if name in self._types
+        }
+
+    def _metadata(self, file: ListedFile, path: str) -> pa.Scalar:
+        # Spark escapes both as Java's URIs do.
+        escaped = _ASCII.sub(lambda found: quote(found[0], safe="/,;:$&+=@!~*'()"), path)
+        modified_us = file.modified_ms * 1000 if file.modified_ms else None
+        values = (f"{self._prefix}{escaped}", file.name, file.size, modified_us)
+        return pa.scalar(dict(zip(METADATA.type.names, values, strict=True)), METADATA.type)
+
+
+def _scalar(directory: str, name: str, value: str | None, data_type: pa.DataType) -> pa.Scalar:
+    try:
+        return pa.scalar(value, pa.string()).cast(data_type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(
+            f"{directory}: the directory {name}={value} cannot be read as {data_type}: {error}. Give the type of "
+            f"{name!r} in dataSchema"
+        ) from None
+
+
+def _narrowest(texts: list[str]) -> pa.DataType:
+    """As Spark infers them: int, bigint, double, date, timestamp, or text."""
+    for written, data_type in _WRITTEN:
+        try:
+            if texts and all(written.fullmatch(text) for text in texts):
+                pa.array(texts).cast(data_type)
+                return data_type
+        except pa.ArrowInvalid:
+            continue
+    return pa.string()
+
+
+_WHOLE: Final = re.compile(r"-?\d+")
+_WRITTEN: Final = (
+    (_WHOLE, pa.int32()),
+    (_WHOLE, pa.int64()),
+    (re.compile(r"-?\d*\.?\d+(?:[eE][+-]?\d+)?"), pa.float64()),
+    (re.compile(r"\d{4}-\d\d-\d\d"), pa.date32()),
+    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*"), pa.timestamp("us")),
+)
+"""How values of a type are written. A cast takes more for one: `0x1f`, `nan`, an hour alone."""

@@ -1,0 +1,184 @@
+"""Which files a source reads: paths, patterns of names, and times of modification."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from alignment.arrow_times import parse_iso8601
+from streaming_source.data_files.faults import StoreRetries
+from streaming_source.data_files.stores import (
+    NO_STORAGE_OPTIONS,
+    Root,
+    StorageOptions,
+    repr_without_secrets,
+    without_secrets,
+)
+from streaming_source.exceptions import OptionError, PathNotFoundError
+
+__all__ = ["Selection", "is_hidden", "modified_ms", "split_paths"]
+
+_WILD: Final = re.compile(r"[*?\[{]")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Selection:
+    """Paths of one file system, directories or patterns, and which names below them count.
+
+    In patterns of directories and files `*`, `?`, `[a-z]` and `{a,b}` stand for parts of one name. `storage` has the
+    arguments of the file system. Files whose names do not match `name_pattern` are not there, nor are those that were
+    not modified later than `after_ms` and earlier than `before_ms`; None for no limit.
+    """
+
+    paths: tuple[str, ...]
+    storage: StorageOptions = NO_STORAGE_OPTIONS
+    name_pattern: str | None = None
+    after_ms: int | None = None
+    before_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return repr_without_secrets(self)
+
+    def open(self) -> tuple[fs.FileSystem, str]:
+        """The file system, and the root: the path, or the nearest directory that holds all of them."""
+        filesystems, places, _ = zip(*self._parsed(), strict=True)
+        return filesystems[0], places[0] if len(places) == 1 else posixpath.commonpath(places)
+
+    def single_directory(self) -> tuple[fs.FileSystem, str] | None:
+        """The file system and the path, if one directory is selected and no pattern."""
+        (filesystem, path, pattern), *others = self._parsed()
+        return None if pattern or others else (filesystem, path)
+
+    def patterns(self) -> tuple[str, ...]:
+        """The paths without the file system that they are in, sorted: they identify this selection."""
+        return tuple(sorted(posixpath.join(fixed, *pattern) for _, fixed, pattern in self._parsed()))
+
+    def select(self) -> tuple[dict[str, fs.FileInfo], list[fs.FileInfo]]:
+        """The directories, by their paths below the root, of which all is read; and single files."""
+        _, root = self.open()
+        directories: dict[str, fs.FileInfo] = {}
+        files: list[fs.FileInfo] = []
+        for filesystem, fixed, pattern in self._parsed():
+            info = filesystem.get_file_info(fixed)
+            if not pattern or info.type is not fs.FileType.NotFound:
+                _check_directory(info, fixed)
+            for found in _matching(filesystem, fixed, pattern) if pattern else [info]:
+                if found.type is fs.FileType.Directory:
+                    directories[found.path[len(root) :].strip("/")] = found
+                elif self.takes(found):
+                    files.append(found)
+        return directories, files
+
+    def takes(self, info: fs.FileInfo) -> bool:
+        """Whether this is a file that counts, if it is not hidden."""
+        if info.type is not fs.FileType.File or info.size == 0 or not self.takes_name(info.base_name):
+            return False
+        modified_ms = (info.mtime_ns or 0) // 1_000_000
+        return (self.after_ms is None or modified_ms > self.after_ms) and (
+            self.before_ms is None or modified_ms < self.before_ms
+        )
+
+    def takes_name(self, name: str) -> bool:
+        """Whether `pathGlobFilter` lets a name pass."""
+        return self.name_pattern is None or any(fnmatchcase(name, one) for one in _without_braces(self.name_pattern))
+
+    def _parsed(self) -> list[tuple[fs.FileSystem, str, list[str]]]:
+        """Of each path its file system, the part before the first pattern, and the patterns of names after that."""
+        parsed = []
+        for path in self.paths:
+            for one in _without_braces(path):
+                fixed, pattern = _fixed_part(one)
+                filesystem, place = Root(fixed, self.storage).open()
+                literal = posixpath.join(place, *pattern)
+                found = StoreRetries().run(partial(filesystem.get_file_info, literal)) if pattern else None
+                if found and found.type is fs.FileType.Directory:
+                    place, pattern = literal, []
+                parsed.append((filesystem, place, pattern))
+        first = parsed[0][0]
+        for filesystem, place, _ in parsed[1:]:
+            if not filesystem.equals(first):
+                raise OptionError(
+                    f"path: {parsed[0][1]} and {place} are of different file systems; read them as two sources"
+                )
+        return parsed
+
+
+def split_paths(name: str, value: str) -> tuple[str, ...]:
+    """One path, in which a comma is a comma, or a JSON list of several."""
+    try:
+        paths = json.loads(value) if value.strip().startswith("[") else value
+    except ValueError:
+        # A pattern may begin so as well.
+        paths = value
+    if isinstance(paths, list) and not (paths and all(isinstance(path, str) and path.strip() for path in paths)):
+        raise OptionError(f"option {name} = {without_secrets(value)!r}: must be a JSON list of paths, of text")
+    if not value.strip():
+        raise OptionError(f"option {name} is empty; give it a value or leave it out")
+    return tuple(paths) if isinstance(paths, list) else (value,)
+
+
+def modified_ms(option: str, text: str | None, zone: str) -> int | None:
+    """The value of an option that says when files were modified; an `OptionError` if it is no time."""
+    if text is None:
+        return None
+    micros, valid = parse_iso8601(pa.array([text]), zone)
+    if not valid[0]:
+        raise OptionError(f"option {option} = {text!r}: must be a time such as 2024-01-31T00:00:00")
+    return int(micros[0]) // 1000
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or directory of this name is passed over."""
+    return name.startswith(("_", "."))
+
+
+def _fixed_part(path: str) -> tuple[str, list[str]]:
+    """The part of a path that has no pattern, and the names after it."""
+    if not _WILD.search(path):
+        return path, []
+    scheme, separator, rest = path.partition("://")
+    kept = (rest if separator else path).split("/")
+    wild = next(i for i, name in enumerate(kept) if _WILD.search(name))
+    names = [name for name in kept[wild:] if name]
+    fixed = "/".join(kept[:wild])
+    if separator:
+        if not fixed:
+            raise OptionError(f"path {without_secrets(path)!r}: a bucket or host cannot be a pattern; name it")
+        return f"{scheme}://{fixed}", names
+    return fixed or ("/" if path.startswith("/") else "."), names
+
+
+def _matching(filesystem: fs.FileSystem, place: str, names: list[str]) -> Iterator[fs.FileInfo]:
+    for info in filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True)):
+        if (is_hidden(info.base_name) and not is_hidden(names[0])) or not fnmatchcase(info.base_name, names[0]):
+            continue
+        if len(names) == 1:
+            yield info
+        elif info.type is fs.FileType.Directory:
+            yield from _matching(filesystem, info.path, names[1:])
+
+
+def _without_braces(pattern: str) -> list[str]:
+    """A pattern with `{a,b}` as patterns without."""
+    found = re.search(r"\{([^{}]*)\}", pattern)
+    if found is None:
+        return [pattern]
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [one for choice in found[1].split(",") for one in _without_braces(before + choice + after)]
+
+
+def _check_directory(info: fs.FileInfo, path: str) -> None:
+    if info.type is fs.FileType.NotFound:
+        several = '; several paths are a JSON list, as in ["/a", "/b"]' if "," in path else ""
+        raise PathNotFoundError(f"path {path!r} does not exist; give an existing directory in option path{several}")
+    if info.type is not fs.FileType.Directory:
+        raise PathNotFoundError(f"path {path!r} is not a directory; give the directory above it in option path")

@@ -1,0 +1,118 @@
+"""The log of Spark's file sink: which files of a directory its queries have written."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from pyarrow import fs
+
+from streaming_source.connectors.files.selection import Selection
+from streaming_source.data_files.stores import without_secrets
+from streaming_source.exceptions import MalformedDataError
+
+__all__ = ["SinkLog"]
+
+_SINK_LOG: Final = "_spark_metadata"
+_SINK_LOG_ENTRY: Final = re.compile(r"(\d+)(\.compact)?")
+_SINK_LOG_VERSION: Final = "v1"
+_TRIALS: Final = 10
+
+
+class SinkLog:
+    """The log that Spark's file sink keeps in `_spark_metadata`: which files of one directory a query has written.
+
+    `paths` are those of the files that there are, below the root, as of the last `refresh`. A file that is not in it
+    does not exist: it is of a micro-batch that failed, was written twice, or is not done. As in Spark
+    (`MetadataLogFileIndex`) the log counts where the path that is read has one, not where a directory below has. It
+    has a file `N` for each micro-batch: a line `v1`, and a JSON object for each file written. `N.compact` stands for
+    all micro-batches up to `N`.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
+        self._filesystem = filesystem
+        self._root = root
+        self._place = posixpath.join(root, _SINK_LOG)
+        self.paths: set[str] = set()
+        # Number of the last micro-batch that was read.
+        self._read = -1
+
+    @classmethod
+    def of(cls, selection: Selection) -> SinkLog | None:
+        """That of what is selected, if it is one directory and has one."""
+        root = selection.single_directory()
+        if root is None:
+            return None
+        filesystem, path = root
+        place = posixpath.join(path, _SINK_LOG)
+        return cls(filesystem, path) if filesystem.get_file_info(place).type is fs.FileType.Directory else None
+
+    def refresh(self) -> bool:
+        """Read what is new; whether there was something."""
+        before = self._read
+        for trial in range(_TRIALS):
+            try:
+                self._refresh()
+            except FileNotFoundError:
+                # Spark deletes what a compacted file stands for.
+                if trial + 1 == _TRIALS:
+                    raise
+            else:
+                break
+        return self._read != before
+
+    def _refresh(self) -> None:
+        listed = self._filesystem.get_file_info(fs.FileSelector(self._place))
+        matches = [found for info in listed if (found := _SINK_LOG_ENTRY.fullmatch(info.base_name))]
+        compacted = max((int(found[1]) for found in matches if found[2]), default=-1)
+        paths, read = self.paths, self._read
+        if compacted > read:
+            paths, read = set(self._files_of(f"{compacted}.compact")), compacted
+        following = sorted(number for found in matches if not found[2] and (number := int(found[1])) > read)
+        new: list[str] = []
+        for expected, number in enumerate(following, read + 1):
+            if number != expected:
+                raise self._malformed(str(number), f"that of micro-batch {expected}, which comes before it, is missing")
+            new += self._files_of(str(number))
+        self.paths, self._read = paths.union(new), following[-1] if following else read
+
+    def _files_of(self, name: str) -> Iterator[str]:
+        with self._filesystem.open_input_stream(posixpath.join(self._place, name), compression=None) as file:
+            lines = file.read().decode(errors="replace").splitlines()
+        if not lines or lines[0] != _SINK_LOG_VERSION:
+            raise self._malformed(name, f"its first line is {lines[0] if lines else ''!r}, not {_SINK_LOG_VERSION!r}")
+        for line in lines[1:]:
+            try:
+                uri = json.loads(line)["path"]
+                yield self._below_root(name, uri)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if isinstance(error, MalformedDataError):
+                    raise
+                raise self._malformed(name, f"this line is not the JSON of a file: {line[:200]!r}") from None
+
+    def _below_root(self, name: str, uri: str) -> str:
+        parts = urlsplit(uri)
+        path = unquote(parts.path)
+        # In an object store the host is the bucket, and the first part of the path.
+        places = [path, f"{parts.netloc.rpartition('@')[2]}{path}", f"{parts.netloc.partition('@')[0]}{path}"]
+        roots = [self._root]
+        if self._filesystem.type_name == "local":
+            places.append(os.path.realpath(path))
+            roots.append(os.path.realpath(self._root))
+        for root in roots:
+            for place in places:
+                if place.startswith(f"{root.rstrip('/')}/"):
+                    return posixpath.relpath(place, root)
+        raise self._malformed(name, f"it has {without_secrets(uri)!r}, which is not below: was the directory moved?")
+
+    def _malformed(self, name: str, why: str) -> MalformedDataError:
+        return MalformedDataError(
+            f"{self._place}/{name}: this log of Spark's file sink says which files there are, and cannot be read: "
+            f"{why}. Repair it, or read what is there regardless of the log by a pattern in place of the directory, "
+            f"as in {self._root}/*"
+        )

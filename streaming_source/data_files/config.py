@@ -1,0 +1,130 @@
+"""How the files of a source are read, whoever finds them: attributes, each with the option that sets it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+
+from alignment.arrow_times import UTC
+from streaming_source.api.options import boolean, choice, integer, option_field
+from streaming_source.data_files.formats import ParquetFormat
+from streaming_source.data_files.formats.base import FileFormat
+from streaming_source.exceptions import FileGoneError, MalformedDataError, OptionError
+
+__all__ = ["ReadingConfig"]
+
+SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
+Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
+
+_log = logging.getLogger(__name__)
+
+
+def _distinct_names(name: str, value: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in value.split(","))
+    if not all(found) or len({*found}) < len(found):
+        raise OptionError(f"option {name} = {value!r}: must be different names separated by commas, as in a,b")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ReadingConfig:
+    """How files are read: their format, their columns, and which faults are tolerated.
+
+    The options describe most attributes. `format` is that of the files, with its options; `data_schema` has their
+    columns, where the format needs them, None to look into the first file. `time_zone` is that of times that are
+    written without one, None for that of the session. An `OptionError` if a value is wrong, or has no meaning together
+    with others.
+    """
+
+    indexing: Indexing = option_field(
+        "auto",
+        "indexing",
+        choice(*get_args(Indexing), "off"),
+        "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or whichever "
+        "goes (`auto`). `off` is refused: what is read next is chosen by event time.",
+    )
+    format: FileFormat = field(default_factory=ParquetFormat)
+    data_schema: pa.Schema | None = None
+    columns: tuple[str, ...] | None = option_field(
+        None,
+        "columns",
+        _distinct_names,
+        "Columns to read from disk, separated by commas; the others are not there for the query.",
+        "all",
+    )
+    ignore_missing_files: bool = option_field(
+        False, "ignoreMissingFiles", boolean, "Go on without files that were deleted before they were read."
+    )
+    ignore_corrupt_files: bool = option_field(
+        False,
+        "ignoreCorruptFiles",
+        boolean,
+        "Go on without files that cannot be read, and without the rest of one that breaks in its middle.",
+    )
+    schema_evolution: SchemaEvolution = option_field(
+        "ignore",
+        "schemaEvolution",
+        choice(*get_args(SchemaEvolution)),
+        "Of columns that a file has and the query has not. `ignore`: they are named in the log; `addAtRestart`: as "
+        "well, and `load` takes the columns of all files; `fail`: the query ends. What a file lacks is null.",
+    )
+    files_ahead: int | None = option_field(
+        None,
+        "filesAhead",
+        integer(1),
+        "So many files a reader opens ahead of their turns, each on a thread; those of up to 4 MiB are fetched as a "
+        "whole. So it does not wait for a store. Set it for a local path that leads over a network.",
+        "16, none for local files",
+    )
+    time_zone: str | None = None
+
+    def __post_init__(self) -> None:
+        if str(self.indexing) == "off":
+            raise OptionError(
+                "indexing = 'off': which records a micro-batch has is decided by their event times, ahead of reading; "
+                "use auto, which takes them from statistics where there are any and else reads the time column alone"
+            )
+        kind: Any = type(self)
+        for name, known in _choices(kind).items():
+            if getattr(self, name) not in known:
+                raise OptionError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(known)}")
+        if self.indexing == "statistics" and not self.format.has_statistics:
+            raise OptionError(
+                f"indexing = 'statistics': files of format {self.format.name} have no statistics of event times that "
+                "can be read, only those of parquet have; use auto or scan, which read the time column ahead"
+            )
+        if self.data_schema is not None:
+            if self.schema_evolution == "addAtRestart":
+                raise OptionError(
+                    "schemaEvolution = addAtRestart: the columns are given by dataSchema; add new ones there, or leave "
+                    "it"
+                )
+            object.__setattr__(self, "format", self.format.told(self.data_schema))
+        if self.files_ahead is not None and self.files_ahead < 1:
+            raise OptionError(f"filesAhead = {self.files_ahead!r}: must be at least 1, or left out")
+
+    @property
+    def reading(self) -> FileFormat:
+        """The format, with times in text in the zone of the source."""
+        return self.format.in_zone(self.time_zone or UTC)
+
+    @contextmanager
+    def tolerated(self) -> Iterator[None]:
+        """Log what fails inside and go on, where a file is missing or corrupt that the source goes on without."""
+        try:
+            yield
+        except (FileGoneError, MalformedDataError) as error:
+            if not (self.ignore_missing_files if isinstance(error, FileGoneError) else self.ignore_corrupt_files):
+                raise
+            _log.warning("ignored: %s", error)
+
+
+@cache
+def _choices(kind: type[ReadingConfig]) -> dict[str, tuple[Any, ...]]:
+    return {name: get_args(of) for name, of in get_type_hints(kind).items() if get_origin(of) is Literal}

@@ -1,0 +1,156 @@
+"""Event times of data files, known ahead of reading, and the ranges that readers are given of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import zlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pyarrow import fs
+
+from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
+from streaming_source.data_files.config import ReadingConfig
+from streaming_source.data_files.faults import StoreRetries
+from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, StoredFile
+from streaming_source.data_files.ranges import FileLog, LoggedFile, RangedSplit, cut_ranges
+from streaming_source.exceptions import SchemaError
+
+__all__ = ["DataFileEnumerator"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+SplitT = TypeVar("SplitT", bound=RangedSplit)
+CheckpointT = TypeVar("CheckpointT")
+
+
+class DataFileEnumerator(
+    SupportsEventTimeIndex[SplitT], SplitEnumerator[SplitT, CheckpointT], Generic[SplitT, CheckpointT]
+):
+    """Indexes the data files of its splits, and cuts what a plan admits of them into ranges.
+
+    A subclass finds the files: it gives each as a `DataFile`, has it described where its blocks are not known, and lets
+    it follow in its split with `_add_log`.
+    """
+
+    def __init__(
+        self, config: ReadingConfig, filesystem: fs.FileSystem, context: SplitEnumeratorContext[SplitT]
+    ) -> None:
+        self._context = context
+        self._filesystem = filesystem
+        self._retries = StoreRetries()
+        self._logs: dict[str, FileLog] = {}
+        # Of the splits that the last state finished: their ranges are planned next.
+        self._left: dict[str, FileLog] = {}
+        self._config = config
+        self._reading = config.reading
+        self._scanning: AbstractContextManager[Any] = nullcontext()
+        is_local = filesystem.type_name == "local" and not config.files_ahead
+        if is_local and not self._reading.has_statistics:
+            # A scan that waits for no store takes a core: more of them take memory and caches from each other.
+            self._scanning = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
+        self._beside: set[str] = set()
+
+    def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
+        """Splits are assigned when it is their turn, and not on request."""
+
+    def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
+        file = self._logs[split_id].locate(start)
+        assert file is not None, "only records of indexed blocks are queried"
+        first = start - file.position
+        with self._config.tolerated():
+            rows = FileRows(self._stored(file.file), first, first + stop - start, file.place_of(first))
+            schema, assigner = self._context.schema, self._context.timestamp_assigner
+            return self._retries.run(lambda: self._reading.event_times(rows, schema, assigner))
+        # Of a file that breaks here, or has gone, nothing will be read; the bounds of its block must stay true.
+        return np.full(stop - start, file.blocks.max_us[file.block_of(first)[0]])
+
+    def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
+        log = self._logs.get(end.split_id) or self._left.get(end.split_id)
+        if log is None or not log.covers(start.position, end.position):
+            log = self._retries.run(lambda: self._rebuild(start, end))
+        parts = cut_ranges(log.files, start.position, end.position, rows_per_range)
+        # What ends here is committed before the next micro-batch is planned, and not planned again.
+        log.forget_before(start.position)
+        return [SplitRange(start.with_ranges(ranges), rows) for ranges, rows in parts]
+
+    def finish_split(self, split_id: str) -> None:
+        log = self._logs.pop(split_id, None)
+        if log is not None:
+            self._left[split_id] = log
+
+    def close(self) -> None:
+        self._retries.end()
+
+    # ---- for subclasses ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _rebuild(self, start: SplitT, end: SplitT) -> FileLog:
+        """Return the files between two states of a split, found anew."""
+
+    def _describe(self, file: DataFile) -> FileBlocks | None:
+        """Return the blocks of a file; None of one that the source goes on without. Opens the file."""
+        with self._config.tolerated(), self._scanning:
+            stored, schema, assigner = self._stored(file), self._context.schema, self._context.timestamp_assigner
+            blocks = self._retries.run(lambda: self._reading.describe(stored, schema, assigner, self._config.indexing))
+            if self._config.columns is None:
+                self._look_at_columns(file.path, blocks.columns)
+            return blocks
+        return None
+
+    def _describe_all(self, files: Iterable[DataFile]) -> list[FileBlocks | None]:
+        return list(self._context.map_on_workers(self._describe, files))
+
+    def _in_background(
+        self, call: Callable[[], T], handler: Callable[[T], None], period_seconds: float | None = None
+    ) -> None:
+        def handle(result: T | None, error: BaseException | None) -> None:
+            if error is not None:
+                raise error
+            assert result is not None
+            handler(result)
+
+        self._context.call_async(
+            call, handle, period_seconds=period_seconds, at_each_trigger=period_seconds is not None
+        )
+
+    def _add_log(self, split_id: str, file: LoggedFile, read: int) -> None:
+        """Let a file follow in its split, of which some rows were read before a restart."""
+        self._logs.setdefault(split_id, FileLog()).files.append(file)
+        rows, low, high = file.blocks.rows, file.blocks.min_us, file.blocks.max_us
+        if read:
+            unread = np.cumsum(rows) - read
+            rest = unread > 0
+            rows, low, high = np.minimum(rows, unread)[rest], low[rest], high[rest]
+        self._context.add_blocks(split_id, rows, low, high)
+
+    def _reader_of(self, split_id: str) -> int:
+        readers = sorted(self._context.registered_readers())
+        return readers[zlib.crc32(split_id.encode()) % len(readers)]
+
+    def _no_more_splits(self) -> None:
+        for subtask_id in self._context.registered_readers():
+            self._context.signal_no_more_splits(subtask_id)
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _stored(self, file: DataFile) -> StoredFile:
+        return StoredFile(self._filesystem, file)
+
+    def _look_at_columns(self, path: str, columns: Sequence[str]) -> None:
+        beside = ", ".join(name for name in columns if name not in self._context.schema.names)
+        if beside and self._config.schema_evolution == "fail":
+            raise SchemaError(
+                f"{path} has columns that the query has not: {beside}. schemaEvolution = ignore goes on without them, "
+                "addAtRestart has them from the next start on"
+            )
+        if beside and beside not in self._beside:
+            self._beside.add(beside)
+            _log.warning("%s has columns that the query has not: %s. They are ignored (schemaEvolution)", path, beside)

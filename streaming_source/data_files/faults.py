@@ -1,0 +1,90 @@
+"""What goes wrong with files and their stores: which errors pass, and what the others become."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+
+from alignment.exceptions import AlignmentError
+from streaming_source.api import RetryPolicy
+from streaming_source.data_files.file import StoredFile
+from streaming_source.exceptions import FileGoneError, MalformedDataError, StoreUnavailableError
+
+__all__ = ["StoreRetries", "malformed_as", "may_pass", "opened"]
+
+RETRY_S = 30.0
+
+_PASSING: Final = {
+    *(errno.EAGAIN, errno.EBUSY, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTDOWN),
+    *(errno.EHOSTUNREACH, errno.EINTR, errno.EIO, errno.EMFILE, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH),
+    *(errno.ENFILE, errno.ENOTCONN, errno.EPIPE, errno.ESTALE, errno.ETIMEDOUT),
+}
+_PASSING_TEXT: Final = re.compile(
+    r"AWS Error (NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT)"
+    r"|HTTP status 5\d\d|HTTP response code 5\d\d|curlCode|UNAVAILABLE|DEADLINE_EXCEEDED"
+    r"|\[Errno (?P<errno>\d+)\]"
+)
+"""pyarrow's errors about clouds have no number, and what was raised within a decoder is left as text."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a store failed in a way that it may not the next time; not a file that is gone or malformed."""
+    if isinstance(error, StoreUnavailableError | ConnectionError | TimeoutError):
+        return True
+    if not isinstance(error, OSError):
+        return False
+    if error.errno is not None:
+        return error.errno in _PASSING
+    found = _PASSING_TEXT.search(str(error))
+    return found is not None and (found["errno"] is None or int(found["errno"]) in _PASSING)
+
+
+class StoreRetries(RetryPolicy):
+    """Tries calls of a file system again, beside what its own client does."""
+
+    def __init__(self) -> None:
+        super().__init__(RETRY_S)
+
+    def passes(self, error: Exception) -> bool:
+        return may_pass(error)
+
+
+@contextmanager
+def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
+    """A file while it is read."""
+    try:
+        stream = file.filesystem.open_input_file(file.path) if file.opening is None else file.opening.result()
+    except FileNotFoundError:
+        raise FileGoneError(
+            f"{file.path} is gone: it was deleted after it had been listed and before it was read. "
+            "Restore it, or set ignoreMissingFiles = true"
+        ) from None
+    except OSError as error:
+        raise _unavailable(file.path, error) if may_pass(error) else error from None
+    with stream:
+        yield stream
+
+
+@contextmanager
+def malformed_as(what: str, fix: str = "") -> Iterator[None]:
+    """Whatever a decoder raises inside is a `MalformedDataError` that begins with `what`.
+
+    What the store is to blame for is none: the file may be whole.
+    """
+    try:
+        yield
+    except AlignmentError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if may_pass(error):
+            raise _unavailable(what, error) from None
+        raise MalformedDataError(f"{what}: {str(error).rstrip('.')}{fix}") from None
+
+
+def _unavailable(what: str, error: BaseException) -> StoreUnavailableError:
+    return StoreUnavailableError(f"{what}: the store failed: {str(error).rstrip('.')}; start again when it answers")

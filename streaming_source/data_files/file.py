@@ -1,0 +1,121 @@
+"""A data file: where it is, what is known of it without reading it, and its blocks of event times.
+
+A connector that finds files (in directories, in the log of a table) gives a `DataFile` for each, and `FileBlocks` where
+it knows bounds of its event times; nothing in this package asks how the file was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK, Int64Array
+
+__all__ = ["NO_BLOCKS", "Block", "DataFile", "FileBlocks", "FileRows", "Place", "StoredFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file as the connector that found it describes it: picklable, and all that a reader needs beside the format.
+
+    `path` is that in its file system. `given` are the columns whose values the connector knows, so that they are not
+    read from the file (names of directories, partition values of a table, metadata): one value for all rows of the
+    file, in the type of the query's column.
+    """
+
+    path: str
+    given: Mapping[str, pa.Scalar] = field(default_factory=dict, compare=False)
+
+
+class Place(NamedTuple):
+    """Where in a file a reader can begin: the row that begins there, and what the format calls the place."""
+
+    row: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A data file in its file system.
+
+    `opening` is the open file where another thread opens it ahead; it can be read once.
+    """
+
+    filesystem: fs.FileSystem
+    file: DataFile
+    opening: Future[pa.NativeFile] | None = None
+
+    @property
+    def path(self) -> str:
+        return self.file.path
+
+    def own(self, schema: pa.Schema) -> pa.Schema:
+        """Return those of the columns that are read from the file itself."""
+        given = self.file.given
+        return pa.schema([column for column in schema if column.name not in given]) if given else schema
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """The rows `[start, stop)` of a file, and the place of the block in which they begin; None for the file's."""
+
+    file: StoredFile
+    start: int
+    stop: int
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlocks:
+    """The parts of a file that have rows, in their order: row groups, stripes, batches, or runs of lines.
+
+    `rows`, `min_us` and `max_us` are `int64[k]`, as `alignment.EventTimeIndex.append` takes them; `places` is what the
+    format needs to begin at each block, a byte offset, say: None where a file can be read from its beginning only, by
+    one reader. No valid event time in the file is before `earliest_us`: `MAX_WATERMARK` if there is none,
+    `NO_TIMESTAMP` if that is not known; `min_us` does not bound it where a record has no valid one. `columns` are the
+    names of the file's columns, where it says them before its records.
+    """
+
+    rows: Int64Array
+    min_us: Int64Array
+    max_us: Int64Array
+    places: tuple[int, ...] | None = None
+    earliest_us: int = NO_TIMESTAMP
+    columns: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(blocks: Sequence[Block], *, seeks: bool, columns: tuple[str, ...] = ()) -> FileBlocks:
+        """Make the columns of blocks; without `seeks` the file can be read from its beginning only."""
+        rows, low, high, earliest, places = np.array(blocks, np.int64).reshape(-1, 5).T
+        begins = tuple(places.tolist()) if seeks else None
+        return FileBlocks(
+            rows, low, high, places=begins, earliest_us=int(earliest.min(initial=MAX_WATERMARK)), columns=columns
+        )
+
+
+_NOTHING: Final = np.empty(0, np.int64)
+NO_BLOCKS: Final = FileBlocks(_NOTHING, _NOTHING, _NOTHING, earliest_us=MAX_WATERMARK)
+
+
+class Block(NamedTuple):
+    """One of `FileBlocks`."""
+
+    rows: int
+    min_us: int
+    max_us: int
+    earliest_us: int
+    place: int
+
+    @staticmethod
+    def of(times: Int64Array, place: int) -> Block:
+        """By the event times of its rows, `NO_TIMESTAMP` where there is none. O(rows)."""
+        # NO_TIMESTAMP is the smallest int64: it is the minimum where a row has no time, the maximum where none has.
+        earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
+        return Block(times.size, int(times.min()), int(times.max()), earliest, place)

@@ -1,0 +1,124 @@
+"""Files that follow each other in a split, and how their records are cut into ranges for readers."""
+
+from __future__ import annotations
+
+import posixpath
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Self
+
+import numpy as np
+
+from streaming_source.api import SourceSplit
+from streaming_source.data_files.file import DataFile, FileBlocks, Place
+
+__all__ = ["FileLog", "FileRange", "LoggedFile", "RangedSplit", "cut_ranges"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Rows `[start, stop)` of one file; `position` is that of the first of them in its split.
+
+    `place` is where a reader begins, at or before the first of them; None for the beginning of the file.
+    """
+
+    file: DataFile
+    start: int
+    stop: int
+    position: int
+    place: Place | None = None
+
+
+class RangedSplit(SourceSplit):
+    """A split whose records are in data files. `ranges` are for a reader only: what it reads, in this order."""
+
+    __slots__ = ()
+
+    ranges: tuple[FileRange, ...]
+
+    @abstractmethod
+    def with_ranges(self, ranges: tuple[FileRange, ...]) -> Self:
+        """Return the split of a reader that reads these."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedFile:
+    """One file of a split: its blocks, the position of its first row, its number from 1."""
+
+    file: DataFile
+    position: int
+    blocks: FileBlocks
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.file.path)
+
+    @property
+    def end(self) -> int:
+        return self.position + int(self.blocks.rows.sum())
+
+    def block_of(self, row: int) -> tuple[int, int]:
+        """The number of the block that has a row, and the first row of it. O(blocks)."""
+        ends = np.cumsum(self.blocks.rows)
+        block = int(np.searchsorted(ends, row, side="right"))
+        return block, int(ends[block - 1]) if block else 0
+
+    def place_of(self, row: int) -> Place | None:
+        """Where to begin to read a row; None where it can be read from its beginning only."""
+        if self.blocks.places is None:
+            return None
+        block, first = self.block_of(row)
+        return Place(first, self.blocks.places[block])
+
+
+@dataclass(slots=True)
+class FileLog:
+    """Consecutive files of a split, from the one that holds the next record on."""
+
+    files: list[LoggedFile] = field(default_factory=list)
+
+    def locate(self, position: int) -> LoggedFile | None:
+        """The file that holds `position`, or after which it will come. O(log n)."""
+        place = bisect_right(self.files, position, key=attrgetter("position")) - 1
+        return self.files[place] if place >= 0 else None
+
+    def covers(self, start: int, stop: int) -> bool:
+        """Whether all records of `[start, stop)` are in these files."""
+        return bool(self.files) and self.files[0].position <= start and stop <= self.files[-1].end
+
+    def forget_before(self, position: int) -> None:
+        """Drop the files that end at or before `position`, but for the last one."""
+        while len(self.files) > 1 and self.files[0].end <= position:
+            del self.files[0]
+
+
+def cut_ranges(
+    files: Iterable[LoggedFile], start: int, stop: int, rows_per_range: int
+) -> Sequence[tuple[tuple[FileRange, ...], int]]:
+    """The records `[start, stop)` as groups of file ranges of about `rows_per_range` rows, with their row counts.
+
+    Cut between blocks, so that none is decoded twice.
+    """
+    groups: list[tuple[tuple[FileRange, ...], int]] = []
+    current: list[FileRange] = []
+    rows = 0
+    for file in files:
+        begun = max(start - file.position, 0)
+        last = min(stop, file.end) - file.position
+        for end_of_block in np.cumsum(file.blocks.rows).tolist():
+            upto = min(end_of_block, last)
+            if upto <= begun or not (upto == last or rows + upto - begun >= rows_per_range):
+                continue
+            if upto < last and file.blocks.places is None:
+                continue
+            current.append(FileRange(file.file, begun, upto, file.position + begun, file.place_of(begun)))
+            rows += upto - begun
+            begun = upto
+            if rows >= rows_per_range:
+                groups.append((tuple(current), rows))
+                current, rows = [], 0
+    return [*groups, (tuple(current), rows)] if current else groups

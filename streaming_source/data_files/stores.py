@@ -1,0 +1,181 @@
+"""File systems: what opens a path or URI, with which arguments, none of which shows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+from streaming_source.exceptions import OptionError, PathNotFoundError
+
+__all__ = ["NO_STORAGE_OPTIONS", "Root", "StorageOptions", "repr_without_secrets", "without_secrets"]
+
+_KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
+    (
+        "allow_bucket_(creation|deletion)|allow_delayed_open|anonymous|background_writes|force_virtual_addressing|"
+        "check_directory_existence_before_creation",
+        lambda value: {"true": True, "false": False}[value.lower()],
+        "true or false",
+    ),
+    ("buffer_size|default_block_size|load_frequency|port|replication", int, "a number"),
+    ("(connect|request)_timeout", float, "a number"),
+)
+"""Names of arguments that are not text, how they are read, and what they are."""
+
+_EXAMPLES: Final = {
+    "S3FileSystem": "access_key",
+    "GcsFileSystem": "access_token",
+    "AzureFileSystem": "account_key",
+    "HadoopFileSystem": "user",
+}
+_KNOWN_TO_ARROW: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "hf", "mock")
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Arguments of a file system as text: keys, endpoints, regions. They show nowhere."""
+
+    values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @staticmethod
+    def of(values: Mapping[str, str]) -> StorageOptions:
+        return StorageOptions(tuple(sorted((name, str(value)) for name, value in values.items())))
+
+    def arguments(self) -> dict[str, Any]:
+        """As the classes of `pyarrow.fs` take them."""
+        return {name: _value(name, value) for name, value in self.values}
+
+
+NO_STORAGE_OPTIONS: Final = StorageOptions()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Root:
+    """A place: a local path, or a URI of any file system that pyarrow opens, by itself or through `fsspec`."""
+
+    uri: str
+    storage: StorageOptions = NO_STORAGE_OPTIONS
+
+    def __repr__(self) -> str:
+        return repr_without_secrets(self)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is a path of the local file system."""
+        return "://" not in self.uri and not self.uri.startswith("file:")
+
+    def open(self) -> tuple[fs.FileSystem, str]:
+        """The file system and the path in it, without a slash at its end. Connections are kept in the process."""
+        if self.is_local:
+            if self.storage.values:
+                names = ", ".join(f"storage.{name}" for name, _ in self.storage.values)
+                raise OptionError(f"{names}: the local file system takes no storage options, and path is local")
+            return fs.LocalFileSystem(), _trimmed(os.path.abspath(os.path.expanduser(self.uri)))
+        return _opened(self)
+
+
+def without_secrets(text: str) -> str:
+    """A text in which no user, password or query of a URI shows."""
+    text = re.sub(r"(\w+://)[^/@\s]+@", r"\1***@", text)
+    return re.sub(r"(\w+://[^\s'\"?]*)\?[^\s'\",]*", r"\1?***", text)
+
+
+def repr_without_secrets(value: Any) -> str:
+    """The `repr` of a dataclass, such fields hidden as its own would hide, and all that `without_secrets` does."""
+    shown = (f"{field.name}={getattr(value, field.name)!r}" for field in fields(value) if field.repr)
+    return without_secrets(f"{type(value).__qualname__}({', '.join(shown)})")
+
+
+@lru_cache(maxsize=64)
+def _opened(root: Root) -> tuple[fs.FileSystem, str]:
+    scheme = root.uri.partition(":")[0].lower()
+    try:
+        if scheme not in _KNOWN_TO_ARROW:
+            return _by_fsspec(scheme, root)
+        if not root.storage.values or scheme == "file":
+            filesystem, path = fs.FileSystem.from_uri(root.uri)
+            return filesystem, _trimmed(path)
+        return _with_options(scheme, root)
+    except (ValueError, OSError, NotImplementedError, ImportError) as error:
+        if isinstance(error, OptionError):
+            raise
+        message = without_secrets(str(error))
+        for _, value in sorted(root.storage.values, key=lambda entry: -len(entry[1])):
+            # Where it stands by itself: a user `p` is none of the letters of `path`.
+            message = re.sub(rf"(?<![^\W_]){re.escape(value)}(?![^\W_])", "***", message) if value else message
+        raise PathNotFoundError(f"path: cannot be opened as a file system: {message}") from None
+
+
+def _with_options(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
+    parts = urlsplit(root.uri)
+    arguments = root.storage.arguments()
+    if scheme in ("s3", "s3a", "gs", "gcs"):
+        kind = fs.S3FileSystem if scheme.startswith("s3") else fs.GcsFileSystem
+        path = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    elif scheme in ("abfs", "abfss"):
+        container, _, host = parts.netloc.partition("@")
+        arguments.setdefault("account_name", host.partition(".")[0])
+        kind, path = fs.AzureFileSystem, f"{container}{parts.path}"
+    elif scheme in ("hdfs", "viewfs"):
+        arguments.setdefault("host", parts.hostname or "default")
+        arguments.setdefault("port", parts.port or 0)
+        kind, path = fs.HadoopFileSystem, parts.path
+    else:
+        raise ValueError(f"storage options are not known for the scheme {scheme!r}: known are s3, gs, abfs, hdfs")
+    return _made(scheme, kind, arguments), _trimmed(path)
+
+
+def _by_fsspec(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
+    """Through `fsspec`, which knows more schemes: each in a package of its own."""
+    try:
+        fsspec = import_module("fsspec")
+    except ImportError:
+        raise ValueError(
+            f"pyarrow does not know the scheme {scheme!r}: it knows {', '.join(_KNOWN_TO_ARROW)}. Others are read "
+            "through fsspec: install it, and the package that it has for this one"
+        ) from None
+    if scheme not in fsspec.available_protocols():
+        raise ValueError(
+            f"neither pyarrow nor fsspec knows the scheme {scheme!r}: pyarrow knows {', '.join(_KNOWN_TO_ARROW)}"
+        )
+    try:
+        filesystem, path = fsspec.core.url_to_fs(root.uri, **root.storage.arguments())
+    except TypeError:
+        names = ", ".join(f"storage.{name}" for name, _ in root.storage.values)
+        raise OptionError(f"storage options do not fit what fsspec opens {scheme} with: {names or 'none'}") from None
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), _trimmed(path)
+
+
+def _made(scheme: str, kind: Callable[..., fs.FileSystem], arguments: dict[str, Any]) -> fs.FileSystem:
+    try:
+        return kind(**arguments)
+    except TypeError as error:
+        # It names the argument, and none of the values.
+        unknown = next((name for name in arguments if f"'{name}'" in str(error)), None)
+        if unknown is None:
+            raise OptionError(f"storage options of {scheme} do not fit: {', '.join(sorted(arguments))}") from None
+        raise OptionError(
+            f"option storage.{unknown} is not known to {kind.__name__} of pyarrow, which opens {scheme}: it takes the "
+            f"arguments of that class, as in storage.{_EXAMPLES[kind.__name__]}, not those of Hadoop (fs.*)"
+        ) from None
+
+
+def _value(name: str, text: str) -> Any:
+    for names, parse, what in _KINDS:
+        if re.fullmatch(names, name):
+            try:
+                return parse(text)
+            except (ValueError, KeyError):
+                raise OptionError(f"option storage.{name}: must be {what}") from None
+    return text
+
+
+def _trimmed(path: str) -> str:
+    return path.rstrip("/") or "/"
