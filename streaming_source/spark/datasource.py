@@ -107,6 +107,12 @@ class AlignedDataSource:
                 "option late = 'route' leaves late records where they are, to be read by another query: not with an "
                 "option that removes what was read (cleanSource)"
             )
+        if options.late == "route" and options.late_location is None:
+            raise OptionError(
+                "option late = 'route' needs lateLocation: Spark keeps the offsets of the latest 100 micro-batches, "
+                "and where older late records are would be lost; give a directory for that, as in "
+                ".option('lateLocation', '/checkpoints/late_log')"
+            )
         if options.late_of is not None and options.late != "route":
             raise OptionError(
                 f"late_records: the frame has option late = {options.late!r}, so that its query leaves no late records "
@@ -209,7 +215,16 @@ class AlignedDataSource:
             from streaming_source.spark.late_reader import LateStreamReader
 
             late_of, late_from = self.options.late_of, self.options.late_from
-            return LateStreamReader(self.source, rules, needed, shaper, late_of, late_from)
+            assert self.options.late_location is not None  # of late = route
+            return LateStreamReader(
+                source=self.source,
+                rules=rules,
+                schema=needed,
+                shaper=shaper,
+                checkpoint=late_of,
+                location=self.options.late_location,
+                first=late_from,
+            )
         return AlignedStreamReader(self.source, rules, needed, shaper)
 
     @plainly

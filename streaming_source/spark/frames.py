@@ -344,7 +344,9 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
     """The late records of a query with option `late=route`, as a streaming frame for a second query.
 
     The one query keeps the others, and together they have every record once, whatever restarts, in whichever order.
-    This frame follows the offsets that the query has committed; what can no longer be read as it was is an error.
+    This frame follows the micro-batches that the query has committed, by what the query writes into `lateLocation`. It
+    removes there what it has read and committed, so one query alone reads the late records of a query; what can no
+    longer be read as it was is an error.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""The late records of another query: those that it routed, by its own offsets.
+"""The late records of another query: those that it routed, by its late log.
 
 Which records are late is decided by where a query stood when it read them, and no second query would stand there. So
-this one decides nothing. It reads the offsets of the micro-batches that the other one has committed, and of each the
-ranges of the splits that had late records: those between the same two offsets, under the same watermark. The offsets
-count the routed records, and what is not there any more, or is not as many, is an error.
+this one decides nothing. The entries of the late log lead to the ranges that the other query read, under the same
+watermark; the checkpoint of that query tells which of its micro-batches are committed, and how many records they have
+routed in all. What is not there any more, or is not as many, is an error.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,33 +23,60 @@ from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.exceptions import DataLossError, OffsetError
 from streaming_source.monitoring.micro_batch import OffsetLog
-from streaming_source.spark.offsets import Offset, OffsetCodec
+from streaming_source.spark.late_log import LateEntry, LateLog
+from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec
 from streaming_source.spark.planning import AlignedInputPartition
-from streaming_source.spark.readers import read_splits
+from streaming_source.spark.readers import plainly, read_splits
 from streaming_source.spark.rows import RowShaper
 
 __all__ = ["LateStreamReader"]
 
 _log = logging.getLogger(__name__)
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+_MOST: Final = 1_000
+"""Micro-batches of the other query whose late records one micro-batch reads, at most."""
+_TRIALS: Final = 5
+"""How often the newest offsets are looked for: Spark removes old ones between a listing and what is read then."""
 _CHEAP_S: Final = 0.02
 _REST: Final = 9
 """A look that took longer, and found nothing, is not repeated for so many times as long."""
 
 
 @dataclass(frozen=True)
-class LateInputPartition(AlignedInputPartition):
-    """The late records of one micro-batch of the query, and how many there must be."""
+class LateRange(AlignedInputPartition):
+    """The late records of one micro-batch of the query, and how many there must be.
+
+    In micro-batch `later` of the query, and behind it, are none that this or an earlier micro-batch reads.
+    """
 
     rows: int = 0
+    later: int = 0
+
+
+@dataclass(frozen=True)
+class LateInputPartition(InputPartition):
+    """The late records that one task reads."""
+
+    ranges: tuple[LateRange, ...]
+    # PySpark's own field, which its `__repr__` shows.
+    value: Any = None
+
+
+class _Committed(NamedTuple):
+    """A micro-batch of the query that is committed, -1 for none; the source's offset after it, and the state it is."""
+
+    batch: int
+    offset: Offset
+    state: SourceState[Any, Any]
 
 
 @dataclass(eq=False)
 class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a query that has `late=route`, from its micro-batch `first` on, over its own source.
 
-    An offset says of which query, up to which micro-batch, and how many.
+    An offset has the query, a micro-batch of it that was committed, the id of the late log, up to which state `n` of
+    the source it was read, and how many records were routed up to there. With `more` there was more to read.
     """
 
     source: Source[Any, Any]
@@ -58,26 +84,30 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     schema: pa.Schema
     shaper: RowShaper
     checkpoint: str
+    location: str
     first: int | None
-    _last: int | None = field(default=None, init=False)
+    _target: _Committed | None = field(default=None, init=False)
     _looks_at: float = field(default=0.0, init=False)
     _warned: bool = field(default=False, init=False)
     # Made where it is used: Spark pickles this between processes.
     _coordinator: SourceCoordinator[Any, Any] | None = field(default=None, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None}
+        return {**self.__dict__, "_target": None, "_coordinator": None}
 
     # ---- in the planner ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
         first = self.first or 0
-        return {"v": _VERSION, "query": None, "batch": first - 1, "routed": None if first else 0}
+        begin = {"n": None, "routed": None} if first else {"n": 0, "routed": 0}
+        return {"v": _VERSION, "query": None, "batch": first - 1, "log": None, **begin}
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what the query has committed now."""
-        self._last = max(OffsetLog(self.checkpoint).committed(), default=-1)
+        self._target = self._newest(OffsetLog(self.checkpoint))
 
+    @plainly
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Behind the last micro-batch that routed records; `start` itself where none has since."""
         if (began := time.monotonic()) < self._looks_at:
@@ -88,35 +118,37 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._looks_at = began + _REST * took_s
         return end
 
+    @plainly
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """One for each micro-batch of the query that routed records, from its offsets alone."""
+        """The entries of the late log between two offsets, shared by the tasks."""
         if start == end:
             return []
         log = OffsetLog(self.checkpoint)
         self._check_query(log, end)
-        parts = []
-        # From one before the first: each is read from where the one before it ended.
-        known = [batch for batch in (-1, *log.batches()) if start["batch"] <= batch <= end["batch"]]
-        begun: SourceState[Any, Any] | None = None
-        for previous, batch in pairwise([-2, *known]):
-            ended: SourceState[Any, Any] | None = None
-            # Spark may remove old offsets meanwhile; whether any were needed shows in the count.
-            with suppress(DataLossError):
-                ended = self._state(log, batch)
-            if batch == previous + 1 and begun is not None and ended is not None and ended.routed > begun.routed:
-                parts.append(self._partition(begun, ended, batch))
-            begun = ended
-        routed = self._state(log, start["batch"]).routed if start["routed"] is None else start["routed"]
-        lost = end["routed"] - routed - sum(part.rows for part in parts)
+        (begin, routed), (stop, routed_in_all) = self._place(log, start), self._place(log, end)
+        late_log = self._late_log(end)
+        places = [] if late_log is None else late_log.places(begin, stop)
+        entries = [late_log.read(place) for place in places] if late_log is not None else []
+        lost = routed_in_all - routed - sum(entry.rows for entry in entries)
         if lost:
             raise DataLossError(
-                f"late_records: {lost} late records were routed in micro-batches behind {start['batch']} of which "
-                f"{log.checkpoint} has no offsets any more. Spark keeps those of the latest 100 "
-                "(spark.sql.streaming.minBatchesToRetain): raise that, or run this query more often. To go on without "
-                "them, use a new checkpointLocation for this query and late_records(..., "
-                f"from_batch={min(log.batches()) + 1})"
+                f"late_records: {routed_in_all - routed} late records were routed behind micro-batch {start['batch']}, "
+                f"and the late log in {late_log or self.location} has {routed_in_all - routed - lost}: entries were "
+                "removed, another query has read them, or lateLocation is not that of the query; restore them. To go "
+                "on without them, use a new checkpointLocation for this query and late_records(..., "
+                f"from_batch={min(log.batches(), default=0) + 1})"
             )
-        return parts
+        ranges = [self._range(log, entry, end["batch"] + 1) for entry in entries]
+        tasks = min(self.shaper.options.tasks, len(ranges))
+        cuts = [task * len(ranges) // tasks for task in range(tasks + 1)] if ranges else []
+        return [LateInputPartition(tuple(ranges[first:behind])) for first, behind in pairwise(cuts)]
+
+    @plainly
+    def commit(self, end: Offset) -> None:
+        """Remove the entries that were read: Spark has committed what this query made of them."""
+        late_log = self._late_log(end)
+        if late_log is not None and end.get("n") is not None:
+            late_log.remove_upto(end["n"])
 
     def stop(self) -> None:
         if self._coordinator is not None:
@@ -126,14 +158,55 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = OffsetLog(self.checkpoint)
         if start["query"] is not None:
             self._check_query(log, start)
-        query, last = log.query_id(), max(log.committed(), default=-1) if self._last is None else self._last
+        query = log.query_id()
         if query is None and not self._warned:
             self._warned = True
             _log.warning("late_records: no query has written into %s yet; this one waits for it", log.checkpoint)
-        if query is None or last <= start["batch"]:
+        last = max(log.committed(), default=-1) if self._target is None else self._target.batch
+        if query is None or (last <= start["batch"] and "more" not in start):
             return start
-        routed = self._state(log, last).routed
-        return start if routed == start["routed"] else {"v": _VERSION, "query": query, "batch": last, "routed": routed}
+        begin, routed = self._place(log, start)
+        if start.get("n") is None:
+            # Made durable at once: Spark removes the offsets that this was looked up in.
+            return {"v": _VERSION, "query": query, "batch": start["batch"], "log": None, "n": begin, "routed": routed}
+        last, offset, state = self._newest(log) if self._target is None else self._target
+        if state.sequence < begin:
+            raise OffsetError(
+                f"late_records: late records up to state {begin} of the source were read, and {log.checkpoint} is at "
+                f"state {state.sequence}: it was set back. Use a new checkpointLocation for this query, too"
+            )
+        if state.routed == routed:
+            return start
+        end = {"v": _VERSION, "query": query, "batch": last, "log": offset.get(LATE_LOG)}
+        late_log = self._late_log(end)
+        places = [] if late_log is None else late_log.places(begin, state.sequence)
+        if len(places) > _MOST:
+            place = places[_MOST - 1]
+            return {**end, "n": place.sequence, "routed": place.routed, "more": True}
+        return {**end, "n": state.sequence, "routed": state.routed}
+
+    def _newest(self, log: OffsetLog) -> _Committed:
+        """The last micro-batch that is committed."""
+        for trial in range(_TRIALS):
+            last = max(log.committed(), default=-1)
+            try:
+                return _Committed(last, *self._state(log, last))
+            except DataLossError:
+                if trial == _TRIALS - 1:
+                    raise
+        raise AssertionError
+
+    def _place(self, log: OffsetLog, offset: Offset) -> tuple[int, int]:
+        """Up to which state of the source an offset leads, and how many records were routed up to there."""
+        if offset.get("n") is not None:
+            return offset["n"], offset["routed"]
+        # Of an earlier version, or as `from_batch` names it.
+        _, state = self._state(log, offset["batch"])
+        return state.sequence, state.routed
+
+    def _late_log(self, offset: Offset) -> LateLog | None:
+        log_id = offset.get("log")
+        return None if log_id is None else LateLog(self.location, log_id, OffsetCodec(self.source))
 
     def _check_query(self, log: OffsetLog, offset: Offset) -> None:
         query = log.query_id()
@@ -143,30 +216,34 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{query} now: use a new checkpointLocation for the query of the late records, too"
             )
 
-    def _partition(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any], batch: int) -> LateInputPartition:
+    def _range(self, log: OffsetLog, entry: LateEntry, later: int) -> LateRange:
+        begun, ended = entry
         if self._coordinator is None:
             self._coordinator = SourceCoordinator(self.source, self.rules, self.schema, processing_time_us)
-            self._coordinator.restore(ended)
-        late_before = dict(zip(begun.table.split_ids, begun.late.tolist(), strict=True))
-        late = zip(ended.table.split_ids, ended.late.tolist(), strict=True)
-        grown = {split_id for split_id, count in late if count > late_before.get(split_id, 0)}
-        ranges = self._coordinator.ranges(begun, ended, 1, 1)
-        splits = tuple(part.split for part in ranges if part.split.split_id in grown)
-        rows = ended.routed - begun.routed
+            self._coordinator.restore(self._newest(log).state)
+        splits = tuple(part.split for part in self._coordinator.ranges(begun, ended, 1, 1))
         limit_us = self.rules.time_limit_us if ended.time_limit_us is None else ended.time_limit_us
-        return LateInputPartition(splits, begun.table.combined, "only", batch=batch, time_limit_us=limit_us, rows=rows)
+        return LateRange(
+            splits,
+            begun.table.combined,
+            "only",
+            batch=ended.sequence,
+            time_limit_us=limit_us,
+            rows=entry.rows,
+            later=later,
+        )
 
-    def _state(self, log: OffsetLog, batch: int) -> SourceState[Any, Any]:
-        """The state of this source after a micro-batch of the query."""
+    def _state(self, log: OffsetLog, batch: int) -> tuple[Offset, SourceState[Any, Any]]:
+        """The offset of this source after a micro-batch of the query, and the state that it is."""
         if batch < 0:
-            return SourceState.initial()
+            return {}, SourceState.initial()
         codec = OffsetCodec(self.source)
         offsets = log.read(batch).offsets
         ours = [offset for offset in offsets if codec.is_of_source(offset)]
         if len(ours) == 1:
-            return codec.decode(ours[0])
+            return ours[0], codec.decode(ours[0])
         if not ours and None in offsets:
-            return SourceState.initial()
+            return {}, SourceState.initial()
         raise OffsetError(
             f"late_records: the query of {log.checkpoint} reads this source {len(ours)} times; it must be once: give "
             "the checkpointLocation of the query that reads this very frame, with the same options"
@@ -176,14 +253,18 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LateInputPartition)
+        for part in partition.ranges:
+            yield from self._read(part)
+
+    def _read(self, part: LateRange) -> Iterator[pa.RecordBatch]:
         rows = 0
-        for batch in read_splits(self.source, self.schema, self.shaper, partition):
+        for batch in read_splits(self.source, self.schema, self.shaper, part):
             rows += batch.num_rows
             yield batch
-        if rows != partition.rows:
+        if rows != part.rows:
             raise DataLossError(
-                f"late_records: micro-batch {partition.batch} of the query of {self.checkpoint} routed "
-                f"{partition.rows} late records, and {rows} of them are there now: what it read was changed or removed "
-                "since. To go on behind it, use a new checkpointLocation for this query and late_records(..., "
-                f"from_batch={partition.batch + 1})"
+                f"late_records: the query of {self.checkpoint} routed {part.rows} late records in state {part.batch} "
+                f"of its source, and {rows} of them are there now: what it read was changed or removed since; restore "
+                "it. To go on behind what was routed so far, use a new checkpointLocation for this query and "
+                f"late_records(..., from_batch={part.later})"
             )

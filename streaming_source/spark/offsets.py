@@ -6,13 +6,13 @@
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before any), and its status. Behind these follow, where they say something, the number of late records, and since when
 the split has had nothing to read, in microseconds since the epoch. `routed` counts the late records that were routed;
-without it there were none. With `maxFutureSkew` there is `time_limit`: event times from there on are invalid in the
-micro-batch that the offset ends. With a watermark generator of the user's own `generators` has by split id what it goes
-on from: a version, its state, and, if that is not the position of the split, up to where it has seen the records; then,
-with `maxFutureSkew`, the limits of the micro-batches in between, each as its last position and the limit. Equal states
-give equal texts. What stands under `why` says why the watermark is there: see
-`streaming_source.monitoring.report`. `fixed` has the options by which event times are read, which must stay as they are
-as long as a checkpoint is used: with other ones the watermarks would mean nothing.
+without it there were none. `late_log` is the id of the late log, which has where they are. With `maxFutureSkew` there
+is `time_limit`: event times from there on are invalid in the micro-batch that the offset ends. With a watermark
+generator of the user's own `generators` has by split id what it goes on from: a version, its state, and, if that is not
+the position of the split, up to where it has seen the records; then, with `maxFutureSkew`, the limits of the
+micro-batches in between, each as its last position and the limit. Equal states give equal texts. `why` has the reasons
+for the watermark: see `streaming_source.monitoring.report`. `fixed` has the options by which event times are read. They
+must stay as they are as long as a checkpoint is used: with other ones the watermarks would mean nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ from streaming_source.coordinator import ReadRules, SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.monitoring.report import facts_of
 
-__all__ = ["Offset", "OffsetCodec", "fixed_options", "may_say_no_zone"]
+__all__ = ["LATE_LOG", "Offset", "OffsetCodec", "fixed_options", "may_say_no_zone"]
+
+LATE_LOG: Final = "late_log"
+"""The entry of an offset with the id of the query's late log; offsets of a query that never routed have none."""
 
 _VERSION: Final = 1
 _SHOWN: Final = 200

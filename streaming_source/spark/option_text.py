@@ -24,6 +24,7 @@ class FrameKeywords(TypedDict, total=False):
     event_time_as: str
     lateness: Literal["bounded", "none"]
     late: Literal["keep", "drop", "fail", "route"]
+    late_location: str
     invalid_timestamp: Literal["fail", "null", "drop"]
     include_metadata: bool
     max_rows_per_trigger: int | None

@@ -145,6 +145,13 @@ class FrameOptions:
         "What to do with a record at or below the watermark already announced. `route`: leave it to the query that "
         "reads `late_records`. What is dropped or routed is counted by split; for that Kafka is read ahead.",
     )
+    late_location: str | None = option_field(
+        None,
+        "lateLocation",
+        text,
+        "With `late=route`, which needs it: a directory, by a local path or a URI, into which the planner writes where "
+        "the late records of each micro-batch are, until the query that reads `late_records` has read them.",
+    )
     late_of: str | None = option_field(
         None,
         "lateRecordsOf",

@@ -37,7 +37,7 @@ from streaming_source.coordinator import (
 )
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.report import WatermarkReport
-from streaming_source.spark.offsets import Offset, OffsetCodec, fixed_options
+from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec, fixed_options
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.watermark_rows import watermark_row_time
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
     from streaming_source.coordinator.group_exchange import GroupExchange
     from streaming_source.gateway import GatewayAddress, GatewayServer
+    from streaming_source.spark.late_log import LateLog
 
 __all__ = ["AlignedInputPartition", "StandstillWarning", "StreamPlanning"]
 
@@ -128,6 +129,7 @@ class StreamPlanning:
         _log_lines_of(f"{source.name} {source.identity[:_SHOWN]}")
         self._has_events = source.source_event_serializer is not None
         self._gateway = self._new_gateway(source) if rules.reports or self._has_events else None
+        self._late_log_made: LateLog | None = None
         # Of the states handed out last: partitions() asks for two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
 
@@ -143,6 +145,7 @@ class StreamPlanning:
             coordinator.end_batch()
             if not coordinator.restored:
                 coordinator.restore(self._state_of(start))
+                self._give_up_late_after(start)
             elif start["n"] != coordinator.state.sequence:
                 coordinator.rewind(self._state_of(start))
             before = coordinator.state
@@ -152,7 +155,9 @@ class StreamPlanning:
                 return start
             self._recent = {before.sequence: before, after.sequence: after}
             self._standstill.begin_batch()
-            return self._codec.encode(after, coordinator.explain())
+            offset = self._codec.encode(after, coordinator.explain())
+            log_id = self._late_log_id(start)
+            return offset if log_id is None else {**offset, LATE_LOG: log_id}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
         """What to read between two offsets, from them alone."""
@@ -162,6 +167,9 @@ class StreamPlanning:
             is_read_again = not coordinator.restored
             if is_read_again:
                 coordinator.restore(ended)
+                self._give_up_late_after(end)
+            if ended.routed > begun.routed and (late_log := self._late_log(end)) is not None:
+                late_log.write(begun, ended)
             row_us = watermark_row_time(ended.table.combined) if self._options.watermark_rows else None
             limit_us = self._time_limit_us if ended.time_limit_us is None else ended.time_limit_us
             ranges = coordinator.ranges(begun, ended, self._tasks, self._min_rows_per_reader)
@@ -264,6 +272,36 @@ class StreamPlanning:
             return self._coordinator.explain()
         finally:
             self._turn.release()
+
+    def _late_log_id(self, start: Offset) -> str | None:
+        """The id of the query's late log, which its offsets carry from the first one on that it may have routed in."""
+        if LATE_LOG in start or self._options.late != "route":
+            return start.get(LATE_LOG)
+        # Here and not above: few queries route.
+        from streaming_source.spark.late_log import new_log_id
+
+        return new_log_id()
+
+    def _late_log(self, offset: Offset) -> LateLog | None:
+        """The late log of a query, by one of its offsets; None for one of a version that had no late log."""
+        log_id = offset.get(LATE_LOG)
+        if log_id is None:
+            return None
+        if self._options.late_location is None:
+            raise OptionError(
+                "option lateLocation is missing: a micro-batch that is read again was planned with late = route, and "
+                "its late records must be written down there; give lateLocation as it was, with any late"
+            )
+        if self._late_log_made is None:
+            from streaming_source.spark.late_log import LateLog
+
+            self._late_log_made = LateLog(self._options.late_location, log_id, self._codec)
+        return self._late_log_made
+
+    def _give_up_late_after(self, offset: Offset) -> None:
+        """After a restart: remove what was written of micro-batches whose offsets Spark has not kept."""
+        if self._options.late_location is not None and (late_log := self._late_log(offset)) is not None:
+            late_log.remove_after(offset["n"])
 
     def _state_of(self, offset: Offset) -> SourceState[Any, Any]:
         # A checkpoint of another source may hold anything.

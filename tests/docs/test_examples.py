@@ -118,6 +118,7 @@ def test_the_examples_in_docstrings_that_need_spark_run(spark: SparkSession, tmp
     for name in ("read_stream", "from_source", "with_exact_watermark", "register"):
         run(name)
     routed = spark.readStream.format("aligned_files").options(eventTimeColumn="ts", late="route")
+    routed = routed.option("lateLocation", str(tmp_path / "late_log"))
     scope["events"] = streaming_source.with_exact_watermark(routed.load(scope["path"]))
     writer = scope["events"].writeStream.format("noop").queryName("windows")
     scope["query"] = writer.option("checkpointLocation", str(tmp_path / "checkpoints" / "windows")).start()

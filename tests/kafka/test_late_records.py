@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,9 +25,11 @@ def disordered(partition: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("late", ["drop", "route"])
-def test_what_is_taken_out_is_counted_and_with_the_rest_it_is_the_input(topic: Topic, late: str) -> None:
+def test_what_is_taken_out_is_counted_and_with_the_rest_it_is_the_input(
+    topic: Topic, tmp_path: Path, late: str
+) -> None:
     topic.create(partitions=2).write([*disordered(0), *disordered(1)])
-    with reading(topic, late=late) as begun:
+    with reading(topic, late=late, lateLocation=str(tmp_path)) as begun:
         kept = sum(map(len, to_end(begun, max_rows=100)))
         counted = sum(entry[3] for entry in begun.offset["splits"] if entry[3:])
     assert counted > 0

@@ -101,7 +101,20 @@ FRAME: Final = (
     _may("lateness", "bounded", "none", f"{_WATERMARKS}; the new rule counts from the next plan on"),
     _may("lateness", "none", "bounded", f"{_WATERMARKS}; the new rule counts from the next plan on"),
     _may("late", "keep", "drop", f"{_FROM_NOW_ON}; a micro-batch whose offset says that it is routed stays routed"),
-    _may("late", "route", "keep", f"{_FROM_NOW_ON}; a micro-batch whose offset says that it is routed stays routed"),
+    _may(
+        "late",
+        "route",
+        "keep",
+        f"{_FROM_NOW_ON}; a micro-batch whose offset says that it is routed stays routed",
+        lateLocation="{tmp}/late",
+    ),
+    _may(
+        "lateLocation",
+        "{tmp}/one",
+        "{tmp}/two",
+        f"{_FROM_NOW_ON}; move the files that are there, which `late_records` looks for at the new place",
+        late="route",
+    ),
     _may("invalidTimestamp", "fail", "drop", _FROM_NOW_ON),
     _may("maxFutureSkew", None, "1 hour", f"{_FROM_NOW_ON}; of a micro-batch read again its offset has the limit"),
     _refused(

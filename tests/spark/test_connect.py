@@ -63,7 +63,8 @@ time.sleep(0.5)
 explained.append(explain(query).to_json())
 heard = listener.history(query).sources().select(["cause", "held_by", "rows"]).to_pylist()
 query.stop()
-routing = read_stream(spark).format("aligned_files").options(**options, late="route").load(root + "/in")
+options |= {"late": "route", "lateLocation": root + "/log"}
+routing = read_stream(spark).format("aligned_files").options(**options).load(root + "/in")
 late = late_records(routing, root + "/windows").writeStream.format("memory").queryName("late")
 late.option("checkpointLocation", root + "/late").trigger(availableNow=True).start().awaitTermination(120)
 # Spark removes no listener while it has events for it.

@@ -16,7 +16,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from streaming_source.coordinator import ReadRules
-from streaming_source.exceptions import DataLossError, LateRecordError, OffsetError, OptionError
+from streaming_source.exceptions import (
+    DataLossError,
+    LateRecordError,
+    OffsetError,
+    OptionError,
+    StoreUnavailableError,
+)
 from streaming_source.spark.late_reader import LateStreamReader
 from streaming_source.spark.readers import AlignedStreamReader
 from tests.spark.reading import SECOND, T0, data_source, put, stream_reader
@@ -38,7 +44,8 @@ class Query:
     """A query as Spark runs it: offsets are written down before a micro-batch is read, commits behind it."""
 
     def __init__(self, root: Path, checkpoint: Path, **options: Any) -> None:
-        self.options: dict[str, Any] = {**KEYS, "late": "route", **options}
+        self.late_log = checkpoint.with_name("late_log")
+        self.options: dict[str, Any] = {**KEYS, "late": "route", "lateLocation": self.late_log, **options}
         self.root, self.checkpoint = root, checkpoint
         self.kept: list[str] = []
         self._reader: AlignedStreamReader | None = None
@@ -87,11 +94,17 @@ class Query:
         self.write("commits", done + 1, "v1\n{}")
         return True
 
+    def settle(self) -> None:
+        """Micro-batches until there is nothing to do."""
+        while self.run(100):
+            pass
+
     def write(self, log: str, batch: int, text: str) -> None:
         (self.checkpoint / log).mkdir(exist_ok=True)
         (self.checkpoint / log / str(batch)).write_text(text)
 
     def purge(self, before: int) -> None:
+        """Remove the entries of older micro-batches, as Spark does."""
         for log in ("offsets", "commits"):
             for batch in self.batches(log):
                 if batch < before:
@@ -99,6 +112,10 @@ class Query:
 
     def late(self, **options: Any) -> LateQuery:
         return LateQuery(self, options)
+
+    def entries(self) -> list[Path]:
+        """The files in the late log."""
+        return sorted(self.late_log.glob("*/*.json"))
 
 
 class LateQuery:
@@ -108,6 +125,7 @@ class LateQuery:
         self._query, self._options = query, options
         self.rows: list[str] = []
         self._offset: dict[str, Any] | None = None
+        self._planned: dict[str, Any] | None = None
         self._reader: LateStreamReader | None = None
         _open.append(self)
 
@@ -134,16 +152,29 @@ class LateQuery:
         assert isinstance(reader, LateStreamReader)
         return reader
 
-    def run(self) -> list[str]:
-        """One micro-batch, read twice as Spark may: the keys of its rows."""
-        end = self.reader.latestOffset(self.offset, ReadAllAvailable())
-        if end == self.offset:
-            return []
+    def run(self, *, commits: bool = True) -> list[str]:
+        """One micro-batch, the one that was written down or the next, read twice as Spark may: the keys of its rows."""
+        if self._planned is None:
+            end = self.reader.latestOffset(self.offset, ReadAllAvailable())
+            if end == self.offset:
+                return []
+            self._planned = json.loads(json.dumps(end))
+            if self._offset is not None:
+                # Spark does so when the next micro-batch is written down.
+                self.reader.commit(self._offset)
         for _ in range(2):
-            parts = self.reader.partitions(self.offset, end)
+            parts = self.reader.partitions(self.offset, self._planned)
             rows = [key for part in parts for b in self.reader.read(part) for key in b.column("k").to_pylist()]
-        self._offset = end
-        self.rows += rows
+        if commits:
+            self._offset, self._planned = self._planned, None
+            self.rows += rows
+        return rows
+
+    def drain(self) -> list[str]:
+        """All micro-batches that there are."""
+        rows = []
+        while more := self.run():
+            rows += more
         return rows
 
 
@@ -162,11 +193,9 @@ def put_log(root: Path, split: str, number: int, times: list[float]) -> list[str
 def one_late_split(root: Path, query: Query) -> list[str]:
     """A log that is read and idle; then one with ten late records and ten others. The keys of the late ones."""
     put_log(root, "a", 0, [100, 200])
-    while query.run(100):
-        pass
+    query.settle()
     late = put_log(root, "b", 0, [*range(10), *range(300, 310)])[:10]
-    while query.run(100):
-        pass
+    query.settle()
     return late
 
 
@@ -196,12 +225,15 @@ def test_what_is_kept_and_what_is_routed_is_the_input_over_restarts(tmp_path: Pa
             elif step < 0.5:
                 late.start()
             query.run(chance.randrange(1, 20))
-        if chance.random() < 0.4:
-            late.run()
+            # Spark keeps two micro-batches at least.
+            query.purge(query.batches("offsets")[-1] - chance.choice([1, 1, 5]))
+        if chance.random() < 0.3:
+            # The second query dies within a micro-batch, and reads it again.
+            late.run(commits=chance.random() < 0.7)
     query.start(late="route")
     while query.run(50):
         pass
-    late.run()
+    late.drain()
     assert Counter(query.kept + late.rows) == Counter(written)
     assert late.run() == []
     assert late.rows
@@ -243,12 +275,10 @@ def test_times_that_are_none_are_neither_late_nor_counted(tmp_path: Path) -> Non
     root = tmp_path / "in"
     query = Query(root, tmp_path / "cp", invalidTimestamp="null", watermarkRows="true")
     put_log(root, "a", 0, [100])
-    while query.run(100):
-        pass
+    query.settle()
     times = pa.array([-5, None, T0, 253_402_300_799_000_000, T0 + 500 * SECOND], pa.timestamp("us", "UTC"))
     put(root / "b" / "f.parquet", {"t": times, "k": ["before 1970", "none", "late", "year 9999", "on time"]})
-    while query.run(100):
-        pass
+    query.settle()
     assert query.late().run() == ["late"]
     assert {"before 1970", "none", "year 9999", "on time"} <= {*query.kept}
 
@@ -263,8 +293,7 @@ def test_available_now_reads_to_what_is_committed_when_it_starts(tmp_path: Path)
     assert early.run() == []
     late.reader.prepareForTriggerAvailableNow()
     put_log(root, "c", 0, [1])
-    while query.run(100):
-        pass
+    query.settle()
     assert (late.run(), late.run()) == (late_keys, [])
 
 
@@ -272,7 +301,7 @@ def test_before_the_query_has_written_anything_there_is_nothing_and_the_log_says
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_log(tmp_path / "in", "a", 0, [1])
-    source = data_source(tmp_path / "in", **KEYS, late="route", lateRecordsOf=tmp_path / "none")
+    source = data_source(tmp_path / "in", **KEYS, late="route", lateLocation="/log", lateRecordsOf=tmp_path / "none")
     reader = source.stream_reader(source.schema())
     assert isinstance(reader, LateStreamReader)
     for _ in range(2):
@@ -284,27 +313,166 @@ def test_before_the_query_has_written_anything_there_is_nothing_and_the_log_says
     ]
 
 
-def test_offsets_that_are_gone_are_missed_only_where_they_routed_records(tmp_path: Path) -> None:
+def test_late_records_outlive_the_offsets_and_leave_the_late_log_when_they_are_read(tmp_path: Path) -> None:
     root = tmp_path / "in"
     query = Query(root, tmp_path / "cp")
-    late, behind = query.late(), query.late()
+    late, keys = query.late(), one_late_split(root, query)
+    for number in range(1, 30):
+        keys += put_log(root, f"c{number}", 0, [number])
+        put_log(root, "b", number, [400 + number])
+        query.settle()
+        query.purge(query.batches("offsets")[-1])
+    assert len(query.batches("offsets")) == 1
+    assert len(query.entries()) == 30
+    assert late.drain() == keys
+    # Not before Spark has written down that they are.
+    assert len(query.entries()) == 30
+    put_log(root, "d", 0, [0])
+    query.settle()
+    assert late.drain() == ["d/0/0"]
+    assert len(query.entries()) == 1
+
+
+def test_one_micro_batch_reads_those_of_many_but_not_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming_source.spark.late_reader._MOST", 2)
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    late, keys = query.late(numReaders=1), one_late_split(root, query)
+    for number in range(4):
+        keys += put_log(root, f"c{number}", 0, [number])
+        query.settle()
+    late.reader.prepareForTriggerAvailableNow()
+    (part,) = late.reader.partitions(late.offset, late.reader.latestOffset(late.offset, ReadAllAvailable()))
+    assert [range_.rows for range_ in part.ranges] == [10, 1]  # type: ignore[attr-defined]
+    put_log(root, "d", 0, [0])
+    query.settle()
+    assert [late.run() for _ in range(4)] == [keys[:11], keys[11:13], keys[13:], []]
+
+
+def test_entries_of_micro_batches_that_were_given_up_are_removed(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    late, keys = query.late(), one_late_split(root, query)
+    (entry,) = query.entries()
+    # Of a life whose last offsets never became durable.
+    last = query.offset(query.batches("offsets")[-1])["n"]
+    for name in (f"{last + 1:012d}-13", f"{last + 9:012d}-14"):
+        (entry.parent / f"{name}.json").write_text(entry.read_text())
+    query.start()
+    more = put_log(root, "c", 0, [2, 3])
+    query.settle()
+    assert late.drain() == keys + more
+    # A micro-batch that is read again writes its entry again.
+    (query.checkpoint / "commits" / str(query.batches("commits")[-1])).unlink()
+    before = [path.read_text() for path in query.entries()]
+    query.start()
+    query.settle()
+    assert [path.read_text() for path in query.entries()] == before
+
+
+def test_entries_that_are_gone_are_an_error_and_from_batch_goes_on_behind(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    late, other = query.late(), query.late()
     keys = one_late_split(root, query)
     assert late.run() == keys
-    for number in range(1, 5):
-        put_log(root, "b", number, [400 + number])
-        query.run(100)
-    query.purge(query.batches("offsets")[-2])
-    # Nothing was routed in between.
     more = put_log(root, "c", 0, [2, 3])
-    while query.run(100):
-        pass
+    query.settle()
+    first = next(batch for batch in query.batches("offsets") if query.offset(batch).get("routed") == 12)
     assert late.run() == more
-    with pytest.raises(DataLossError, match=r"10 late records were routed in micro-batches behind -1 of which"):
-        behind.run()
-    first = query.batches("offsets")[0] + 1
-    assert query.late(lateRecordsFrom=first).run() == more
+    # The entries before were removed as this one was written down.
+    with pytest.raises(
+        DataLossError, match=r"12 late records were routed behind micro-batch -1, and .*late_log.* has 2:"
+    ):
+        other.run()
+    behind = query.late(lateRecordsFrom=first)
+    assert behind.run() == []
+    # Where it begins is in its first offset, and is not looked up again.
+    put_log(root, "c", 1, [500])
+    query.settle()
+    query.purge(first + 1)
+    behind.start()
+    assert behind.run() == more
     with pytest.raises(DataLossError, match="has no offsets of micro-batch 0: Spark keeps the latest 100"):
         query.late(lateRecordsFrom=1).run()
+
+
+def test_a_query_that_begins_anew_has_a_late_log_of_its_own(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    keys = one_late_split(root, query)
+    again = Query(root, tmp_path / "again")
+    again.settle()
+    assert again.late_log == query.late_log
+    # All was there when it began: nothing came late.
+    assert again.late().run() == []
+    assert query.late().run() == keys
+
+
+def test_an_offset_of_an_earlier_version_goes_on_where_it_was(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    late, keys = query.late(), one_late_split(root, query)
+    assert late.run() == keys
+    offset = late.offset
+    late._offset = {"v": 1, "query": offset["query"], "batch": offset["batch"], "routed": offset["routed"]}
+    more = put_log(root, "c", 0, [2, 3])
+    query.settle()
+    late.run()
+    assert late.run() == more
+
+
+def test_a_checkpoint_that_was_set_back_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    late = query.late()
+    one_late_split(root, query)
+    late.run()
+    late._offset = {**late.offset, "n": late.offset["n"] + 5, "batch": -1}
+    with pytest.raises(OffsetError, match=r"it was set back\. Use a new checkpointLocation for this query, too"):
+        late.run()
+
+
+def test_a_micro_batch_that_was_routed_needs_the_late_log_when_it_is_read_again(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    put_log(root, "a", 0, [100, 200])
+    query.settle()
+    put_log(root, "b", 0, [1])
+    query.run(100, commits=False)
+    del query.options["lateLocation"]
+    query.start(late="keep")
+    with pytest.raises(OptionError, match=r"option lateLocation is missing: .* give lateLocation as it was"):
+        query.settle()
+    query.start(lateLocation=query.late_log)
+    query.settle()
+    assert query.late().run() == ["b/0/0"]
+    assert "b/0/0" not in query.kept
+
+
+def test_a_late_log_that_no_query_reads_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming_source.spark.late_log._MANY", 3)
+    query = Query(tmp_path / "in", tmp_path / "cp")
+    one_late_split(tmp_path / "in", query)
+    for number in range(6):
+        put_log(tmp_path / "in", f"c{number}", 0, [number])
+        query.settle()
+    found = [record.message for record in caplog.records if "no query has read them" in record.message]
+    assert [message.partition(" ")[0] for message in found] == ["4", "7"]
+
+
+def test_a_late_log_that_cannot_be_written_fails_the_query_and_nothing_is_lost(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    query = Query(root, tmp_path / "cp")
+    query.late_log.write_text("a file where the directory should be")
+    with pytest.raises(StoreUnavailableError, match=r"lateLocation: .*late_log.* cannot be used: .*start again"):
+        one_late_split(root, query)
+    query.late_log.unlink()
+    query.start()
+    query.settle()
+    assert len(query.late().run()) == 10
 
 
 def test_records_that_were_changed_since_are_an_error(tmp_path: Path) -> None:
@@ -312,7 +480,9 @@ def test_records_that_were_changed_since_are_an_error(tmp_path: Path) -> None:
     query = Query(root, tmp_path / "cp")
     one_late_split(root, query)
     put_log(root, "b", 0, [*range(300, 320)])
-    with pytest.raises(DataLossError, match=r"routed 10 late records, and 0 of them are there now: what it read was c"):
+    with pytest.raises(
+        DataLossError, match=r"routed 10 late records in .*, and 0 of them are there now: what it read was"
+    ):
         query.late().run()
     (root / "b" / "f000.parquet").unlink()
     with pytest.raises(DataLossError):
@@ -346,7 +516,9 @@ def test_the_checkpoint_of_another_query_or_source_is_refused(tmp_path: Path) ->
 def test_options_that_would_lose_late_records_are_refused(tmp_path: Path) -> None:
     put_log(tmp_path, "a", 0, [1])
     with pytest.raises(OptionError, match=r"late = 'route' leaves late records where they are.*cleanSource"):
-        data_source(tmp_path, **KEYS, late="route", cleanSource="delete")
+        data_source(tmp_path, **KEYS, late="route", lateLocation=tmp_path / "log", cleanSource="delete")
+    with pytest.raises(OptionError, match=r"late = 'route' needs lateLocation.*as in .option\('lateLocation', '/check"):
+        data_source(tmp_path, **KEYS, late="route")
     with pytest.raises(OptionError, match=r"late_records: the frame has option late = 'drop'.*give it late = route"):
         data_source(tmp_path, **KEYS, late="drop", lateRecordsOf="/cp")
 

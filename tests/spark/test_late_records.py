@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streaming_source import WatermarkStrategy, advise, from_source, late_records, read_stream
 from streaming_source.exceptions import OptionError
+from streaming_source.spark.frames import FrameKeywords
 from tests.spark.conftest import Loader
 from tests.spark.support import SECOND, T0, available_now, forget_batches, last_batch, write_file
 from tests.spark.unindexed import UnindexedLogs, append_log
@@ -29,6 +31,7 @@ def test_kept_and_routed_are_the_input_over_restarts_and_a_crash(spark: SparkSes
 
     def frame() -> DataFrame:
         options = {"eventTimeColumn": "ts", "idleTimeout": "1 ms", "late": "route", "maxRowsPerTrigger": 110}
+        options["lateLocation"] = str(tmp_path / "late_log")
         return read_stream(spark).format("aligned_files").options(**options).load(str(root))
 
     def run_query() -> list[tuple[object, ...]]:
@@ -55,11 +58,38 @@ def test_kept_and_routed_are_the_input_over_restarts_and_a_crash(spark: SparkSes
     assert {row[0] for row in late} == {"a", "b"}
 
 
+@pytest.fixture
+def few_offsets(spark: SparkSession) -> Iterator[None]:
+    """Spark keeps those of a single micro-batch, and of the one that it is at."""
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "1")
+    yield
+    spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
+
+
+@pytest.mark.usefixtures("few_offsets")
+@pytest.mark.parametrize("micro_batches", [12, pytest.param(330, marks=pytest.mark.soak)])
+def test_late_records_outlive_the_offsets_that_spark_removes(
+    spark: SparkSession, tmp_path: Path, micro_batches: int
+) -> None:
+    rows, checkpoint, late_log = 20 * micro_batches, tmp_path / "cp", tmp_path / "late_log"
+    put(tmp_path / "in", "a", 0, 0, rows)
+    reader = read_stream(spark).format("aligned_files").options(eventTimeColumn="ts", maxRowsPerTrigger=20)
+    frame = reader.options(late="route", lateLocation=str(late_log)).load(str(tmp_path / "in"))
+    kept = available_now(spark, frame.select("k"), checkpoint, files=tmp_path / "kept").rows
+    assert last_batch(checkpoint) >= micro_batches
+    assert len([path for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()]) <= 3
+    assert len([*late_log.glob("*/*.json")]) >= 0.8 * micro_batches
+    late = available_now(spark, late_records(frame, str(checkpoint)).select("k"), tmp_path / "late_cp").rows
+    assert Counter(kept + late) == Counter((f"f0/{i}",) for i in range(rows))
+    assert len(late) >= 0.8 * micro_batches
+
+
 def test_a_source_of_ones_own_has_late_records_too(spark: SparkSession, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts").with_idleness("1 ms")
     append_log(logs, "a", T0 + np.arange(100, 200) * SECOND)
-    frame = from_source(spark, UnindexedLogs(str(logs)), strategy, "mine", late="route")
+    routing: FrameKeywords = {"late": "route", "late_location": str(tmp_path / "late_log")}
+    frame = from_source(spark, UnindexedLogs(str(logs)), strategy, "mine", **routing)
     available_now(spark, frame.select("s", "k"), tmp_path / "cp", files=tmp_path / "kept")
     append_log(logs, "b", T0 + np.arange(150, 250) * SECOND)
     kept = available_now(spark, frame.select("s", "k"), tmp_path / "cp", files=tmp_path / "kept").rows
@@ -77,9 +107,9 @@ def test_frames_without_late_records_of_their_own_are_refused(
     with pytest.raises(
         OptionError, match=r"late_records needs a frame as load\(\) gave it; this one has .*, Filter on"
     ):
-        late_records(exact(tmp_path, late="route").where("k > ''"), "/cp")
+        late_records(exact(tmp_path, late="route", lateLocation="/log").where("k > ''"), "/cp")
     with pytest.raises(OptionError, match=r"late_records needs a frame of aligned_datagen.* this one is of rate"):
         late_records(spark.readStream.format("rate").load(), "/cp")
     with pytest.raises(OptionError, match=r"late_records: the frame has option late = 'keep'.*give it late = route"):
         late_records(stream(tmp_path), "/cp")
-    assert late_records(stream(tmp_path, late="route"), "/cp").columns == ["ts", "k", "s"]
+    assert late_records(stream(tmp_path, late="route", lateLocation="/log"), "/cp").columns == ["ts", "k", "s"]

@@ -1,0 +1,238 @@
+"""The late log: where the late records of each micro-batch are, kept until another query has read them.
+
+Spark keeps the offsets of the latest micro-batches and removes the others, whoever still needs them. So what a query
+has routed (`late=route`) is written down in a directory that the user names (`lateLocation`): one entry for each
+micro-batch that routed records, with the states of its splits before and after it, which lead to the same ranges as in
+the query itself. Records are not copied.
+
+An entry is written while its micro-batch is run: after Spark has made the offsets of the micro-batch durable, and
+before any of its rows is. A micro-batch that is run again writes the same entry again. The query that reads
+`late_records` removes the entries that it has read and committed.
+
+The directory has a folder for each query, named by the log id that its offsets carry, so that a query that begins
+anew does not meet the entries of another one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import posixpath
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import uuid4
+
+from pyarrow import ArrowException, fs
+
+from alignment.plan import SplitTable
+from streaming_source.coordinator import SourceState
+from streaming_source.data_files.faults import StoreRetries
+from streaming_source.data_files.stores import Root, without_secrets
+from streaming_source.exceptions import DataLossError, OffsetError, StoreUnavailableError
+from streaming_source.spark.offsets import OffsetCodec
+
+__all__ = ["LateEntry", "LateLog", "LatePlace", "grown_splits", "new_log_id"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_VERSION: Final = 1
+_MANY: Final = 1_000
+"""Entries that no query has read, from which on there is a warning; it is repeated with as many more."""
+_WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
+"""File systems on which a file appears when it is complete, and not before."""
+
+
+def new_log_id() -> str:
+    """The id of the late log of a query that begins now."""
+    return uuid4().hex[:12]
+
+
+class LatePlace(NamedTuple):
+    """An entry by its name: of which state of the source, and how many late records were routed up to it in all."""
+
+    sequence: int
+    routed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.sequence:012d}-{self.routed}.json"
+
+    @classmethod
+    def of(cls, name: str) -> LatePlace | None:
+        """That of a file of this name; None for a file that is no entry."""
+        numbers = name.removesuffix(".json").split("-")
+        if len(numbers) != 2 or not all(map(str.isdigit, numbers)):
+            return None
+        return cls(*map(int, numbers))
+
+
+class LateEntry(NamedTuple):
+    """What a micro-batch read of the splits that had late records: their states before and after it."""
+
+    begun: SourceState[Any, Any]
+    ended: SourceState[Any, Any]
+
+    @property
+    def rows(self) -> int:
+        """Late records that the micro-batch routed."""
+        return self.ended.routed - self.begun.routed
+
+
+class LateLog:
+    """The entries of one query, in `location`: a local path, or a URI of any file system that pyarrow opens.
+
+    Parameters
+    ----------
+    location
+        Option `lateLocation`.
+    log_id
+        Of the query, from its offsets.
+    codec
+        Of the source whose states the entries have.
+    """
+
+    def __init__(self, location: str, log_id: str, codec: OffsetCodec) -> None:
+        self._location = location
+        self._log_id = log_id
+        self._codec = codec
+        self._retries = StoreRetries()
+        self._written = 0
+
+    def __str__(self) -> str:
+        return without_secrets(posixpath.join(self._location, self._log_id))
+
+    # ---- the query that routes -----------------------------------------------------------------------------------
+
+    def write(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> None:
+        """Write the entry of a micro-batch that routed records. One file, of the size of the splits that had some."""
+        grown = grown_splits(begun, ended)
+        states = {"start": _only(begun, grown), "end": _only(ended, grown)}
+        entry = {"v": _VERSION, **{name: self._codec.encode(state) for name, state in states.items()}}
+        place = LatePlace(ended.sequence, ended.routed)
+        self._on_store(lambda files, folder: _write(files, folder, place.name, json.dumps(entry)))
+        is_time_to_look, self._written = self._written % _MANY == 0, self._written + 1
+        if is_time_to_look and (unread := len(self.places())) >= _MANY:
+            _log.warning(
+                "%d micro-batches with late records are in %s, and no query has read them: run late_records(...) of "
+                "this frame, or give late = keep or drop",
+                unread,
+                self,
+            )
+
+    def remove_after(self, sequence: int) -> None:
+        """Remove the entries of states after this one: they were given up, and others come in their place."""
+        self._remove([place for place in self.places() if place.sequence > sequence])
+
+    # ---- the query of the late records ---------------------------------------------------------------------------
+
+    def places(self, after: int = -1, upto: int | None = None) -> list[LatePlace]:
+        """The entries of the states `(after, upto]`, in order. One listing."""
+
+        def names(files: fs.FileSystem, folder: str) -> list[str]:
+            return [info.base_name for info in files.get_file_info(fs.FileSelector(folder, allow_not_found=True))]
+
+        found = sorted(place for name in self._on_store(names) if (place := LatePlace.of(name)) is not None)
+        return [place for place in found if after < place.sequence and (upto is None or place.sequence <= upto)]
+
+    def read(self, place: LatePlace) -> LateEntry:
+        """One entry; a `DataLossError` if it is gone."""
+
+        def text(files: fs.FileSystem, folder: str) -> str:
+            with files.open_input_stream(posixpath.join(folder, place.name)) as stream:
+                return str(stream.read().decode())
+
+        name = f"{self}/{place.name}"
+        try:
+            written = self._on_store(text)
+        except FileNotFoundError:
+            raise DataLossError(
+                f"{name} was removed while it was read: let one query alone read the late records of a query"
+            ) from None
+        try:
+            entry: dict[str, Any] = json.loads(written)
+            if entry["v"] != _VERSION:
+                raise OffsetError(f"{name} is of version {entry['v']}: upgrade spark-watermark-alignment")
+            return LateEntry(self._codec.decode(entry["start"]), self._codec.decode(entry["end"]))
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, OffsetError):
+                raise
+            raise OffsetError(f"{name} is damaged ({error!r}); restore it") from None
+
+    def remove_upto(self, sequence: int) -> None:
+        """Remove the entries of this state and earlier ones: their records are read, and will not be needed again."""
+        self._remove(self.places(upto=sequence))
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _remove(self, places: Collection[LatePlace]) -> None:
+        def remove(files: fs.FileSystem, folder: str) -> None:
+            for place in places:
+                path = posixpath.join(folder, place.name)
+                # One that was removed by a call that failed behind it.
+                if files.get_file_info(path).type is not fs.FileType.NotFound:
+                    files.delete_file(path)
+
+        self._on_store(remove)
+
+    def _on_store(self, call: Callable[[fs.FileSystem, str], T]) -> T:
+        """Call with the file system and the folder; again, where the store fails for a moment."""
+
+        def called() -> T:
+            files, path = Root(self._location).open()
+            return call(files, posixpath.join(path, self._log_id))
+
+        try:
+            return self._retries.run(called)
+        except FileNotFoundError:
+            raise
+        except (ArrowException, OSError) as error:
+            raise StoreUnavailableError(
+                f"lateLocation: {self} cannot be used: {without_secrets(str(error))}; see to the directory and to who "
+                "may write there, and start again"
+            ) from error
+
+
+def grown_splits(begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> set[str]:
+    """Ids of the splits that had late records between two states."""
+    before = dict(zip(begun.table.split_ids, begun.late.tolist(), strict=True))
+    after = zip(ended.table.split_ids, ended.late.tolist(), strict=True)
+    return {split_id for split_id, count in after if count > before.get(split_id, 0)}
+
+
+def _only(state: SourceState[Any, Any], split_ids: Collection[str]) -> SourceState[Any, Any]:
+    """A state as it is of these splits alone, without what only planning needs."""
+    table = state.table
+    kept = [i for i, split_id in enumerate(table.split_ids) if split_id in split_ids]
+    part = SplitTable(
+        tuple(table.split_ids[i] for i in kept),
+        table.positions[kept],
+        table.watermarks[kept],
+        table.statuses[kept],
+        table.combined,
+    )
+    splits = tuple(state.splits[i] for i in kept)
+    silent_since_us = state.silent_since_us[kept]
+    return replace(
+        state,
+        splits=splits,
+        table=part,
+        late=state.late[kept],
+        silent_since_us=silent_since_us,
+        checkpoint=None,
+        generators=(),
+    )
+
+
+def _write(files: fs.FileSystem, folder: str, name: str, text: str) -> None:
+    """Write a file that is there as a whole or not at all."""
+    files.create_dir(folder, recursive=True)
+    path = posixpath.join(folder, name)
+    at_once = files.type_name in _WRITES_WHOLE_FILES
+    written = path if at_once else posixpath.join(folder, f"_{name}")
+    with files.open_output_stream(written) as stream:
+        stream.write(text.encode())
+    if not at_once:
+        files.move(written, path)
