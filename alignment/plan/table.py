@@ -65,6 +65,12 @@ class SplitTable:
         )
         return table, keep, [self.split_ids[slot] for slot in np.flatnonzero(gone)]
 
+    def holders(self) -> list[str]:
+        """Ids of the splits that count and have the smallest watermark. O(n)."""
+        slowest = self.slowest_counting()
+        counting = (self.statuses == SplitStatus.ACTIVE) | (self.statuses == SplitStatus.PAUSED)
+        return [self.split_ids[slot] for slot in np.flatnonzero(counting & (self.watermarks == slowest))]
+
     def slowest_counting(self) -> int | None:
         """The smallest watermark among the splits that count; None if none does. O(n)."""
         counting = (self.statuses == SplitStatus.ACTIVE) | (self.statuses == SplitStatus.PAUSED)

@@ -211,7 +211,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                     return self.state
                 self._look_for_more()
                 has_looked = True
-            elif event_times.is_at_rest:
+            elif event_times.is_at_rest and not event_times.probe_last(engine.table.holders()):
                 self._warn_of_unread()
                 return self.state
             else:

@@ -358,3 +358,38 @@ def test_whatever_happens_every_record_is_read_once_and_no_on_time_one_late(
     assert {split_id: read.get(split_id, []) for split_id in splits} == source.expected()
     assert harness.watermark == 1000 - BOUND - 1 != MAX_WATERMARK
     harness.close()
+
+
+class _FinishesWithItsLastRecord(TestingSource):
+    """Its `SplitReader` finishes a split with the last record, and not when it begins behind that."""
+
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader[RecordSplit]:
+        reader = super().create_split_reader(context)
+        available = reader._available  # type: ignore[attr-defined]
+
+        def with_records(split_id: str, first: int) -> tuple[int, bool]:
+            stop, has_ended = available(split_id, first)
+            return stop, has_ended and stop > first
+
+        reader._available = with_records  # type: ignore[attr-defined]
+        return reader
+
+
+def test_a_split_that_ends_while_a_run_to_the_end_goes_on_does_not_hold_the_watermark() -> None:
+    source = TestingSource({"short": [10, 20, Pause("10 seconds"), EOF], "long": list(range(10, 500, 10))})
+    harness = reading(source, available_now=True)
+    assert harness.run_batch() is not None
+    source.clock.advance("10 seconds")
+    harness.run()
+    assert harness.records() == source.expected()
+    assert harness.watermark == 490 - BOUND - 1
+    harness.close()
+
+
+def test_a_split_that_its_reader_finishes_with_its_last_record_does_not_hold_the_watermark() -> None:
+    source = _FinishesWithItsLastRecord({"short": [10, 20, EOF], "long": list(range(10, 500, 10))})
+    harness = reading(source, available_now=True)
+    harness.run()
+    assert harness.records() == source.expected()
+    assert harness.watermark == 490 - BOUND - 1
+    harness.close()

@@ -63,7 +63,7 @@ class Probes:
 
     def probe(self) -> None:
         known = len(self.found)
-        self.ends.probe(RecordSplit("a", 7))
+        self.ends.probe(RecordSplit("a"), 7)
         while len(self.found) == known:
             self.planner.calls.wait(WAIT_S)
 
@@ -82,7 +82,7 @@ def test_after_a_probe_in_vain_the_next_one_is_put_off_for_longer_each_time(pool
     for wait_ms in (200, 400, 800, 1600, 3200, 6400, 10_000, 10_000):
         probes.probe()
         probes.clock.advance(f"{wait_ms - 1} ms")
-        probes.ends.probe(RecordSplit("a", 7))
+        probes.ends.probe(RecordSplit("a"), 7)
         probes.clock.advance("1 ms")
     assert probes.found == [None] * 8
     probes.probe()

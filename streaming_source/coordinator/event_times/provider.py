@@ -127,5 +127,9 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         """While draining: whether nothing more will be known before more is handed out."""
         return True
 
+    def probe_last(self, split_ids: Iterable[str]) -> bool:
+        """While draining: find out whether these splits have ended, once before the run ends; whether that is begun."""
+        return False
+
     def close(self) -> None:
         """Let go of resources."""

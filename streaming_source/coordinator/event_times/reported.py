@@ -46,7 +46,7 @@ class _Known(Generic[SplitT]):
     """A split in work: as it was taken over, the position behind its last known record, and where it has ended.
 
     Its end `is_found` if it was since it was taken over, or since the run to the end of what is there began. Such a run
-    `awaits_probe` of a split that may have ended.
+    `awaits_probe` of a split that may have ended; `is_probed_last` where that was the one before the run ends.
     """
 
     split: SplitT
@@ -54,6 +54,7 @@ class _Known(Generic[SplitT]):
     ended_at: int | None = None
     is_found: bool = False
     awaits_probe: bool = False
+    is_probed_last: bool = False
 
 
 class ReportedTimes(EventTimeProvider[SplitT]):
@@ -125,7 +126,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         super().drain(from_us)
         if self._started:
             for known in self._known.values():
-                known.is_found = known.awaits_probe = False
+                known.is_found = known.awaits_probe = known.is_probed_last = False
             self._finds_again = True
             self._find_all_ends()
 
@@ -147,6 +148,15 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     @property
     def is_at_rest(self) -> bool:
         return self.is_settled
+
+    def probe_last(self, split_ids: Iterable[str]) -> bool:
+        """See `EventTimeProvider`: a split may have ended since the run began, or when its last records were read."""
+        known = [self._known[split_id] for split_id in split_ids if split_id in self._known]
+        probed = [one for one in known if one.split.stop is None and one.ended_at is None and not one.is_probed_last]
+        for one in probed:
+            one.awaits_probe = one.is_probed_last = True
+            self._split_ends.probe(one.split, one.end, at_once=True)
+        return bool(probed)
 
     def _find_all_ends(self) -> None:
         splits = tuple([known.split for known in self._known.values()])
@@ -192,7 +202,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
             known.end = end
         if split.stop is None and known.ended_at is None and (is_first or new <= 0):
             known.awaits_probe |= is_first
-            self._split_ends.probe(split.at(known.end), at_once=is_first)
+            self._split_ends.probe(split, known.end, at_once=is_first)
         self._complete_if_ended(known)
         return new > 0
 
@@ -224,14 +234,14 @@ _LAST_WAIT_US: Final = 10_000_000
 _PATIENCE_S: Final = 0.5
 """How long a probe may block."""
 
-_FETCHES: Final = 3
-"""Of one probe: a reader may bring nothing before it finishes its split."""
+_FETCHES: Final = 4
+"""Of one probe: a reader may bring the last record, and nothing, before it finishes its split."""
 
 _AT_ONCE: Final = 4
 
 
 class SplitEnds(Generic[SplitT]):
-    """Fetches, in the planner, behind the last known record of splits without a stop: what finishes there has ended.
+    """Fetches, in the planner, from the last known record of splits without a stop: what finishes there has ended.
 
     A task cannot report it: it reads a range that has a stop, where a `SplitReader` may finish any split. And what it
     reported would be lost with a planner that dies before its next offset is written; a probe is made again.
@@ -249,16 +259,19 @@ class SplitEnds(Generic[SplitT]):
         self._on_probed = on_probed
         # By split: from when on it may be probed again, and how long the wait after that probe will be.
         self._due: dict[str, tuple[int, int]] = {}
-        self._waiting: deque[SplitT] = deque()
+        self._waiting: deque[tuple[SplitT, int]] = deque()
         self._under_way: set[str] = set()
 
-    def probe(self, split: SplitT, *, at_once: bool = False) -> None:
-        """Find out whether a split ends at its position: if the wait since the last probe is over, or at once."""
+    def probe(self, split: SplitT, end: int, *, at_once: bool = False) -> None:
+        """Find out whether a split ends at `end`, the position behind its last known record, or its first position.
+
+        At once, or if the wait since the last probe is over.
+        """
         now_us, (due_us, wait_us) = self._calls.now_us(), self._due.get(split.split_id, (0, _FIRST_WAIT_US))
         if not at_once and (now_us < due_us or split.split_id in self._under_way):
             return
         self._due[split.split_id] = now_us + wait_us, min(2 * wait_us, _LAST_WAIT_US)
-        self._waiting.append(split)
+        self._waiting.append((split, end))
         self._begin()
 
     def forget(self, split_id: str) -> None:
@@ -266,18 +279,19 @@ class SplitEnds(Generic[SplitT]):
 
     def _begin(self) -> None:
         while self._waiting and len(self._under_way) < _AT_ONCE:
-            split = self._waiting.popleft()
+            split, end = self._waiting.popleft()
             self._under_way.add(split.split_id)
-            self._calls.workers.submit(partial(self._fetch, split))
+            self._calls.workers.submit(partial(self._fetch, split, end))
 
-    def _fetch(self, split: SplitT) -> None:
+    def _fetch(self, split: SplitT, end: int) -> None:
         """On a worker."""
         began_us, woken, ended_at = self._calls.now_us(), threading.Event(), None
         reader = self._new_reader()
         self._calls.workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
         try:
             with closing(reader):
-                ended_at = _end_of(reader, split, woken)
+                # With its last record: some readers finish a split with that, and not when they begin behind it.
+                ended_at = _end_of(reader, split.at(max(end - 1, split.position)), end, woken)
         except Exception:
             _log.warning("whether split %r has ended could not be found out", split.split_id, exc_info=True)
         woken.set()
@@ -298,13 +312,14 @@ class SplitEnds(Generic[SplitT]):
         self._begin()
 
 
-def _end_of(reader: AheadReader[SplitT], split: SplitT, woken: threading.Event) -> int | None:
-    """Position at which a split ends; None if it goes on."""
+def _end_of(reader: AheadReader[SplitT], split: SplitT, end: int, woken: threading.Event) -> int | None:
+    """Position at which a split ends that was known up to `end`; None if it goes on."""
     split_id, ahead = split.split_id, reader.take_over(split)
     for _ in range(_FETCHES):
         fetched = reader.fetch({split_id: ahead})[split_id]
+        read_to = max((block.end for block in fetched.blocks), default=end)
         if fetched.finished:
-            return fetched.blocks[-1].end if fetched.blocks else split.position
-        if fetched.blocks or woken.is_set():
+            return max(read_to, end)
+        if read_to > end or woken.is_set():
             break
     return None
