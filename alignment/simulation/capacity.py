@@ -98,11 +98,27 @@ def capacity(load: Load) -> Capacity:
     utilisation = rate / max_rate
     if utilisation >= 1:
         never = float("inf")
-        return Capacity(max_rate, utilisation, never, never, never, never, never)
+        return Capacity(
+            max_rate=max_rate,
+            utilisation=utilisation,
+            trigger_s=never,
+            rows_per_trigger=never,
+            latency_s=never,
+            rows_in_system=never,
+            window_latency_s=never,
+        )
     period_s = max(load.overhead_s / (1 - rate * row_s), load.interval_s)
     rows = rate * period_s
     trigger_s = load.overhead_s + rows * row_s
     latency_s = period_s / 2 + trigger_s
     next_record_s = 1 / load.rate if load.rate else 0.0
     window_s = load.out_of_orderness_s + next_record_s + latency_s + period_s
-    return Capacity(max_rate, utilisation, trigger_s, rows, latency_s, rate * latency_s, window_s)
+    return Capacity(
+        max_rate=max_rate,
+        utilisation=utilisation,
+        trigger_s=trigger_s,
+        rows_per_trigger=rows,
+        latency_s=latency_s,
+        rows_in_system=rate * latency_s,
+        window_latency_s=window_s,
+    )

@@ -232,7 +232,15 @@ class SimulatedSource:
             engine.commit(plan)
         self._held = self._held[self._held > before.combined]
         reached_us = self._reached(numbers, plan.after.positions)
-        step = SimulatedStep(now_us, before, plan, reached_us, late, self._held.size, reports)
+        step = SimulatedStep(
+            now_us=now_us,
+            before=before,
+            plan=plan,
+            reached_us=reached_us,
+            late=late,
+            held_rows=self._held.size,
+            reports=reports,
+        )
         self._steps += 1
         self.has_ended = self._is_at_its_end(step)
         return step

@@ -24,6 +24,8 @@ THEN = {
     "lines of code": 19_161,
     "lines of docstrings": 7_440,
     "gateway lines": 1_740,
+    "`__init__` modules with code": 0,
+    "constructor calls by position": 9,
     "import circles": 4,
     "modules in the largest circle": 13,
     "modules that a micro-batch crosses": 67,
@@ -32,10 +34,15 @@ THEN = {
 }
 """At 7ee14c0, before the redesign, by this script."""
 
+MOST_CODE_OF_AN_INIT = 40
+MOST_POSITIONAL = 6
+
 AIMS = {
     "modules": 150,
     "lines": 24_000,
     "gateway lines": 450,
+    "`__init__` modules with code": 0,
+    "constructor calls by position": 0,
     "import circles": 0,
     "modules that a micro-batch crosses": 35,
     "modules in the planner's process": 90,
@@ -64,6 +71,30 @@ def lines_of(source: str) -> Lines:
         if token.type not in silent:
             coded.update(range(token.start[0], token.end[0] + 1))
     return Lines(len(source.splitlines()), len(coded - documented), len(documented))
+
+
+def constructor_calls(source: str) -> Iterator[tuple[int, str]]:
+    """Yield `(line, class)` of each call of a class that gives more arguments by position than a reader can follow."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and len(node.args) > MOST_POSITIONAL:
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called == "cls" or called.lstrip("_")[:1].isupper():
+                yield node.lineno, called
+
+
+def inits_with_code(found: Iterable[Module]) -> list[str]:
+    """Return the packages whose `__init__` defines things, beside exporting those of other modules."""
+    return [m.name for m in found if m.is_package and _own_code(m.source) > MOST_CODE_OF_AN_INIT]
+
+
+def _own_code(source: str) -> int:
+    exports = 0
+    for node in ast.walk(ast.parse(source)):
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        is_all = isinstance(target, ast.Name) and target.id == "__all__"
+        if is_all or isinstance(node, ast.Import | ast.ImportFrom):
+            exports += (node.end_lineno or node.lineno) - node.lineno + 1
+    return lines_of(source).code - exports
 
 
 def graph(found: Iterable[Module]) -> dict[str, set[str]]:
@@ -189,6 +220,7 @@ def measure() -> dict[str, int]:
     found = modules(ROOT)
     counted = {module.name: lines_of(module.source) for module in found}
     rounds = circles(graph(found))
+    crowded = [call for module in found for call in constructor_calls(module.source)]
     # In a process of its own: what is loaded here is no part of it.
     command = [sys.executable, "-W", "ignore", "-m", "tests.project.house", "micro-batch"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -199,6 +231,8 @@ def measure() -> dict[str, int]:
         "lines of code": sum(lines.code for lines in counted.values()),
         "lines of docstrings": sum(lines.docstrings for lines in counted.values()),
         "gateway lines": sum(n.total for name, n in counted.items() if within(name, "streaming_source.gateway")),
+        "`__init__` modules with code": len(inits_with_code(found)),
+        "constructor calls by position": len(crowded),
         "import circles": len(rounds),
         "modules in the largest circle": max(map(len, rounds), default=0),
         **traced,
@@ -218,7 +252,13 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(micro_batch()))
         return
     print("\n".join(_table(measure())))
-    for number, group in enumerate(circles(graph(modules(ROOT))), 1):
+    found = modules(ROOT)
+    for name in inits_with_code(found):
+        print(f"more than {MOST_CODE_OF_AN_INIT} lines of code: {name}.__init__")
+    for module in found:
+        for line, called in constructor_calls(module.source):
+            print(f"more than {MOST_POSITIONAL} arguments by position: {called} in {module.name}:{line}")
+    for number, group in enumerate(circles(graph(found)), 1):
         print(f"circle {number}: {', '.join(group)}")
 
 

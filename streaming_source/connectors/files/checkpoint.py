@@ -89,10 +89,15 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
             state = json.loads(data)
             segments = tuple(Segment((ms, path), b64decode(marks)) for (ms, path), marks in state.get("remembered", ()))
             remembered = Remembered(_pair(state.get("forgotten")), segments, _pair(state.get("log")))
-            finished = tuple(state["finished"])
-            by, order = state.get("splitBy", "directory"), state.get("order", "eventTime")
-            until_ms, latest_us, by_name = state.get("until"), state.get("latest"), state.get("byName", False)
-            return FilesCheckpoint(finished, remembered, until_ms, latest_us, by, order, by_name)
+            return FilesCheckpoint(
+                finished=tuple(state["finished"]),
+                remembered=remembered,
+                until_ms=state.get("until"),
+                latest_us=state.get("latest"),
+                split_by=state.get("splitBy", "directory"),
+                order=state.get("order", "eventTime"),
+                by_name=state.get("byName", False),
+            )
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} has no finished files: {error!r}") from error
 

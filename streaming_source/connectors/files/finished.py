@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import zlib
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Iterable
 from enum import IntEnum
 from hashlib import blake2b
-from operator import attrgetter
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from sortedcontainers import SortedDict
 
 from streaming_source.connectors.files.checkpoint import FileOrder, OrderKey, Remembered, Segment
 from streaming_source.connectors.files.listing import ListedFile
@@ -22,7 +21,6 @@ __all__ = ["MARK", "FinishedFiles", "Known", "MarkSet", "Marks", "RecentFiles", 
 
 _log = logging.getLogger(__name__)
 
-_UPTO: Final = attrgetter("upto")
 _SEGMENTS: Final = 8
 _AGE_SEGMENTS: Final = 64
 _MANY_FILES: Final = 3 * 1024
@@ -163,12 +161,13 @@ class RecentFiles(FinishedFiles):
         self._max_files = max_files
         self._segment_bytes = max(max_files // _SEGMENTS, 1) * MARK.itemsize
         self._by_age = order == "eventTime"
-        self._segments = list(state.segments)
+        # Marks, by the highest key of the segment that they are in.
+        self._segments: SortedDict[OrderKey, bytes] = SortedDict((one.upto, one.marks) for one in state.segments)
         self._width_ms = max(max_age_ms // _AGE_SEGMENTS, 1)
         self._warned = False
 
     def load(self) -> Marks:
-        return np.frombuffer(b"".join(segment.marks for segment in self._segments), MARK)
+        return np.frombuffer(b"".join(self._segments.values()), MARK)
 
     def is_forgotten(self, file: ListedFile) -> bool:
         return self.forgotten is not None and order_key(file, self._order) <= self.forgotten
@@ -176,32 +175,36 @@ class RecentFiles(FinishedFiles):
     def add(self, file: ListedFile) -> None:
         if self.is_forgotten(file):
             return
-        segments, key, mark = self._segments, order_key(file, self._order), self.marks_of([file]).tobytes()
+        upto = self._segment_of(order_key(file, self._order))
+        self._segments[upto] = self._segments.get(upto, b"") + self.marks_of([file]).tobytes()
+
+    def _segment_of(self, key: OrderKey) -> OrderKey:
+        """Return the highest key of the segment that takes a file. O(log n)."""
         if self._by_age:
-            key = ((key[0] // self._width_ms + 1) * self._width_ms - 1, "")
-        place = bisect_left(segments, key, key=_UPTO)
-        fits = place < len(segments) and (not self._by_age or segments[place].upto == key)
-        if place and place == len(segments) and not self._by_age and len(segments[-1].marks) < self._segment_bytes:
-            place, fits = place - 1, True
-        if fits:
-            segments[place] = Segment(max(segments[place].upto, key), segments[place].marks + mark)
-        else:
-            segments.insert(place, Segment(key, mark))
+            return ((key[0] // self._width_ms + 1) * self._width_ms - 1, "")
+        place = self._segments.bisect_left(key)
+        if place < len(self._segments):
+            upto: OrderKey = self._segments.keys()[place]
+            return upto
+        if place and len(self._segments.peekitem()[1]) < self._segment_bytes:
+            # The last segment has room: it now reaches up to this key.
+            self._segments[key] = self._segments.popitem()[1]
+        return key
 
     def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
-        held = sum(len(segment.marks) for segment in self._segments) // MARK.itemsize
+        held = sum(map(len, self._segments.values())) // MARK.itemsize
         oldest_ms = newest_ms - self._max_age_ms
         if lowest_waiting is not None:
             oldest_ms = min(oldest_ms, lowest_waiting[0] - 1)
         while self._segments:
-            upto = self._segments[0].upto
+            upto = self._segments.peekitem(0)[0]
             is_kept = held <= self._max_files or (lowest_waiting is not None and upto >= lowest_waiting)
             if self._by_age:
                 is_kept = upto[0] > oldest_ms
             if is_kept:
                 break
             self.forgotten = (oldest_ms, "") if self._by_age else upto
-            held -= len(self._segments.pop(0).marks) // MARK.itemsize
+            held -= len(self._segments.popitem(0)[1]) // MARK.itemsize
         if held > _MANY_FILES and not self._warned:
             self._warned = True
             _log.warning(
@@ -209,4 +212,4 @@ class RecentFiles(FinishedFiles):
                 "give a stateLocation, or a fileOrder in which files are known by their place, or a shorter maxFileAge",
                 held,
             )
-        return Remembered(self.forgotten, tuple(self._segments))
+        return Remembered(self.forgotten, tuple(Segment(*entry) for entry in self._segments.items()))

@@ -343,8 +343,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._begun_files = self._begun_bytes = 0
         remembered = self._finished.save(checkpoint_id, self._backlog.lowest, self._newest_ms)
         latest_us = None if self._order == "eventTime" or self._latest_us == MIN_WATERMARK else self._latest_us
-        by_name = self._config.file_name_only
-        return FilesCheckpoint((), remembered, self._until_ms, latest_us, "file", self._order, by_name)
+        return FilesCheckpoint(
+            remembered=remembered,
+            until_ms=self._until_ms,
+            latest_us=latest_us,
+            split_by="file",
+            order=self._order,
+            by_name=self._config.file_name_only,
+        )
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
