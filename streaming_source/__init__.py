@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from streaming_source.monitoring.explained import explain
     from streaming_source.spark.advise import advise
     from streaming_source.spark.exact_watermark import with_exact_watermark
-    from streaming_source.spark.frames import from_source, late_records, read_stream, register
+    from streaming_source.spark.frames import from_source, late_records, read_stream
     from streaming_source.spark.listener import AlignmentListener
+    from streaming_source.spark.registration import register
     from streaming_source.spark.watermark_rows import required_delay
 
 _HOMES = {
@@ -67,8 +68,9 @@ _HOMES = {
     "streaming_source.monitoring.explained": ["explain"],
     "streaming_source.spark.advise": ["advise"],
     "streaming_source.spark.exact_watermark": ["with_exact_watermark"],
-    "streaming_source.spark.frames": ["from_source", "late_records", "read_stream", "register"],
+    "streaming_source.spark.frames": ["from_source", "late_records", "read_stream"],
     "streaming_source.spark.listener": ["AlignmentListener"],
+    "streaming_source.spark.registration": ["register"],
     "streaming_source.spark.watermark_rows": ["required_delay"],
 }
 

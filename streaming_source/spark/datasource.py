@@ -56,7 +56,16 @@ if TYPE_CHECKING:
 
     from streaming_source.spark.late_reader import LateStreamReader
 
-__all__ = ["FORMATS", "AlignedDataSource", "driver_host", "in_zone", "make_data_source", "pickled", "source_class"]
+__all__ = [
+    "FORMATS",
+    "AlignedDataSource",
+    "driver_host",
+    "frame_schema",
+    "in_zone",
+    "make_data_source",
+    "pickled",
+    "source_class",
+]
 
 FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
     "aligned_datagen": "DataGeneratorSource",
@@ -146,9 +155,15 @@ class AlignedDataSource:
         late = {"late_of": said["lateRecordsOf"], "late_from": said["lateRecordsFrom"]}
         return cls(source, strategy, replace(frame, watermark_rows=emits, is_half_exact=not emits, **late))
 
+    @property
+    def needs_gateway(self) -> bool:
+        """Whether its readers send something to the planner, which therefore listens on the driver's host."""
+        return self.options.reports or self.source.source_event_serializer is not None
+
     @plainly
-    def schema(self) -> StructType:
-        data = self._data
+    def schema(self, data: pa.Schema | None = None) -> StructType:
+        """The columns of the frame; `data` has those of the data, where the source is not to be called for them."""
+        data = self._data if data is None else data
         strategy = self._strategy_over(data)
         # On no rows: what the assigner says of columns and types, it says now and not in the first micro-batch.
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in data], schema=data)
@@ -159,7 +174,7 @@ class AlignedDataSource:
                 "return EventTimes, in microseconds since the epoch, as EventTimes.of makes them of an int64 array"
             )
         self._check_zone(strategy, no_rows)
-        frame = StructType([StructField(field.name, _spark_type(field)) for field in data])
+        frame = frame_schema(data)
         name = self._event_time(frame, strategy, data)
         if name not in data.names:
             frame.add(StructField(name, TimestampType()))
@@ -390,6 +405,11 @@ def _check_no_metadata(columns: Sequence[str]) -> None:
 def _arrow_schema(frame: StructType) -> pa.Schema:
     """The Arrow schema that Spark expects of batches for a frame; it checks only the first batch, we check each."""
     return to_arrow_schema(frame, timezone="UTC")
+
+
+def frame_schema(data: pa.Schema) -> StructType:
+    """Columns of data as Spark's."""
+    return StructType([StructField(field.name, _spark_type(field)) for field in data])
 
 
 def _spark_type(field: pa.Field) -> DataType:

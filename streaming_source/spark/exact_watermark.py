@@ -5,27 +5,24 @@ No frame has watermark rows but those that are made here, with what takes the ro
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType, TimeType
 
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host
+from streaming_source.spark.loading import as_our_own, columns_of_plan
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["SOURCE_FORMAT", "Loaded", "as_our_own", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
+__all__ = ["SOURCE_FORMAT", "Loaded", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
 
 SOURCE_FORMAT: Final = "aligned_source_"
 """How the names of the formats begin that `from_source` makes."""
@@ -35,8 +32,6 @@ _EXACT_FRAMES: Final = (["Project", "Filter", _EXACT], ["Project", "CollectMetri
 """What `exact_frame` puts on a frame, from above: without metrics and with."""
 
 _DELAY_KEY: Final = "spark.watermarkDelayMs"
-
-_OURS: Final = re.compile(r"^(streaming_source|alignment)\.exceptions\.(\w+): (.*?)(?=\n? SQLSTATE: |\Z)", re.M | re.S)
 
 _named: Final[WeakKeyDictionary[Any, dict[str | None, tuple[ReferenceType[Any], tuple[str, str]]]]] = (
     WeakKeyDictionary()
@@ -78,31 +73,34 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
     >>> events = with_exact_watermark(frame)  # doctest: +SKIP
     """
     loaded = loaded_from(df)
-    source = AlignedDataSource.of_format(loaded.format_name, loaded.options)
-    column = source.event_time_in(df.schema)
+    # Without a zone: whether it is missing is seen as the columns are.
+    source = AlignedDataSource.of_format(loaded.format_name, loaded.options, zone=None)
+    with as_our_own():
+        found = columns_of_plan(df, source, loaded.schema_text) if loaded.is_of_connect else df.schema
+    column = source.event_time_in(found)
     if event_time is not None and event_time.lower() != column.lower():
         raise SchemaError(f"event_time = {event_time!r}: the event time of this frame is {column!r}; leave it out")
     schema = StructType()
-    for field in df.schema:
+    for field in found:
         # Watermark rows are null elsewhere, and Spark takes watermarks from this one type.
         kind = TimestampType() if field.name == column else field.dataType
         schema.add(StructField(field.name, kind, True, field.metadata))
-    if column not in df.columns:
+    if column not in found.names:
         schema.add(StructField(column, TimestampType()))
     # Loaded anew, with the rows: a frame that has them is never in the user's hands.
     reader = df.sparkSession.readStream.format(loaded.format_name).schema(schema)
     if loaded.source_name is not None:
         reader = reader.name(loaded.source_name)
     options = {option: value for option, value in loaded.options.items() if option.lower() != "watermarkrows"}
-    if "gatewayhost" not in {option.lower() for option in options}:
+    if source.needs_gateway and "gatewayhost" not in {option.lower() for option in options}:
         options["gatewayHost"] = driver_host(df.sparkSession)
     with as_our_own():
         frame = reader.options(**options, watermarkRows=EMITTED).load()
-    return exact_frame(frame, source, name)
+    return exact_frame(frame, source, name, schema)
 
 
-def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> DataFrame:
-    """Let the watermark rows of a frame set Spark's watermark, and take them out.
+def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None, schema: StructType) -> DataFrame:
+    """Let the watermark rows of a frame with the columns `schema` set Spark's watermark, and take them out.
 
     Spark pushes filters on other columns below the watermark operator, where they would remove the watermark row. It
     pushes none through a filter that is not deterministic, or through an observation. An observation counts each row,
@@ -117,11 +115,11 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
             f"name = {name!r}: a frame over another source has it, and in one query Spark refuses both "
             "(DUPLICATED_METRICS_NAME); give this source another name"
         )
-    _check_times_of_day(df)
-    column = source.event_time_in(df.schema)
-    names = {each: f"`{each.replace('`', '``')}`" for each in df.columns}
+    _check_times_of_day(df, schema)
+    column = source.event_time_in(schema)
+    names = {each: f"`{each.replace('`', '``')}`" for each in schema.names}
     time = F.col(names[column])
-    has_lateness = source.options.include_metadata and "_late" in df.columns
+    has_lateness = source.options.include_metadata and "_late" in schema.names
     is_data = (time < F.expr(FAR_SQL)) | time.isNull()
     dated = df.withWatermark(names[column], f"{DELAY.days} days")
     if name is None and not has_lateness and source.options.invalid_timestamp != "null":
@@ -146,17 +144,16 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None) -> D
     return frame
 
 
-def _check_times_of_day(df: DataFrame) -> None:
+def _check_times_of_day(df: DataFrame, schema: StructType) -> None:
     """Refuse what Spark refuses when the query starts, where it does not name the column."""
-    if str(df.sparkSession.conf.get("spark.sql.timeType.enabled", "false")).lower() == "true":
+    found = next((field for field in schema if _has_time_of_day(field.dataType)), None)
+    if found is None or str(df.sparkSession.conf.get("spark.sql.timeType.enabled", "false")).lower() == "true":
         return
-    for field in df.schema:
-        if _has_time_of_day(field.dataType):
-            raise SchemaError(
-                f"column {field.name!r} has the type TIME, which Spark takes in a streaming query only where "
-                "spark.sql.timeType.enabled is true; set that in the session, or leave the column out (option columns "
-                "of aligned_files)"
-            )
+    raise SchemaError(
+        f"column {found.name!r} has the type TIME, which Spark takes in a streaming query only where "
+        "spark.sql.timeType.enabled is true; set that in the session, or leave the column out (option columns "
+        "of aligned_files)"
+    )
 
 
 def _has_time_of_day(kind: DataType) -> bool:
@@ -171,12 +168,17 @@ def _has_time_of_day(kind: DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What `readStream` was given, and whether the frame has the exact watermark on it."""
+    """What `readStream` was given, and whether the frame has the exact watermark on it.
+
+    `is_of_connect` for a frame of Spark Connect, whose `schema_text` is what the user gave as its schema, if any.
+    """
 
     format_name: str
     options: Mapping[str, str]
     source_name: str | None = None
     is_exact: bool = False
+    is_of_connect: bool = False
+    schema_text: str | None = None
 
 
 def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_exact: bool = False) -> Loaded:
@@ -190,11 +192,13 @@ def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_e
         raise TypeError(
             f"{caller} takes a streaming DataFrame, not a {type(df).__name__}: give it what load() returned"
         )
-    if not df.isStreaming:
+    is_classic = hasattr(df, "_jdf")
+    # Under Spark Connect the attribute is a call to the server, and the plan knows it as well.
+    if not (df.isStreaming if is_classic else _streams(df)):
         raise OptionError(
             f"{caller} needs a streaming frame, of readStream: batch reads have no watermark; leave it out"
         )
-    loaded, met = _from_classic_plan(df) if hasattr(df, "_jdf") else _from_connect_plan(df)
+    loaded, met = _from_classic_plan(df) if is_classic else _from_connect_plan(df)
     is_exact = may_be_exact and met in _EXACT_FRAMES
     if _EXACT in met and not may_be_exact:
         raise OptionError(
@@ -272,17 +276,16 @@ def _from_connect_plan(df: Any) -> tuple[Loaded, list[str]]:
     if type(node).__name__ != "DataSource":
         return Loaded("", {}), [*met, type(node).__name__]
     path = {"path": node._paths[0]} if node._paths else {}
-    return Loaded((node._format or "").lower(), {**(node._options or {}), **path}, node._source_name), met
+    options = {**(node._options or {}), **path}
+    loaded = Loaded((node._format or "").lower(), options, node._source_name, is_of_connect=True)
+    return replace(loaded, schema_text=node._schema or None), met
 
 
-@contextmanager
-def as_our_own() -> Iterator[None]:
-    """Raise an error of this library that Spark passes on as what it was."""
-    try:
-        yield
-    except PySparkException as error:
-        found = _OURS.findall(str(error))
-        if not found:
-            raise
-        package, kind, message = found[-1]
-        raise getattr(import_module(f"{package}.exceptions"), kind)(" ".join(message.split())) from None
+def _streams(df: Any) -> bool:
+    """Whether one of the leaves of a plan of Spark Connect is a stream; a plan that is text is none that we know."""
+    nodes, streams = [df._plan], False
+    while nodes:
+        node = nodes.pop()
+        nodes += [child for side in ("_child", "left", "right") if (child := getattr(node, side, None)) is not None]
+        streams = streams or bool(getattr(node, "_is_streaming", False))
+    return streams

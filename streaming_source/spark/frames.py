@@ -2,97 +2,37 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Unpack
-from weakref import WeakKeyDictionary
 
-from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
-from alignment.arrow_times import UTC
 from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Boundedness, Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, in_zone, pickled, source_class
-from streaming_source.spark.exact_watermark import (
-    SOURCE_FORMAT,
-    as_our_own,
-    exact_frame,
-    loaded_from,
-)
-from streaming_source.spark.format_class import format_class
+from streaming_source.spark.exact_watermark import SOURCE_FORMAT, exact_frame, loaded_from
+from streaming_source.spark.loading import as_our_own, load_stream
 from streaming_source.spark.option_text import FrameKeywords, columns_text, keyword_options, option_text, path_text
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options, read_rules
+from streaming_source.spark.registration import (
+    check_session,
+    described,
+    register_content,
+    register_format,
+    session_zone,
+)
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SOURCES", "ExactStreamReader", "from_source", "late_records", "read_stream", "register"]
-
-_known: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
-"""Session -> names of formats that it knows."""
+__all__ = ["SOURCES", "ExactStreamReader", "from_source", "late_records", "read_stream"]
 
 SOURCES: Final[dict[str, AlignedDataSource]] = {}
 """What was given to `from_source`, by the name of the format that it made of it: the latest of each name."""
-
-
-def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
-    """Give connectors of your own a format name, for `readStream.format(name)`, `read.format(name)` and `read_stream`.
-
-    Where the library is installed, Spark finds its own formats without this. Where Spark's workers have it on their
-    path alone, `register(spark)` makes them known. Times without a zone, in connectors of your own, are in the
-    session's zone as it is now, unless option `timeZone` names another.
-
-    Parameters
-    ----------
-    spark
-        The session, of Spark Connect as well.
-    *sources
-        Classes whose attribute `name` is the format's name, and whose `options` are what it takes: by default what is
-        declared on the fields of a dataclass, see `streaming_source.api.options`.
-
-    Raises
-    ------
-    TypeError
-        If one is not a class of a source.
-    OptionError
-        If its name is not known of the class, or is that of another format.
-
-    Examples
-    --------
-    >>> from streaming_source import DataGeneratorSource
-    >>> class Ticks(DataGeneratorSource):
-    ...     name = "ticks"
-    >>> register(spark, Ticks)  # doctest: +SKIP
-    >>> ticks = spark.readStream.format("ticks").option("splits", 2).load()  # doctest: +SKIP
-    """
-    _check_session(spark, "register(spark, MySource)")
-    named: dict[str, type[Source[Any, Any]]] = {}
-    for kind in sources:
-        if not (isinstance(kind, type) and issubclass(kind, Source)):
-            found = type(kind).__name__
-            raise TypeError(f"register takes classes of sources, not a {found}: as in register(spark, MySource)")
-        if not isinstance(kind.name, str):
-            raise OptionError(
-                f"{kind.__name__}.name is a property, but a format's name must be known before there is a source: "
-                'write name = "..." in the class'
-            )
-        name = kind.name.lower()
-        if isinstance(FORMATS.get(name), str):
-            raise OptionError(f"{kind.__name__}.name = {kind.name!r} is a format of this library: choose another name")
-        named[name] = kind
-    for name in [name for name, known in FORMATS.items() if isinstance(known, str)]:
-        if not sources or find_spec(f"pyspark_{name}") is None:
-            _make_known(spark, name)
-    for name, kind in named.items():
-        FORMATS[name] = kind
-        _known.get(spark, set()).discard(name)
-        _make_known(spark, name)
 
 
 def read_stream(spark: SparkSession) -> ExactStreamReader:
@@ -123,7 +63,7 @@ def read_stream(spark: SparkSession) -> ExactStreamReader:
     ...     .load("/data/logs")
     ... )  # doctest: +SKIP
     """
-    _check_session(spark, "read_stream(spark)")
+    check_session(spark, "read_stream(spark)")
     return ExactStreamReader(spark)
 
 
@@ -237,11 +177,10 @@ class ExactStreamReader:
                 f"schema: the columns of {self._format} are known, so it has no option dataSchema; leave the schema "
                 "out, and select columns afterwards"
             )
-        # What the data source cannot know; the zone is that of the session now.
-        of_session = {"timeZone": _session_zone(self._spark), "gatewayHost": driver_host(self._spark)}
-        given = {name.lower() for name in self._options}
-        options = {name: value for name, value in of_session.items() if name.lower() not in given}
-        options |= {**self._options, "watermarkRows": EMITTED}
+        options, given = {**self._options, "watermarkRows": EMITTED}, {name.lower() for name in self._options}
+        if "timezone" not in given:
+            # What the data source cannot know: the zone is that of the session now.
+            options["timeZone"] = session_zone(self._spark)
         if path is not None:
             text, others = path_text(path), [value for name, value in options.items() if name.lower() == "path"]
             if others not in ([], [text]):
@@ -249,23 +188,12 @@ class ExactStreamReader:
             options = {name: value for name, value in options.items() if name.lower() != "path"} | {"path": text}
         # Here already: what is wrong with an option is raised by the user's own call.
         source = AlignedDataSource.of_format(self._format, options)
+        if source.needs_gateway and "gatewayhost" not in given:
+            options["gatewayHost"] = driver_host(self._spark)
         if not isinstance(FORMATS[self._format], str):
-            _make_known(self._spark, self._format)
-        try:
-            return self._loaded(options, source)
-        except Exception as error:
-            # As a Py4JJavaError in a classic session, as Spark's own under Connect.
-            if "[DATA_SOURCE_NOT_FOUND]" not in str(error):
-                raise
-        # Spark finds installed formats by itself, and warns of one that is registered over them.
-        _make_known(self._spark, self._format)
-        return self._loaded(options, source)
-
-    def _loaded(self, options: Mapping[str, str], source: AlignedDataSource) -> DataFrame:
-        assert self._format is not None
-        with as_our_own():
-            frame = self._spark.readStream.format(self._format).options(**options).load()
-        return exact_frame(frame, source, self._name)
+            register_format(self._spark, self._format)
+        frame, schema = load_stream(self._spark, self._format, options, source)
+        return exact_frame(frame, source, self._name, schema)
 
 
 def from_source(
@@ -314,30 +242,31 @@ def from_source(
     >>> logs = from_source(spark, FileSource("/data/logs"), strategy, "logs")  # doctest: +SKIP
     """
     call = "from_source(spark, source, watermark_strategy, name)"
-    _check_session(spark, call)
+    check_session(spark, call)
     for argument, given, kind in (
         ("source", source, Source),
         ("watermark_strategy", watermark_strategy, WatermarkStrategy),
         ("name", name, str),
     ):
         if not isinstance(given, kind):
-            raise TypeError(f"{argument} must be a {kind.__name__}, and is {_described(given)}: as in {call}")
+            raise TypeError(f"{argument} must be a {kind.__name__}, and is {described(given)}: as in {call}")
     _checked_name(name)
     values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**keyword_options(options), "watermarkRows": EMITTED})
-    parsed = frame_options(values, driver_host(spark))
-    source, watermark_strategy = in_zone(source, watermark_strategy, _session_zone(spark))
+    source, watermark_strategy = in_zone(source, watermark_strategy, session_zone(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
-    described = AlignedDataSource(source, watermark_strategy, parsed)
-    read_rules(watermark_strategy, parsed, bounded=source.boundedness is Boundedness.BOUNDED)
-    content = pickled(partial(AlignedDataSource.of_source, source, watermark_strategy, parsed))
+    made = AlignedDataSource(source, watermark_strategy, frame_options(values))
+    if made.needs_gateway:
+        made = replace(made, options=frame_options(values, driver_host(spark)))
+    read_rules(watermark_strategy, made.options, bounded=source.boundedness is Boundedness.BOUNDED)
     format_name = f"{SOURCE_FORMAT}{name}"
-    spark.dataSource.register(format_class(format_name, content, sys.executable))
-    SOURCES[format_name] = described
-    with as_our_own():
-        if batch:
+    content = pickled(partial(AlignedDataSource.of_source, source, watermark_strategy, made.options))
+    register_content(spark, format_name, content)
+    SOURCES[format_name] = made
+    if batch:
+        with as_our_own():
             return spark.read.format(format_name).load()
-        frame = spark.readStream.format(format_name).option("watermarkRows", EMITTED).load()
-    return exact_frame(frame, described, name)
+    frame, schema = load_stream(spark, format_name, {"watermarkRows": EMITTED}, made)
+    return exact_frame(frame, made, name, schema)
 
 
 def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = None) -> DataFrame:
@@ -387,44 +316,11 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
     if loaded.format_name in FORMATS:
         # Checked here, in the user's own call; a source of the user's own is known to Spark alone.
         AlignedDataSource.of_format(loaded.format_name, options)
-    return df.sparkSession.readStream.format(loaded.format_name).schema(df.schema).options(**options).load()
-
-
-def _make_known(spark: SparkSession, format_name: str) -> None:
-    """Let a session know one of `FORMATS`, unless it does."""
-    known = _known.setdefault(spark, set())
-    if format_name in known:
-        return
-    kind, content = FORMATS[format_name], None
-    if not isinstance(kind, str):
-        content = pickled(partial(AlignedDataSource.of_class, kind, driver_host(spark), zone=_session_zone(spark)))
-    try:
-        spark.dataSource.register(format_class(format_name, content, sys.executable))
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
-        # Spark has found it by itself: ours is the one that is meant.
-        if content is not None:
-            raise OptionError(f"format {format_name!r} is that of another data source: choose another name") from None
-    known.add(format_name)
-
-
-def _check_session(spark: object, call: str) -> None:
-    """Raise `TypeError` for what is no session; `call` is how it is written."""
-    if not hasattr(spark, "readStream"):
-        raise TypeError(f"the first argument must be the SparkSession, and is {_described(spark)}: as in {call}")
-
-
-def _described(argument: object) -> str:
-    return f"the class {argument.__name__}" if isinstance(argument, type) else f"of type {type(argument).__name__}"
+    schema = df.schema if loaded.schema_text is None else loaded.schema_text
+    return df.sparkSession.readStream.format(loaded.format_name).schema(schema).options(**options).load()
 
 
 def _checked_name(name: str) -> str:
     if not isinstance(name, str) or not name.replace("_", "").isalnum():
         raise OptionError(f"name = {name!r}: must be of letters, digits and underscores")
     return name
-
-
-def _session_zone(spark: SparkSession) -> str:
-    """In which times are that say no zone."""
-    return spark.conf.get("spark.sql.session.timeZone", None) or UTC

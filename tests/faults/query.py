@@ -19,8 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-import streaming_source.spark.frames as door
+import streaming_source.spark.registration as registration
 from alignment import WatermarkStrategy
+from streaming_source.spark.frames import from_source
 from tests.faults.inputs import BOUND_US, BOUNDABLE, event_time_of, source_of
 from tests.faults.steps import Steps, stepped_format
 
@@ -94,8 +95,8 @@ class Running:
             strategy = strategy.with_timestamp_assigner(column)
         if query["group"]:
             strategy = strategy.with_watermark_alignment(query["group"], "2 minutes")
-        door.format_class = stepped_format(self._folder, self.name, query["readers"])  # type: ignore[assignment]
-        frame = door.from_source(
+        registration.format_class = stepped_format(self._folder, self.name, query["readers"])  # type: ignore[assignment]
+        frame = from_source(
             self._spark,
             source,
             strategy,

@@ -19,11 +19,28 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _PROGRAM = """
 import json, sys, time
+from collections import Counter
 from pyspark.sql import SparkSession, functions as F
+from pyspark.sql.connect.client import SparkConnectClient
 from streaming_source import AlignmentListener, advise, explain, late_records, read_stream, with_exact_watermark
 from streaming_source.exceptions import OptionError
 
 root = sys.argv[1]
+calls = Counter()
+
+
+def counted(name):
+    method = getattr(SparkConnectClient, name)
+
+    def call(*arguments, **keywords):
+        calls[name] += 1
+        return method(*arguments, **keywords)
+
+    setattr(SparkConnectClient, name, call)
+
+
+for name in ("config", "_analyze", "_execute", "_execute_and_fetch"):
+    counted(name)
 spark = (
     SparkSession.builder.remote("local[2]")
     .config("spark.ui.enabled", "false")
@@ -36,6 +53,17 @@ listener = AlignmentListener()
 spark.streams.addListener(listener)
 options = {"eventTimeColumn": "TS", "maxOutOfOrderness": "5 seconds", "bounded": "true", "maxRowsPerTrigger": "200"}
 plain = spark.readStream.format("aligned_files").schema("s string, ts timestamp").options(**options).load(root + "/in")
+trips = []
+for make in (
+    lambda: read_stream(spark).format("aligned_files").options(**options, timeZone="UTC").load(root + "/in"),
+    lambda: read_stream(spark).format("aligned_files").options(**options).load(root + "/in"),
+    lambda: with_exact_watermark(plain),
+    lambda: with_exact_watermark(spark.readStream.format("aligned_files").options(**options).load(root + "/in")),
+):
+    make()  # the client's own first calls
+    calls.clear()
+    make()
+    trips.append(dict(calls))
 refused = []
 for frame in (plain.where("s > ''"), plain.dropna(), plain.withWatermark("ts", "5 seconds"),
               with_exact_watermark(plain), plain.join(plain, "s"), spark.readStream.format("rate").load(),
@@ -71,7 +99,7 @@ late.option("checkpointLocation", root + "/late").trigger(availableNow=True).sta
 while any(metric.samples for metric in listener.collect()):
     time.sleep(0.05)
 spark.streams.removeListener(listener)
-print(json.dumps([refused, rows, explained, spark.table("late").count(), heard, advise(live).rows]))
+print(json.dumps([trips, refused, rows, explained, spark.table("late").count(), heard, advise(live).rows]))
 """
 
 
@@ -95,7 +123,9 @@ def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_sp
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    refused, rows, explained, late, heard, advised = json.loads(done.stdout.splitlines()[-1])
+    trips, refused, rows, explained, late, heard, advised = json.loads(done.stdout.splitlines()[-1])
+    # No analysis, nothing executed: the zone of the session is all that may have to come from the server.
+    assert trips == [{}, {"config": 1}, {}, {}]
     told = [
         "this one has Filter on it",
         "this one has NADrop on it",

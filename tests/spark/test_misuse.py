@@ -181,7 +181,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.fixture(autouse=True)
 def _as_users_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("alignment.exceptions.WIDTH", 110)
-    monkeypatch.setattr("streaming_source.spark.frames._make_known", lambda *_: None)
+    monkeypatch.setattr("streaming_source.spark.registration.register_content", lambda *_: None)
 
 
 def seen(slip: Callable[[], Any]) -> tuple[list[str], list[str]]:

@@ -1,0 +1,152 @@
+"""Formats that a session is given by name: a user's own, and the library's where Spark cannot find them by itself.
+
+Spark finds the formats of the library by their installed `pyspark_...` modules, so nothing registers them but a call of
+`register(spark)`. To register is a command to the server, which a declarative pipeline refuses while a frame is made.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from pyspark.errors import AnalysisException
+
+from alignment.arrow_times import UTC
+from streaming_source.api import Source
+from streaming_source.exceptions import OptionError
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, pickled
+from streaming_source.spark.format_class import format_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "REFUSED_IN_PIPELINES",
+    "check_session",
+    "described",
+    "register",
+    "register_content",
+    "register_format",
+    "session_zone",
+]
+
+REFUSED_IN_PIPELINES: Final = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
+"""Condition of Spark's error for a call that analyses or executes while a pipeline makes a frame."""
+
+_known: Final[WeakKeyDictionary[Any, dict[str, bytes | None]]] = WeakKeyDictionary()
+"""Session -> names of formats that were registered in it -> of what content."""
+
+
+def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
+    """Give connectors of your own a format name, for `readStream.format(name)`, `read.format(name)` and `read_stream`.
+
+    Where the library is installed, Spark finds its own formats without this. Where Spark's workers have it on their
+    path alone, `register(spark)` makes them known. Times without a zone, in connectors of your own, are in the
+    session's zone as it is now, unless option `timeZone` names another.
+
+    Parameters
+    ----------
+    spark
+        The session, of Spark Connect as well.
+    *sources
+        Classes whose attribute `name` is the format's name, and whose `options` are what it takes: by default what is
+        declared on the fields of a dataclass, see `streaming_source.api.options`.
+
+    Raises
+    ------
+    TypeError
+        If one is not a class of a source.
+    OptionError
+        If its name is not known of the class, or is that of another format.
+
+    Examples
+    --------
+    >>> from streaming_source import DataGeneratorSource
+    >>> class Ticks(DataGeneratorSource):
+    ...     name = "ticks"
+    >>> register(spark, Ticks)  # doctest: +SKIP
+    >>> ticks = spark.readStream.format("ticks").option("splits", 2).load()  # doctest: +SKIP
+    """
+    check_session(spark, "register(spark, MySource)")
+    named: dict[str, type[Source[Any, Any]]] = {}
+    for kind in sources:
+        if not (isinstance(kind, type) and issubclass(kind, Source)):
+            found = type(kind).__name__
+            raise TypeError(f"register takes classes of sources, not a {found}: as in register(spark, MySource)")
+        if not isinstance(kind.name, str):
+            raise OptionError(
+                f"{kind.__name__}.name is a property, but a format's name must be known before there is a source: "
+                'write name = "..." in the class'
+            )
+        name = kind.name.lower()
+        if isinstance(FORMATS.get(name), str):
+            raise OptionError(f"{kind.__name__}.name = {kind.name!r} is a format of this library: choose another name")
+        named[name] = kind
+    for name in [name for name, known in FORMATS.items() if isinstance(known, str)]:
+        # Spark warns of a format that is registered over one that it has found.
+        if not sources or find_spec(f"pyspark_{name}") is None:
+            register_format(spark, name)
+    for name, kind in named.items():
+        FORMATS[name] = kind
+        register_format(spark, name, is_new=True)
+
+
+def register_format(spark: SparkSession, format_name: str, *, is_new: bool = False) -> None:
+    """Register one of `FORMATS` in a session, unless it is; `is_new` where its class may be another than before."""
+    if format_name in _known.get(spark, {}) and not is_new:
+        return
+    kind, content = FORMATS[format_name], None
+    if not isinstance(kind, str):
+        content = pickled(partial(AlignedDataSource.of_class, kind, driver_host(spark), zone=session_zone(spark)))
+    try:
+        register_content(spark, format_name, content)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        # Spark has found it by itself: ours is the one that is meant.
+        if content is not None:
+            raise OptionError(f"format {format_name!r} is that of another data source: choose another name") from None
+        _known.setdefault(spark, {})[format_name] = content
+
+
+def register_content(spark: SparkSession, format_name: str, content: bytes | None) -> None:
+    """Register what `format_class` makes of `content`, unless the session has just that under the name.
+
+    Raises
+    ------
+    OptionError
+        If the session is that of a declarative pipeline, which is calling one of its functions.
+    """
+    known = _known.setdefault(spark, {})
+    if format_name in known and known[format_name] == content:
+        return
+    try:
+        spark.dataSource.register(format_class(format_name, content, sys.executable))
+    except AnalysisException as error:
+        if error.getCondition() != REFUSED_IN_PIPELINES:
+            raise
+        raise OptionError(
+            f"format {format_name!r} cannot be registered in a function of a pipeline, where Spark allows no call that "
+            "executes; call register(spark, MySource), or from_source, at the top of the pipeline's file, and use the "
+            "format or the frame in the function"
+        ) from None
+    known[format_name] = content
+
+
+def check_session(spark: object, call: str) -> None:
+    """Raise `TypeError` for what is no session; `call` is how it is written."""
+    if not hasattr(spark, "readStream"):
+        raise TypeError(f"the first argument must be the SparkSession, and is {described(spark)}: as in {call}")
+
+
+def described(argument: object) -> str:
+    """What an argument is, for an error."""
+    return f"the class {argument.__name__}" if isinstance(argument, type) else f"of type {type(argument).__name__}"
+
+
+def session_zone(spark: SparkSession) -> str:
+    """In which times are that say no zone."""
+    return spark.conf.get("spark.sql.session.timeZone", None) or UTC

@@ -1,0 +1,83 @@
+"""The example of `docs/pipelines.md`: `spark-pipelines run` with the exact watermark, twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.dataset as ds
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.spark.support import MINUTE, SECOND, T0, Logs, naive_windows, write_file
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+LOGS: Logs = {"slow": T0 + np.arange(600) * SECOND, "fast": T0 + np.arange(600) * 4 * SECOND}
+"""One runs four times as fast; the slower one holds the watermark."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the example whose logs and storage are in a folder of this test."""
+    pytest.importorskip("yaml", reason="spark-pipelines needs pyspark[pipelines]")
+    copy = tmp_path / "pipeline"
+    shutil.copytree(ROOT / "docs" / "pipeline", copy)
+    spec = copy / "spark-pipeline.yml"
+    text = spec.read_text().replace("/data/logs", str(tmp_path / "logs"))
+    spec.write_text(text.replace("/tmp/events-pipeline", str(tmp_path)))
+    return copy
+
+
+_PIPELINES = str(Path(sys.executable).with_name("spark-pipelines"))
+_CATALOG = ["--conf", "spark.sql.catalogImplementation=hive"]
+"""One that outlives a run, as every real one does."""
+
+
+def run(project: Path) -> None:
+    done = subprocess.run(
+        [_PIPELINES, *_CATALOG, "run", "--spec", str(project / "spark-pipeline.yml")],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore"},
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert "Run is COMPLETED" in done.stdout + done.stderr
+
+
+def rows(project: Path, table: str) -> list[tuple[int, int, str, int]]:
+    found = ds.dataset(project / "spark-warehouse" / table, exclude_invalid_files=True).to_table().to_pylist()
+    starts = [(int(row["start"].timestamp()) * SECOND, row) for row in found]
+    return sorted((start, start + MINUTE, row["s"], row["count"]) for start, row in starts)
+
+
+def closed(logs: Logs) -> list[tuple[int, int, str, int]]:
+    """The windows that the slower log has closed, 5 seconds and a microsecond behind its last record."""
+    watermark = int(min(times.max() for times in logs.values())) - 5 * SECOND - 1
+    return [window for window in naive_windows(logs) if window[1] <= watermark]
+
+
+@pytest.mark.parametrize(
+    "ends", [[600], pytest.param([400, 600], marks=pytest.mark.soak)], ids=["once", "going on where it ended"]
+)
+def test_a_pipeline_gives_the_batch_result_of_all_closed_windows(
+    project: Path, tmp_path: Path, ends: list[int]
+) -> None:
+    so_far: Logs = {log: times[:0] for log, times in LOGS.items()}
+    for end in ends:
+        for log, times in LOGS.items():
+            write_file(tmp_path / "logs" / log / f"part-{end}.parquet", times[len(so_far[log]) : end], log)
+            so_far[log] = times[:end]
+        run(project)
+        expected = closed(so_far)
+        assert len({window[0] for window in expected}) == {400: 6, 600: 9}[end]
+        assert rows(project, "per_minute") == expected
+    # Its watermark is that of both logs as well: the filter is behind it.
+    assert rows(project, "of_one_log") == [window for window in expected if window[2] == "slow"]
