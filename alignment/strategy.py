@@ -24,16 +24,19 @@ class AlignmentParameters:
     """How a source takes part in watermark alignment (FLIP-182, FLIP-217).
 
     Sources that name the same `group` are aligned with each other: no split may be more than `max_drift_us` (at least
-    0) ahead of the slowest one. The group's limit is looked up every `update_interval_us` (above 0).
+    0) ahead of the slowest one. With None only the splits of the source itself are. The limit is looked up every
+    `update_interval_us` (above 0).
     """
 
-    group: str
+    group: str | None
     max_drift_us: int
     update_interval_us: int = 1_000_000
 
     def __post_init__(self) -> None:
-        if not isinstance(self.group, str) or not self.group.strip():
-            raise InvalidArgumentError(f"group = {self.group!r} must be a name that is not empty")
+        if self.group is not None and (not isinstance(self.group, str) or not self.group.strip()):
+            raise InvalidArgumentError(
+                f"group = {self.group!r} must be a name that is not empty, or None for the splits of this source alone"
+            )
         if self.max_drift_us < 0:
             raise InvalidArgumentError(f"max_drift_us = {self.max_drift_us} must be at least 0")
         if self.update_interval_us <= 0:
@@ -188,9 +191,12 @@ class WatermarkStrategy:
         return replace(self, auto_watermark_interval_us=parse_duration_us(interval, name="interval", minimum_us=1))
 
     def with_watermark_alignment(
-        self, group: str, max_drift: timedelta | str, update_interval: timedelta | str = "1 second"
+        self, group: str | None, max_drift: timedelta | str, update_interval: timedelta | str = "1 second"
     ) -> WatermarkStrategy:
-        """Keep the splits of all sources of a group within `max_drift` of the slowest; see `AlignmentParameters`."""
+        """Keep the splits of all sources of a group within `max_drift` of the slowest; see `AlignmentParameters`.
+
+        With None for `group` only those of the source itself.
+        """
         parameters = AlignmentParameters(
             group=group,
             max_drift_us=parse_duration_us(max_drift, name="max_drift"),

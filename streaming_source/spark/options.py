@@ -42,9 +42,6 @@ _SECOND_US: Final = 1_000_000
 _WORTH_A_TASK: Final = 32_768
 """Records: below this another task costs more than it saves."""
 
-_OWN_SPLITS: Final = "the splits of this source"
-
-
 def _watermark_rows(name: str, value: str) -> bool | str:
     return EMITTED if value == EMITTED else boolean(name, value)
 
@@ -324,7 +321,7 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
         out_of_orderness_us=bound_us or 0,
         timestamp_assigner=RecordTimestampAssigner() if column is None else FieldTimestampAssigner(column, unit),
         idle_timeout_us=values["idleTimeout"],
-        alignment=None if drift_us is None else AlignmentParameters(group or _OWN_SPLITS, drift_us, interval_us),
+        alignment=None if drift_us is None else AlignmentParameters(group, drift_us, interval_us),
     )
 
 
@@ -342,7 +339,6 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         perfect=options.lateness == "none",
         bounded=bounded,
     )
-    group = strategy.alignment.group if strategy.alignment and strategy.alignment.group != _OWN_SPLITS else None
     return ReadRules(
         strategy,
         planning,
@@ -350,7 +346,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         FAR_US if options.watermark_rows else None,
         options.max_future_skew_us,
         announces=options.watermark_rows,
-        group=group,
+        group=None if strategy.alignment is None else strategy.alignment.group,
         counts_late=options.late in ("drop", "route"),
         routes_late=options.late == "route",
         reports=options.reports,

@@ -203,3 +203,18 @@ def test_a_duration_that_is_too_short_is_refused_as_an_option_and_as_an_argument
         Fetches("here", every=timedelta(microseconds=1))
     with pytest.raises(OptionError, match="every"):
         Fetches("here", every=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["the splits of this source", "none", "g"])
+def test_an_alignment_group_may_have_any_name(name: str) -> None:
+    values = ALL.parse({"eventTimeColumn": "ts", "maxDrift": "1 minute", "alignmentGroup": name})
+    assert read_rules(strategy_of(values), frame_options(values), bounded=False).group == name
+
+
+def test_without_a_group_max_drift_is_of_the_splits_of_the_source_alone() -> None:
+    values = ALL.parse({"eventTimeColumn": "ts", "maxDrift": "1 minute"})
+    rules = read_rules(strategy_of(values), frame_options(values), bounded=False)
+    assert (rules.group, rules.planning.max_drift_us) == (None, 60_000_000)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_watermark_alignment(None, "1 minute")
+    rules = read_rules(strategy, FrameOptions(watermark_rows=True), bounded=False)
+    assert (rules.group, rules.planning.max_drift_us) == (None, 60_000_000)
