@@ -287,6 +287,14 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """
         return ()
 
+    def ranges_to_read(self, ranges: Sequence[SplitRange[SplitT]]) -> Sequence[SplitRange[SplitT]]:
+        """Return these ranges of a micro-batch as its tasks are to get them; by default as they are.
+
+        Called each time before a micro-batch is read, after `lost_splits`. Here a split may be given what only a task
+        needs and no offset has, and a range may be left out of which nothing is there any more.
+        """
+        return ranges
+
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> CheckpointT:
         """What must survive a restart beside the splits in work; all that was assigned is in work.

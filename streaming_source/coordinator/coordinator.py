@@ -263,7 +263,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         end: SourceState[SplitT, CheckpointT],
         readers: int,
         min_rows: int,
-    ) -> list[SplitRange[SplitT]]:
+    ) -> Sequence[SplitRange[SplitT]]:
         """What to read between two states, cut so that it can be shared by `readers`. Works without `start`."""
         if end.sequence == self.state.sequence:
             # The micro-batch that is read now announces the watermark of `end`.
@@ -277,7 +277,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # Where a watermark needs the records in their order a split has one reader.
         size = _ALL_ROWS if reads_on else rows_per_range(rows, readers, min_rows)
         ranges = [part for begun, ended in pairs for part in ranges_between(begun, ended, size)]
-        return [part for part in ranges if part.split.split_id not in lost] if lost else ranges
+        left = [part for part in ranges if part.split.split_id not in lost] if lost else ranges
+        return self.host.enumerator.ranges_to_read(left)
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
         """What to read of a fresh source in one go, for a batch read: all there is now. Call `restore` and this only.
@@ -292,7 +293,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             whole = [SplitRange(split, end - split.position) for split, end in ends if end > split.position]
             size = rows_per_range(sum(part.rows for part in whole), self._readers, min_rows)
             return [part for one in whole for part in cut_range(one, size)]
-        found = []
+        found: list[SplitRange[SplitT]] = []
         while (before := self.state) is not self.advance():
             found += self.ranges(before, self.state, self._readers, min_rows)
         return found

@@ -172,6 +172,10 @@ class KafkaAdmin:
         self._refusal: KafkaError | None = None
         self._reads_committed = config.isolation_level == "read_committed"
 
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client = None
+
     def topics(self, subscription: Subscription) -> list[KnownTopic]:
         """The topics of a subscription that there are, by name. One call; for a pattern two."""
         return self._ask("asking for topics", lambda: self._topics(subscription))

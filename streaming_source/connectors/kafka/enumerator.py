@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from alignment.timestamps import RecordTimestampAssigner
@@ -25,6 +26,7 @@ from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
 from streaming_source.connectors.kafka.subscription import Boundary, Partition
 from streaming_source.connectors.kafka.time_index import Looked, TimeIndex
+from streaming_source.connectors.kafka.topic_ids import replaced_topics
 from streaming_source.exceptions import OptionError
 
 __all__ = ["Found", "IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "PartitionDiscovery", "create_enumerator"]
@@ -45,7 +47,8 @@ def create_enumerator(
     patience = config.retry_policy(_FIRST_CONTACT_S if checkpoint is None else math.inf)
     discovery = PartitionDiscovery(KafkaAdmin(config.client, patience), config, checkpoint)
     leaders = Leaders(patience_s)
-    ends = LogEnds(KafkaAdmin(config.client, RetryPolicy(min(_LOG_ENDS_S, patience_s)), leaders).ends, patience_s)
+    for_ends = KafkaAdmin(config.client, RetryPolicy(min(_LOG_ENDS_S, patience_s)), leaders)
+    ends = LogEnds(for_ends.ends, patience_s, find_replaced=partial(replaced_topics, for_ends))
     has_index = context.supports_opaque_blocks and isinstance(context.timestamp_assigner, RecordTimestampAssigner)
     if config.indexing == "scan" or not has_index:
         return KafkaSplitEnumerator(context, discovery, patience, ends, leaders)
@@ -93,16 +96,16 @@ class PartitionDiscovery:
         now = dict(self._known or {})
         # Not forgotten: one of its name that comes later is another one.
         now.update((topic.name, replace(topic, partitions=())) for topic in gone)
-        new: list[tuple[Partition, str]] = []
+        new: list[tuple[Partition, KnownTopic]] = []
         for topic in () if self._is_complete else topics.values():
             chosen = self._config.subscription.select(topic.name, topic.partitions)
             before = now.get(topic.name, replace(topic, partitions=()))
             if _is_lost(before, topic):
                 before = replace(topic, partitions=(), incarnation=topic.topic_id[:_INCARNATION_CHARACTERS])
-            new += [(part, before.incarnation) for part in chosen if part.number not in before.partitions]
             numbers = {*before.partitions, *(part.number for part in chosen)}
             topic_id = topic.topic_id or before.topic_id
-            now[topic.name] = replace(before, topic_id=topic_id, partitions=tuple(sorted(numbers)))
+            known = now[topic.name] = replace(before, topic_id=topic_id, partitions=tuple(sorted(numbers)))
+            new += [(part, known) for part in chosen if part.number not in before.partitions]
         splits = self._splits(new, is_fresh=self._known is None)
         # What has gone meanwhile is no news: the next look finds out.
         for part in {part for part, _ in new} - {split.of for split in splits}:
@@ -140,7 +143,7 @@ class PartitionDiscovery:
             )
         return topics, gone
 
-    def _splits(self, new: Sequence[tuple[Partition, str]], *, is_fresh: bool) -> tuple[KafkaSplit, ...]:
+    def _splits(self, new: Sequence[tuple[Partition, KnownTopic]], *, is_fresh: bool) -> tuple[KafkaSplit, ...]:
         if not new:
             return ()
         partitions = [part for part, _ in new]
@@ -155,8 +158,16 @@ class PartitionDiscovery:
                     f"{by} ends it at {offset}; start it there or before"
                 )
         return tuple(
-            KafkaSplit(part.topic, part.number, begins[part], begins[part], ends.get(part), again)
-            for part, again in new
+            KafkaSplit(
+                part.topic,
+                part.number,
+                position=begins[part],
+                begin=begins[part],
+                stop=ends.get(part),
+                incarnation=topic.incarnation,
+                topic_id=topic.topic_id,
+            )
+            for part, topic in new
             if part in begins and (end is None or part in ends)
         )
 
@@ -234,6 +245,11 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             self._look_now()
         return lost
 
+    def ranges_to_read(self, ranges: Sequence[SplitRange[KafkaSplit]]) -> Sequence[SplitRange[KafkaSplit]]:
+        """With the ids of their topics, for the tasks; none of a topic that is gone or was created again."""
+        splits = self._checkpoint.in_their_topics([part.split for part in ranges])
+        return [SplitRange(split, part.rows) for split, part in zip(splits, ranges, strict=True) if split is not None]
+
     def close(self) -> None:
         self.patience.end()
 
@@ -247,7 +263,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         for split_id in found.gone:
             self.context.abandon_split(split_id)
         self.leaders.keep(found.checkpoint.partitions.values())
-        self.log_ends.update(found.checkpoint.partitions, found.gone)
+        self.log_ends.update(found.checkpoint.partitions, found.gone, found.checkpoint.topic_ids)
         self._assign(found.splits)
         self._checkpoint = found.checkpoint
         if self.discovery.period_s is None:
@@ -290,7 +306,8 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     # ---- SupportsEventTimeIndex ----------------------------------------------------------------------------------
 
     def restore_splits(self, splits: Sequence[KafkaSplit]) -> None:
-        self.index.add(splits)
+        there = zip(splits, self._checkpoint.in_their_topics(splits), strict=True)
+        self.index.add(split if in_its_topic is None else in_its_topic for split, in_its_topic in there)
 
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         return self.index.event_times(split_id, start, stop)
@@ -324,11 +341,17 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         self._on_looked(self._look(), None)
 
     def _look(self) -> tuple[Found | None, Looked]:
-        found = None
-        if time.monotonic() >= self._discovers_at:
-            found = self.discovery.look()
-            self._discovers_at = time.monotonic() + (self.discovery.period_s or math.inf)
-        return found, self.index.look(found.splits if found else (), found.gone if found else ())
+        found = self._discover() if time.monotonic() >= self._discovers_at else None
+        looked = self.index.look(found.splits if found else (), found.gone if found else ())
+        if looked.replaced_topics and found is None:
+            found = self._discover()
+            looked = self.index.look(found.splits, found.gone)
+        return found, looked
+
+    def _discover(self) -> Found:
+        found = self.discovery.look()
+        self._discovers_at = time.monotonic() + (self.discovery.period_s or math.inf)
+        return found
 
     def _on_looked(self, result: tuple[Found | None, Looked] | None, error: BaseException | None) -> None:
         if error is not None:

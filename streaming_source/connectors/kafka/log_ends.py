@@ -107,8 +107,9 @@ class LogEnds:
     It knows the splits that discovery has seen, and only those: before discovery has looked, a split of an offset may
     be one of a topic that was created again since. Used by many threads: one asks, the others wait for its answer.
 
-    `ask` is `KafkaAdmin.ends`. Failures are no error for `patience_s`; `end` and `ask_again` raise `SourceError` after
-    that.
+    `ask` is `KafkaAdmin.ends`. Of topics and their ids `find_replaced` returns those that were created again, which
+    have no end here until discovery has seen them; it is called when an end has moved. Failures are no error for
+    `patience_s`; `end` and `ask_again` raise `SourceError` after that.
     """
 
     def __init__(
@@ -116,23 +117,29 @@ class LogEnds:
         ask: Callable[[Sequence[Partition]], Mapping[Partition, LogEnd]],
         patience_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
+        find_replaced: Callable[[Mapping[str, str]], Collection[str]] = lambda ids: (),
     ) -> None:
         self._ask = ask
+        self._find_replaced = find_replaced
         self._patience_s = patience_s
         self._clock = clock
         self._lock = threading.Lock()
         self._there: Mapping[str, Partition] = {}
         self._gone: set[str] = set()
+        self._topic_ids: Mapping[str, str] = {}
         self._known: Mapping[Partition, LogEnd] = {}
         self._fails_since: float | None = None
         self._asked_at: float | None = None
 
-    def update(self, there: Mapping[str, Partition], gone: Iterable[str]) -> None:
-        """Take what discovery has seen: partitions by split id, and ids of splits whose partitions are no more."""
+    def update(
+        self, there: Mapping[str, Partition], gone: Iterable[str], topic_ids: Mapping[str, str] | None = None
+    ) -> None:
+        """Take what discovery has seen: partitions by split id, ids of splits that are gone, and of topics by name."""
         with self._lock:
             if there.keys() != self._there.keys():
                 self._asked_at = None
             self._there = dict(there)
+            self._topic_ids = dict(topic_ids or {})
             self._gone.update(gone)
 
     def is_gone(self, split_id: str) -> bool:
@@ -159,7 +166,12 @@ class LogEnds:
 
     def _look(self, now: float) -> None:
         try:
-            self._known, self._fails_since = self._ask(sorted(self._there.values())), None
+            ends = self._ask(sorted(self._there.values()))
+            # Afterwards: what was found before is of the topics that have not changed until now.
+            moved = {part.topic for part, end in ends.items() if self._known.get(part) != end}
+            replaced = self._find_replaced({name: self._topic_ids.get(name, "") for name in moved}) if moved else ()
+            self._known = {part: end for part, end in ends.items() if part.topic not in replaced} if replaced else ends
+            self._fails_since = None
         except SourceError as error:
             if self._fails_since is None:
                 self._fails_since = now

@@ -26,6 +26,7 @@ from streaming_source.connectors.kafka.split import (
 )
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
 from streaming_source.connectors.kafka.subscription import Boundary
+from streaming_source.connectors.kafka.topic_ids import TopicCheck
 from streaming_source.exceptions import OffsetError
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         return create_enumerator(self, context, checkpoint)
 
     def create_split_reader(self, context: SourceReaderContext) -> KafkaSplitReader:
+        is_task, patience_s = context.enumerator is None, self.seconds("poll_timeout")
         return KafkaSplitReader(
             self.client,
             context.clients,
@@ -147,6 +149,7 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
             getattr(context.enumerator, "log_ends", None),
             MessageColumns(context.schema, self.values),
             fail_on_data_loss=self.fail_on_data_loss,
-            poll_timeout_s=self.seconds("poll_timeout"),
-            in_turn=context.enumerator is None,
+            poll_timeout_s=patience_s,
+            in_turn=is_task,
+            topics=TopicCheck(self.client, context.clients, patience_s) if is_task else None,
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from streaming_source.api import SimpleVersionedSerializer, SourceSplit
@@ -19,7 +20,8 @@ class KafkaSplit(SourceSplit):
     """One partition of a topic: reading began at `begin`, goes on at `position`, and ends at `stop`, if at all.
 
     `incarnation` is empty; of a topic that was deleted and created again while it was read, it tells it from the one
-    before.
+    before. `topic_id` is that of the topic in which these offsets count, for tasks; the checkpoint has it, and not the
+    JSON of a split. Empty where it is not known.
     """
 
     is_divisible: ClassVar[bool] = True
@@ -30,6 +32,7 @@ class KafkaSplit(SourceSplit):
     begin: int = 0
     stop: int | None = None
     incarnation: str = ""
+    topic_id: str = field(default="", compare=False)
 
     @property
     def split_id(self) -> str:
@@ -103,6 +106,20 @@ class KafkaCheckpoint:
 
     topics: tuple[KnownTopic, ...] = ()
     end: str = ""
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """The ids of topics, by the names of those that are there."""
+        return {topic.name: topic.topic_id for topic in self.topics if topic.partitions}
+
+    def in_their_topics(self, splits: Sequence[KafkaSplit]) -> list[KafkaSplit | None]:
+        """Splits with the ids of their topics; None where that is gone, or was created again since. O(n + topics)."""
+        ids = {(topic.name, topic.incarnation): topic.topic_id for topic in self.topics if topic.partitions}
+        places = [(split.topic, split.incarnation) for split in splits]
+        return [
+            replace(split, topic_id=ids[place]) if place in ids else None
+            for split, place in zip(splits, places, strict=True)
+        ]
 
     @property
     def partitions(self) -> dict[str, Partition]:

@@ -25,6 +25,7 @@ from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.records import MessageColumns, Run, runs_of
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
+from streaming_source.connectors.kafka.topic_ids import TopicCheck
 from streaming_source.exceptions import SourceError
 
 __all__ = ["KafkaSplitReader"]
@@ -82,7 +83,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     split has a stop. Without `fail_on_data_loss`, reading goes on behind records that are not there any more.
 
     `in_turn` gives one split after the other, in the order in which they were added: a task that is tried again has its
-    rows in the same order, whichever partition answers first.
+    rows in the same order, whichever partition answers first. With `topics` it emits nothing of one that was created
+    again since its splits were planned: a range is emitted only if its topic has the same id once all of it has come.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         poll_timeout_s: float,
         in_turn: bool = False,
         at_once: int = _BATCH,
+        topics: TopicCheck | None = None,
     ) -> None:
         self._config = config
         self._consumer = PartitionConsumer(config, clients)
@@ -105,6 +108,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._poll_timeout_s = poll_timeout_s
         self._in_turn = in_turn
         self._at_once = at_once
+        self._topics = topics
+        # Whether records came since the ids of topics were compared; ids of splits of which some were emitted.
+        self._is_unchecked = False
+        self._emitted: set[str] = set()
         # By split. A topic that was created again has two for one partition: only one of them is assigned at a time.
         self._reading: dict[str, _Reading] = {}
         self._assigned: dict[Partition, _Reading] = {}
@@ -130,7 +137,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if gone:
             return RecordsBySplits(finished_splits=gone)
         while True:
-            blocks, finished = self._take_in_turn(self._take_records())
+            came = self._take_records()
+            self._check_topics(came)
+            blocks, finished = self._take_in_turn(came)
             if blocks or finished:
                 return RecordsBySplits(blocks, finished)
             waits = [reading for reading in self._assigned.values() if not (reading.is_paused or reading.is_at_end)]
@@ -170,6 +179,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._assigned.clear()
         self._held.clear()
         self._consumer.close()
+        if self._topics is not None:
+            self._topics.close()
 
     # ---- what is read --------------------------------------------------------------------------------------------
 
@@ -327,6 +338,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 continue
             if split_id in self._held:
                 taken[split_id] = self._held.pop(split_id)
+                self._emitted.add(split_id)
             if reading.is_finished:
                 finished.add(split_id)
             elif self._in_turn:
@@ -337,6 +349,29 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._end(*finished)
             self._assign_next()
         return taken, finished
+
+    def _check_topics(self, came: dict[str, list[RecordBlock]]) -> None:
+        """Give up splits of topics that were created again: before the first records, and the last ones of a split."""
+        self._is_unchecked |= bool(came)
+        is_first = not self._emitted
+        if self._topics is None or not self._is_unchecked:
+            return
+        if not (is_first or any(reading.is_finished for reading in self._assigned.values())):
+            return
+        self._is_unchecked = False
+        replaced = self._topics.replaced((one.split.topic, one.split.topic_id) for one in self._reading.values())
+        for split_id, reading in self._reading.items():
+            if reading.split.topic not in replaced:
+                continue
+            if split_id in self._emitted:
+                raise SourceError(
+                    f"split {split_id!r}: topic {reading.split.topic!r} was deleted, or deleted and created again, "
+                    "while this task read it; a task that is tried again reads nothing of it. Where Spark does not try "
+                    "it again, as in local mode, start the query again"
+                )
+            came.pop(split_id, None)
+            self._held.pop(split_id, None)
+            self._lose_all(reading, "its topic was deleted, or deleted and created again, since the range was planned")
 
     # ---- what is lost --------------------------------------------------------------------------------------------
 
@@ -370,9 +405,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             # The log has become shorter: it is read on when it has grown beyond this again.
             reading.is_at_end = True
 
-    def _lose_all(self, reading: _Reading) -> None:
-        """The partition is gone."""
-        self._report_loss(reading, f"the brokers know no partition {reading.split.of} any more", "to go on without it")
+    def _lose_all(self, reading: _Reading, why: str = "") -> None:
+        """The partition is gone, or another one."""
+        why = why or f"the brokers know no partition {reading.split.of} any more"
+        self._report_loss(reading, why, "to go on without it")
         self._unassign(reading)
         reading.position = max(reading.position, reading.split.stop or 0)
         reading.is_at_end = True

@@ -21,6 +21,7 @@ from streaming_source.connectors.kafka.client import FoundRecord, KafkaAdmin, re
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, MAX_TIMESTAMP, Partition
+from streaming_source.connectors.kafka.topic_ids import replaced_topics
 
 __all__ = ["Looked", "TimeIndex"]
 
@@ -73,11 +74,13 @@ class Looked(NamedTuple):
     """What one look brought: updates, and where what can be read ends, by split id.
 
     `blocked_splits` have records behind that, of transactions that are open, or the brokers say nothing of their ends.
+    Of `replaced_topics`, which are gone or were created again, there are neither updates nor ends.
     """
 
     updates: Sequence[_Update]
     ends: Mapping[str, int]
     blocked_splits: frozenset[str]
+    replaced_topics: frozenset[str] = frozenset()
 
 
 class TimeIndex:
@@ -160,7 +163,9 @@ class TimeIndex:
         parts = [known for known in there if known.split.split_id not in gone and not known.is_complete]
         parts += map(_Indexed.from_its_position, found)
         logs = self._for_looks.ends(sorted({known.split.of for known in parts}))
-        ends, blocked_splits = {}, set()
+        ends: dict[str, int] = {}
+        blocked_splits: set[str] = set()
+        shorter: list[tuple[_Indexed, int]] = []
         for known in parts:
             log, split = logs.get(known.split.of), known.split
             if log is None:
@@ -172,9 +177,20 @@ class TimeIndex:
                 blocked_splits.add(split.split_id)
             # Not by what is readable: with another isolation level more was readable, and will be again.
             if log.written < known.seen_to:
-                self._lose(known, f"the partition ends at {log.written}: its last ones were deleted, or its topic was")
+                shorter.append((known, log.written))
         updates = self._updates(self._for_looks, parts, ends, self._share(len(there) + len(found)))
-        return Looked(updates, ends, frozenset(blocked_splits))
+        # Afterwards: what was found before is of the topics that have not changed until now.
+        changed = [update.known for update in updates] + [known for known, _ in shorter]
+        replaced = replaced_topics(self._for_looks, {one.split.topic: one.split.topic_id for one in changed})
+        for known, written in shorter:
+            if known.split.topic not in replaced:
+                self._lose(known, f"the partition ends at {written}: its last ones were deleted")
+        if replaced:
+            updates = [update for update in updates if update.known.split.topic not in replaced]
+            hidden = {known.split.split_id for known in parts if known.split.topic in replaced}
+            ends = {split_id: end for split_id, end in ends.items() if split_id not in hidden}
+            blocked_splits |= hidden
+        return Looked(updates, ends, frozenset(blocked_splits), replaced)
 
     def _share(self, partitions: int) -> int:
         """How many records of each of so many partitions may be read ahead."""

@@ -1,0 +1,110 @@
+"""A topic is deleted and created again while a query reads it: each record of the new one is read exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from streaming_source.exceptions import DataLossError, SourceError
+from tests.kafka.support import on_executor, reading, records
+from tests.kafka.test_faults import T0_MS
+from tests.kafka.topics import Record, Topic, wait_until
+from tests.spark.reading import Reading
+
+
+def named(what: str, n: int, partition: int = 0) -> list[Record]:
+    return [Record(T0_MS + i, b"%s-%d-%d" % (what.encode(), partition, i), partition=partition) for i in range(n)]
+
+
+def create_again(topic: Topic, partitions: int, counts: dict[int, int]) -> list[bytes | None]:
+    """Returns the values of the new topic."""
+    topic.delete()
+    written = [record for partition, n in counts.items() for record in named("new", n, partition)]
+    topic.create(partitions=partitions).write(written)
+    return [record.value for record in written]
+
+
+def values(table: pa.Table | None) -> list[bytes | None]:
+    return [record.value for record in records(table)] if table is not None else []
+
+
+def read_until(begun: Reading, wanted: list[bytes | None], read: Counter[bytes | None]) -> None:
+    def step() -> bool:
+        read.update(values(begun.next()))
+        return all(read[value] for value in wanted)
+
+    wait_until(step, "all records of the new topic")
+    for _ in range(5):
+        read.update(values(begun.next()))
+
+
+def first_task(begun: Reading) -> Any:
+    """The only task of the first micro-batch that has records, which is planned and not read."""
+
+    def planned() -> Any:
+        start = begun.offset
+        begun.offset = begun.reader.latestOffset(start, begun.reader.getDefaultReadLimit())
+        return begun.reader.partitions(start, begun.offset)
+
+    (task,) = wait_until(planned, "a plan")
+    return task
+
+
+@pytest.mark.parametrize("indexing", ["auto", "scan", "off"])
+@pytest.mark.parametrize(
+    ("interval", "partitions", "counts"),
+    [
+        pytest.param("500 ms", 1, {0: 20}, id="more-soon", marks=pytest.mark.soak),
+        pytest.param("2 seconds", 1, {0: 20}, id="more"),
+        pytest.param("2 seconds", 1, {0: 5}, id="as-many", marks=pytest.mark.soak),
+        pytest.param("2 seconds", 1, {0: 3}, id="fewer", marks=pytest.mark.soak),
+        pytest.param("2 seconds", 1, {0: 2000}, id="many-more"),
+        pytest.param("2 seconds", 3, {0: 20, 1: 4, 2: 9}, id="more-partitions", marks=pytest.mark.soak),
+        pytest.param("10 seconds", 1, {0: 20}, id="more-late", marks=pytest.mark.soak),
+        pytest.param("2 seconds", 1, {0: 0}, id="none", marks=pytest.mark.soak),
+    ],
+)
+def test_each_record_of_a_topic_that_is_created_again_is_read_once(
+    topic: Topic, interval: str, partitions: int, counts: dict[int, int], indexing: str
+) -> None:
+    topic.create(partitions=2).write(named("old", 5) + named("old", 5, 1))
+    read: Counter[bytes | None] = Counter()
+    options = {"failOnDataLoss": "false", "discoveryInterval": interval, "indexing": indexing, "watermarkRows": "true"}
+    with reading(topic, **options) as begun:
+        wait_until(lambda: read.update(values(begun.next())) or sum(read.values()) == 10, "the old topic")
+        new = create_again(topic, partitions, counts)
+        read_until(begun, new, read)
+        assert {value: n for value, n in read.items() if n > 1} == {}
+        assert all(read[value] for value in new)
+
+
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+def test_a_task_reads_nothing_of_a_topic_that_was_created_again_since_it_was_planned(
+    topic: Topic, indexing: str
+) -> None:
+    topic.create().write(named("old", 10))
+    options = {"discoveryInterval": "1 hour", "indexing": indexing}
+    with reading(topic, failOnDataLoss="false", **options) as begun:
+        task = first_task(begun)
+        assert len(values(pa.Table.from_batches(on_executor(begun.reader).read(task)))) == 10
+        create_again(topic, 1, {0: 30})
+        assert list(on_executor(begun.reader).read(task)) == []
+    with reading(topic, **options) as strict, pytest.raises(DataLossError, match=r"created again.*failOnDataLoss"):
+        list(on_executor(strict.reader).read(task))
+
+
+def test_a_task_fails_whose_topic_is_created_again_while_it_emits_and_reads_nothing_when_it_is_tried_again(
+    topic: Topic,
+) -> None:
+    topic.create().write(named("old", 40_000))
+    with reading(topic, failOnDataLoss="false", discoveryInterval="1 hour", maxRowsPerTrigger=30_000) as begun:
+        task = first_task(begun)
+        batches = iter(on_executor(begun.reader).read(task))
+        assert next(batches).num_rows > 0
+        create_again(topic, 1, {0: 40_000})
+        with pytest.raises(SourceError, match=r"created again, while this task read it.*start the query again"):
+            list(batches)
+        assert list(on_executor(begun.reader).read(task)) == []
