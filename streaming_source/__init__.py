@@ -30,6 +30,7 @@ __all__ = [
     "WatermarkStrategy",
     "__version__",
     "advise",
+    "audit",
     "explain",
     "from_source",
     "late_records",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         TimestampAssigner,
     )
     from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
+    from streaming_source.auditing import audit
     from streaming_source.connectors import DataGeneratorSource, FileSource, KafkaSource
     from streaming_source.monitoring.explained import explain
     from streaming_source.spark.advise import advise
@@ -64,6 +66,7 @@ _HOMES = {
         *("NO_TIMESTAMP", "CallableTimestampAssigner", "EventTimes", "FieldTimestampAssigner", "TimestampAssigner"),
     ],
     "alignment.watermarks": ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput"],
+    "streaming_source.auditing": ["audit"],
     "streaming_source.connectors": ["DataGeneratorSource", "FileSource", "KafkaSource"],
     "streaming_source.monitoring.explained": ["explain"],
     "streaming_source.spark.advise": ["advise"],

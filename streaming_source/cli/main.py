@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,7 +23,7 @@ from alignment.simulation.recorded import RecordedWorkload
 from alignment.simulation.run import simulate
 from alignment.simulation.trace import SourceTrace
 from streaming_source import __version__
-from streaming_source.exceptions import OptionError
+from streaming_source.cli.audit import audit_query, key_values
 from streaming_source.monitoring.explained import aligned, explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
 
@@ -58,6 +59,17 @@ def _errors_in_one_line() -> Iterator[None]:
     except (AlignmentError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
+    """The same command, with its errors in one line."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        with _errors_in_one_line():
+            command(*args, **kwargs)
+
+    return run
 
 
 def _print_version(wanted: bool) -> None:
@@ -130,6 +142,9 @@ def _table(batches: Sequence[MicroBatch]) -> str:
     return "\n".join(aligned(rows))
 
 
+app.command("audit")(_in_one_line(audit_query))
+
+
 @app.command("report")
 def report_on_query(
     checkpoint: Annotated[str, typer.Argument(help="The query's checkpointLocation: a path, or s3://...")],
@@ -196,13 +211,8 @@ def advise(
     from streaming_source.spark.advise import advise_on
     from streaming_source.spark.datasource import AlignedDataSource
 
-    given = {}
     with _errors_in_one_line():
-        for text in option:
-            name, is_given, value = text.partition("=")
-            if not is_given:
-                raise OptionError(f"-o {text!r}: must be key=value, as in -o eventTimeColumn=ts")
-            given[name] = value
+        given = key_values(option)
         is_topic = any(name.lower() == "kafka.bootstrap.servers" for name in given)
         format_name, place = ("aligned_kafka", "subscribe") if is_topic else ("aligned_files", "path")
         advice = advise_on(AlignedDataSource.of_format(format_name, {place: source, **given}))

@@ -172,13 +172,16 @@ class OffsetLog:
     """The offsets of a query's micro-batches, of which Spark keeps the latest hundred, and which are committed.
 
     `checkpoint` is a local path, or a URI of a file system that Arrow knows (`s3a://`, `hdfs://`). It may not be there.
+    `opened` is its file system and its path in that, where the caller has opened it.
     """
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(self, checkpoint: str, opened: tuple[fs.FileSystem, str] | None = None) -> None:
         self.checkpoint = checkpoint
         self.files: fs.FileSystem = fs.LocalFileSystem()
         self.root = checkpoint.rstrip("/")
-        if "://" in checkpoint or checkpoint.startswith("file:"):
+        if opened is not None:
+            self.files, self.root = opened
+        elif "://" in checkpoint or checkpoint.startswith("file:"):
             try:
                 # s3a is Hadoop's name of the same.
                 self.files, self.root = fs.FileSystem.from_uri(checkpoint.replace("s3a:", "s3:", 1))

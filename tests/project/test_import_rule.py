@@ -129,6 +129,10 @@ def is_allowed(module: Module, found: Import) -> bool:
     if within(module.name, "streaming_source.monitoring"):
         own = ("streaming_source.exceptions", "streaming_source.monitoring")
         return within(target, "alignment", "numpy", "prometheus_client", "pyarrow", *own)
+    if within(module.name, "streaming_source.auditing"):
+        own = ("streaming_source.auditing", "streaming_source.exceptions", "streaming_source.monitoring")
+        known = (*own, "alignment", "streaming_source.api", "streaming_source.connectors", "streaming_source.data_files")
+        return within(target, *known) or not within(target, *PACKAGES)
     if connector := connector_of(module.name):
         shared = ("alignment", "streaming_source.api", "streaming_source.data_files", "streaming_source.exceptions")
         own = (*shared, connector)
@@ -230,6 +234,8 @@ def test_importing_a_spark_free_package_does_not_load_pyspark(name: str) -> None
         ("streaming_source.gateway.server", "def f():\n    import streaming_source.spark"),
         ("streaming_source.gateway.server", "import pyarrow.flight"),
         ("streaming_source.api.serializer", "from streaming_source.gateway import GatewayAddress"),
+        ("streaming_source.auditing.query", "from streaming_source.spark.delay import advise_on"),
+        ("streaming_source.auditing.sources.delta", "import pyspark"),
         ("streaming_source", "from pyspark.sql import DataFrame"),
         ("streaming_source", "from streaming_source.spark import register"),
     ],
@@ -254,6 +260,7 @@ def test_a_planted_violation_is_caught(name: str, source: str) -> None:
         ("streaming_source.gateway.server", "import ssl\nfrom alignment.events import RangeReport"),
         ("streaming_source.spark.reader", "from streaming_source.gateway import GatewayServer"),
         ("streaming_source.spark.reader", "from pyspark.sql.datasource import DataSource"),
+        ("streaming_source.auditing.sources.files", "from streaming_source.data_files.file import DataFile"),
         ("streaming_source.cli.demo", "from pyspark.sql import SparkSession"),
         ("streaming_source", "def register():\n    from streaming_source.spark import register"),
         ("streaming_source", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyspark"),

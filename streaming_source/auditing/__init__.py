@@ -1,0 +1,26 @@
+"""What a query over Spark's own sources loses to its watermark, by its checkpoint and its data alone.
+
+    checkpoint            the micro-batches that were committed: offsets, and the watermarks they ran under
+    operators             the stateful operators, by what Spark keeps beside their state; which of them sees rows first
+    rule                  which rows an operator drops, as bounds of event time: without I/O
+    sources/              what each micro-batch read of each split, one module a kind
+      base                  a split of a micro-batch: blocks of rows with bounds of their event times
+      event_time            the column of event times, as given or as the recorded watermarks show
+      files                 Spark's file sources: the source's log, formats, archived and moved files
+    counting              rows of blocks against bounds: a block is read only where a bound lies inside of it
+    watermark_check       whether the event times lead to the watermarks that Spark had
+    result                the counts as Arrow tables; who carried the watermark away
+    text                  the same in words
+    report                `Audit`: all of that, and JSON
+    query                 `audit`: from a checkpoint to an `Audit`
+
+A row of micro-batch n is dropped by the watermark of micro-batch n-1, which the offset log has. So nothing is
+simulated: what the log does not have any more is unknown, and said to be. Four numbers add up to the rows that were
+read, in each micro-batch and of each split: dropped, emitted, open, unknown; beside them rows without an event time.
+"""
+
+from streaming_source.auditing.query import audit
+from streaming_source.auditing.report import Audit
+from streaming_source.auditing.result import AuditedQuery, Carrier, Counts, SourceSummary
+
+__all__ = ["Audit", "AuditedQuery", "Carrier", "Counts", "SourceSummary", "audit"]

@@ -1,0 +1,188 @@
+"""Counting: what became of the rows of each micro-batch and split, by the bounds of the rule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
+from streaming_source.auditing.rule import RowTimes, Rule, SessionWindows, Undecided, Windows
+from streaming_source.auditing.sources.base import SplitRead, TimeBlock
+from streaming_source.exceptions import DataLossError
+
+__all__ = ["Tally", "count_reads", "settled_sessions"]
+
+_PURGED: Final = Undecided("Spark has removed the offsets of its micro-batch")
+_WIDEST: Final = 1 << 20
+"""Of the times in which a pause between sessions is looked for, in gaps."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of some rows: `dropped + emitted + open + unknown + without_time == read`.
+
+    A row is dropped if it was dropped from one of its windows at least, emitted if all of its windows are, else open.
+    Rows without an event time are in no window. `pairs` count each row once for each of its windows: all of them, the
+    dropped, the emitted and the open ones; None unless windows overlap. `earliest_us` and `latest_us` are those of all
+    rows with an event time. Of `scanned` rows the event times were read; of the others statistics sufficed. `gone`
+    says why rows cannot be read any more: then they are in no count, or, where their number is known, unknown.
+    """
+
+    read: int = 0
+    dropped: int = 0
+    emitted: int = 0
+    open: int = 0
+    unknown: int = 0
+    without_time: int = 0
+    pairs: list[int] | None = None
+    earliest_us: int = MAX_WATERMARK
+    latest_us: int = MIN_WATERMARK
+    scanned: int = 0
+    gone: str | None = field(default=None)
+
+    def add(self, rows: int, dropped: int, emitted: int, waiting: int, unknown: int) -> None:
+        """Rows with an event time."""
+        self.read += rows
+        self.dropped += dropped
+        self.emitted += emitted
+        self.open += waiting
+        self.unknown += unknown
+
+    def reach(self, earliest_us: int, latest_us: int) -> None:
+        """Extend the times that rows have."""
+        self.earliest_us = min(self.earliest_us, earliest_us)
+        self.latest_us = max(self.latest_us, latest_us)
+
+
+def count_reads(
+    reads: Iterable[SplitRead], rule: Rule, emitted_us: int, workers: int, done: Callable[[], object] = lambda: None
+) -> Iterator[tuple[SplitRead, Tally]]:
+    """What became of the rows of each, in order. Several are read at once; `done` is called after each.
+
+    O(rows) where bounds lie within a block's times, else O(blocks).
+    """
+
+    def count(read: SplitRead) -> tuple[SplitRead, Tally]:
+        return read, _tally(read, rule, emitted_us)
+
+    with ThreadPoolExecutor(min(workers, 4 * (os.cpu_count() or 1))) as pool:
+        for counted in pool.map(count, reads):
+            done()
+            yield counted
+
+
+def _tally(read: SplitRead, rule: Rule, emitted_us: int) -> Tally:
+    if read.batch is None:
+        rule, late_us = _PURGED, MIN_WATERMARK
+    else:
+        late_us = read.batch.late_us
+    tally = Tally(read=read.lost, unknown=read.lost, gone="no longer there" if read.lost else None)
+    bounds = rule.bounds(late_us, emitted_us)
+    windows = rule if isinstance(rule, Windows) and rule.is_sliding else None
+    if windows is not None:
+        tally.pairs = [0, 0, 0, 0]
+    try:
+        for block in read.blocks():
+            if not block.rows:
+                continue
+            if windows is not None:
+                _add_pairs(tally, windows, block, late_us, emitted_us)
+            if block.is_bounded and not bounds.crosses(block.min_us, block.max_us):
+                one = np.array([block.max_us])
+                tally.add(block.rows, *(part * block.rows for part in bounds.parted(one)))
+                tally.reach(block.min_us, block.max_us)
+                continue
+            times = block.load()
+            tally.scanned += len(times)
+            valid = times[times != NO_TIMESTAMP]
+            tally.add(len(valid), *bounds.parted(valid))
+            _add_without_time(tally, len(times) - len(valid), rule)
+            if len(valid):
+                tally.reach(int(valid.min()), int(valid.max()))
+    except DataLossError as error:
+        tally.gone = str(error).splitlines()[0]
+    return tally
+
+
+def _add_without_time(tally: Tally, rows: int, rule: Rule) -> None:
+    """No comparison with a watermark holds for them: only windows have no place for them."""
+    tally.read += rows
+    if isinstance(rule, Undecided):
+        tally.unknown += rows
+    elif rule.needs_time:
+        tally.without_time += rows
+    elif isinstance(rule, RowTimes) and rule.waits:
+        # No watermark ever reaches their group.
+        tally.open += rows
+    else:
+        tally.emitted += rows
+
+
+def _add_pairs(tally: Tally, windows: Windows, block: TimeBlock, late_us: int, emitted_us: int) -> None:
+    assert tally.pairs is not None
+    each, rest = divmod(windows.size_us, windows.slide_us)
+    # Halved, so that no difference to it overflows.
+    emitted_us = emitted_us if windows.waits else MAX_WATERMARK // 2
+    if block.is_bounded and not rest:
+        # Rows that are in the same windows as far as late and emitted ones go are counted by one of them.
+        low, high = (np.array([us]) for us in (block.min_us, block.max_us))
+        parts = [[windows.windows(one, ended)[1] for ended in (late_us, emitted_us)] for one in (low, high)]
+        if parts[0] == parts[1] and set(parts[0]) <= {0, each}:
+            dropped, ended = parts[0]
+            _extend(tally.pairs, block.rows * each, block.rows * dropped, block.rows * ended)
+            return
+    times = block.load()
+    valid = times[times != NO_TIMESTAMP]
+    total, dropped = windows.windows(valid, late_us)
+    _extend(tally.pairs, total, dropped, windows.windows(valid, emitted_us)[1])
+
+
+def _extend(pairs: list[int], total: int, dropped: int, ended: int) -> None:
+    for place, more in enumerate((total, dropped, ended - dropped, total - ended)):
+        pairs[place] += more
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------------
+
+
+def settled_sessions(reads: Sequence[SplitRead], rule: SessionWindows, emitted_us: int) -> SessionWindows:
+    """The rule with the time before which every session has ended, whatever the keys.
+
+    That is where the rows of all keys together pause for the gap, the last time before the watermark. The times before
+    it are read backwards, in spans that grow, until there is such a pause.
+    """
+    last = emitted_us - rule.gap_us
+    width = 64
+    while width <= _WIDEST:
+        begin = last - width * rule.gap_us
+        times = np.unique(np.concatenate([np.empty(0, np.int64), *_kept(reads, rule, emitted_us, begin)]))
+        # What is later than the watermark may go on a session that began before it.
+        pauses = np.flatnonzero(np.diff(times, append=last + 2 * rule.gap_us) > rule.gap_us)
+        before = times[pauses][times[pauses] <= last]
+        if len(before) or not len(times) or times[0] > last:
+            return replace(rule, settled_us=int(before[-1]) + 1 if len(before) else begin)
+        width *= 8
+    return replace(rule, settled_us=MIN_WATERMARK)
+
+
+def _kept(reads: Sequence[SplitRead], rule: SessionWindows, emitted_us: int, begin_us: int) -> Iterator[Int64Array]:
+    """The event times of the rows that were not dropped, from `begin_us` to one gap beyond the watermark."""
+    for read in reads:
+        late_us = MIN_WATERMARK if read.batch is None else read.batch.late_us
+        kept = MIN_WATERMARK if read.batch is None else rule.bounds(late_us, emitted_us).dropped
+        first, end = max(kept, begin_us), emitted_us + rule.gap_us
+        try:
+            for block in read.blocks():
+                if block.is_bounded and (block.max_us < first or block.min_us > end):
+                    continue
+                times = block.load()
+                yield np.unique(times[(times >= first) & (times <= end) & (times != NO_TIMESTAMP)])
+        except DataLossError:
+            # Its rows may have joined any sessions.
+            yield np.arange(first, end, rule.gap_us)

@@ -1,0 +1,255 @@
+"""What an audit found: counts as Arrow tables, by micro-batch and split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
+from streaming_source.auditing.counting import Tally
+from streaming_source.auditing.sources.base import SplitRead
+
+__all__ = ["COUNTS", "PAIRS", "AuditedQuery", "Carrier", "Counts", "SourceSummary"]
+
+_TIME: Final = pa.timestamp("us", "UTC")
+COUNTS: Final = ("read", "dropped", "emitted", "open", "unknown", "without_time")
+PAIRS: Final = ("windows_read", "windows_dropped", "windows_emitted", "windows_open")
+_READS: Final = pa.schema(
+    {
+        "batch": pa.int64(),
+        "source": pa.int32(),
+        "split": pa.string(),
+        "directory": pa.string(),
+        **dict.fromkeys((*COUNTS, *PAIRS, "scanned"), pa.int64()),
+        "earliest": _TIME,
+        "latest": _TIME,
+        "gone": pa.string(),
+    }
+)
+_BATCHES: Final = pa.schema(
+    {
+        "batch": pa.int64(),
+        "late_watermark": _TIME,
+        "watermark": _TIME,
+        "next_watermark": _TIME,
+        **dict.fromkeys((*COUNTS, *PAIRS), pa.int64()),
+        "latest": _TIME,
+        "dropped_under": pa.string(),
+        "carried_by": pa.string(),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSummary:
+    """One source: `files`, `delta` or `kafka`, its path or topics, and what its event times are made of."""
+
+    kind: str
+    name: str
+    time: str
+    format: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedQuery:
+    """What the counts are of.
+
+    `operator` is the stateful operator that drops rows, in words; None where the query has none. `rule` is what it
+    drops, `mode` the output mode. `undecided` says why nothing is known of any row, `downstream` names the operators
+    after it, of whose drops nothing is known.
+    """
+
+    checkpoint: str
+    query_id: str | None
+    sources: tuple[SourceSummary, ...]
+    operator: str | None
+    window: str | None
+    mode: str
+    undecided: str | None
+    downstream: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """A split whose latest rows moved the watermark, and how many rows were dropped by where it moved it."""
+
+    source: int
+    split: str
+    directory: str
+    dropped: int
+    batch: int
+    watermark_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the watermark of a query dropped, to the row.
+
+    `dropped + emitted + open + unknown + without_time == read`, here and in each row of the tables. All are rows of the
+    source, each counted once; what the counts mean where windows overlap is in `windows_*` of the tables: there a row
+    counts once for each window that it is in.
+
+    Attributes
+    ----------
+    query : AuditedQuery
+    exact_from : int
+        The first micro-batch whose rows are not all unknown.
+    reads : pyarrow.Table
+        One row a micro-batch and split. `batch` is null for what was read before `exact_from`; `gone` says why rows
+        cannot be read any more.
+    carriers : sequence of Carrier
+        Who carried the watermark away, those with the most dropped rows first.
+    notes : sequence of str
+        What the reader must know to trust the figures.
+    """
+
+    query: AuditedQuery
+    exact_from: int
+    reads: pa.Table = field(repr=False)
+    batches: pa.Table = field(repr=False)
+    carriers: Sequence[Carrier]
+    notes: Sequence[str]
+
+    @classmethod
+    def of(
+        cls,
+        query: AuditedQuery,
+        checkpoint: Checkpoint,
+        counted: Iterable[tuple[int, SplitRead, Tally]],
+        notes: Sequence[str],
+    ) -> Self:
+        """Put together what was counted, in any order: `(place of the source, what was read, its counts)`."""
+        rows = [_row(place, read, tally) for place, read, tally in counted]
+        reads = pa.Table.from_pylist(rows, _READS).sort_by([("batch", "ascending"), ("source", "ascending")])
+        batches, carriers = _batches(checkpoint, reads)
+        first = checkpoint.batches[0].number if checkpoint.batches else 0
+        return cls(query, first, reads, batches, carriers, tuple(notes))
+
+    @property
+    def has_overlaps(self) -> bool:
+        """Whether a row can be in several windows."""
+        return bool(self.reads["windows_read"].null_count < len(self.reads))
+
+    def count(self, name: str) -> int:
+        """The sum of one of the counts."""
+        return int(pc.sum(self.reads[name]).as_py() or 0)
+
+    @property
+    def read(self) -> int:
+        """Rows that the sources delivered in committed micro-batches and that can still be counted."""
+        return self.count("read")
+
+    @property
+    def dropped(self) -> int:
+        """Rows that the watermark dropped, from one of their windows at least."""
+        return self.count("dropped")
+
+    @property
+    def emitted(self) -> int:
+        """Rows that are in what the query has emitted; of a join or a deduplication those that were let through."""
+        return self.count("emitted")
+
+    @property
+    def open(self) -> int:
+        """Rows in windows that are not emitted yet, and none of which was dropped."""
+        return self.count("open")
+
+    @property
+    def unknown(self) -> int:
+        """Rows of which it cannot be known any more, or not from the checkpoint."""
+        return self.count("unknown")
+
+    @property
+    def without_time(self) -> int:
+        """Rows whose event time is null, which are in no window: no watermark dropped them."""
+        return self.count("without_time")
+
+    def splits(self) -> pa.Table:
+        """One row a split: the counts, the first and the last micro-batch that read of it, and its event times."""
+        return _grouped(self.reads, ["source", "split", "directory"])
+
+    def directories(self) -> pa.Table:
+        """The same by directory, or by topic."""
+        return _grouped(self.reads, ["source", "directory"])
+
+
+def _row(place: int, read: SplitRead, tally: Tally) -> dict[str, Any]:
+    has_times = tally.latest_us > MIN_WATERMARK
+    return {
+        "batch": None if read.batch is None else read.batch.number,
+        "source": place,
+        "split": read.split,
+        "directory": read.directory,
+        **{name: getattr(tally, name) for name in COUNTS},
+        **dict(zip(PAIRS, tally.pairs or (None,) * 4, strict=True)),
+        "scanned": tally.scanned,
+        "earliest": tally.earliest_us if has_times else None,
+        "latest": tally.latest_us if has_times else None,
+        "gone": tally.gone,
+    }
+
+
+def _batches(checkpoint: Checkpoint, reads: pa.Table) -> tuple[pa.Table, list[Carrier]]:
+    """By micro-batch; and the splits that moved the watermark, with what was dropped where they had moved it."""
+    counts = {row["batch"]: row for row in _grouped(reads, ["batch"]).to_pylist()}
+    foremost = _foremost(reads)
+    rows: list[dict[str, Any]] = []
+    # Of each watermark that was reached, who carried it there.
+    carriers: dict[int, Carrier] = {}
+    dropped: dict[tuple[int, str], Carrier] = {}
+    for batch in checkpoint.batches:
+        known = counts.get(batch.number, {})
+        under = carriers.get(batch.late_us)
+        if under is not None and (lost := known.get("dropped")):
+            # A split may have moved it several times: the first time is named.
+            before = dropped.get((under.source, under.split), under)
+            dropped[under.source, under.split] = replace(before, dropped=before.dropped + lost)
+        first = foremost.get(batch.number)
+        carrier = None
+        if first is not None and batch.next_us is not None and batch.next_us > batch.watermark_us:
+            carrier = carriers[batch.next_us] = Carrier(*first, 0, batch.number, batch.next_us)
+        rows.append(_batch_row(batch, known, under, carrier))
+    return pa.Table.from_pylist(rows, _BATCHES), sorted(dropped.values(), key=lambda c: (-c.dropped, c.batch))
+
+
+def _batch_row(
+    batch: CommittedBatch, known: Mapping[str, Any], under: Carrier | None, carrier: Carrier | None
+) -> dict[str, Any]:
+    return {
+        "batch": batch.number,
+        "late_watermark": batch.late_us,
+        "watermark": batch.watermark_us,
+        "next_watermark": batch.next_us,
+        **{name: known.get(name) or 0 for name in COUNTS},
+        **{name: known.get(name) for name in PAIRS},
+        "latest": known.get("latest"),
+        "dropped_under": None if under is None else under.split,
+        "carried_by": None if carrier is None else carrier.split,
+    }
+
+
+def _foremost(reads: pa.Table) -> dict[int, tuple[int, str, str]]:
+    """Of each micro-batch the source, split and directory of the latest row."""
+    found: dict[int, tuple[int, tuple[int, str, str]]] = {}
+    batches, *places = (reads[name].to_pylist() for name in ("batch", "source", "split", "directory"))
+    latest = reads["latest"].cast(pa.int64()).to_pylist()
+    for batch, us, *place in zip(batches, latest, *places, strict=True):
+        if batch is not None and us is not None and (batch not in found or us > found[batch][0]):
+            found[batch] = us, (place[0], place[1], place[2])
+    return {batch: place for batch, (_, place) in found.items()}
+
+
+def _grouped(reads: pa.Table, keys: list[str]) -> pa.Table:
+    sums = [(name, "sum") for name in (*COUNTS, *PAIRS)]
+    more = [("earliest", "min"), ("latest", "max")]
+    if "batch" not in keys:
+        more += [("batch", "min"), ("batch", "max")]
+    found = reads.group_by(keys, use_threads=False).aggregate([*sums, *more])
+    new = [name.removesuffix("_sum") for name in found.column_names]
+    names = {"earliest_min": "earliest", "latest_max": "latest", "batch_min": "first_batch", "batch_max": "last_batch"}
+    return found.rename_columns([names.get(name, name) for name in new])

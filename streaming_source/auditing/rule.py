@@ -1,0 +1,196 @@
+"""Which rows of a micro-batch Spark's watermark drops: the rule as bounds of event time.
+
+Verified on Spark 4.2 and 4.3. An operator drops what it calls late before it looks at its state:
+
+- windows: a row is dropped from a window whose end is at or below the watermark of the micro-batch *before*
+  (SPARK-40925). Of several windows that a row is in, it may be dropped from the early ones and counted in the others.
+- session windows: the same of the row's own session, which ends `gap` after the row.
+- deduplication, joins, and aggregation by the event time itself: a row whose time is at or below that watermark.
+
+In append mode a window is emitted by the micro-batch whose *own* watermark has reached its end. In update mode each
+change is emitted at once. In complete mode nothing is dropped. Watermarks are whole milliseconds, event times
+microseconds.
+
+All of it is monotone in the event time, so that a micro-batch has four bounds, and a block of rows of which only the
+smallest and largest event time are known is classified without being read unless a bound lies between them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+
+from alignment.durations import parse_duration_us
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
+from streaming_source.exceptions import OptionError
+
+__all__ = ["Bounds", "NothingDropped", "RowTimes", "Rule", "SessionWindows", "Undecided", "Windows"]
+
+NEVER: Final = MAX_WATERMARK
+
+
+class Bounds(NamedTuple):
+    """Event times that part the rows of one micro-batch, microseconds, ascending but for `dropped` and `open`.
+
+    A row at `t` is dropped, from one of its windows at least, if `t < dropped`. Any other is emitted if `t < settled`,
+    open if `t >= open`, and undecided in between.
+    """
+
+    dropped: int
+    settled: int
+    open: int
+
+    def crosses(self, low_us: int, high_us: int) -> bool:
+        """Whether rows between these two times can differ in what becomes of them."""
+        return any(low_us < bound <= high_us for bound in self)
+
+    def parted(self, times: Int64Array) -> tuple[int, int, int, int]:
+        """How many of these event times are dropped, emitted, open and undecided. O(n)."""
+        late = times < self.dropped
+        dropped, kept = int(np.count_nonzero(late)), times[~late]
+        emitted = int(np.count_nonzero(kept < self.settled))
+        waiting = int(np.count_nonzero(kept >= max(self.open, self.settled)))
+        return dropped, emitted, waiting, len(kept) - emitted - waiting
+
+
+class Rule(ABC):
+    """What an operator makes of rows by their event times; watermarks are microseconds, whole milliseconds."""
+
+    __slots__ = ()
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether a row without an event time is left out: it is in no window."""
+        return False
+
+    @abstractmethod
+    def bounds(self, late_us: int, emitted_us: int) -> Bounds:
+        """Of a micro-batch that drops by `late_us`, where all up to `emitted_us` has been emitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class NothingDropped(Rule):
+    """No watermark bears on the rows: there is no stateful operator, its mode is complete, or it has no event time."""
+
+    in_windows: bool = False
+
+    @property
+    def needs_time(self) -> bool:
+        """Of windows that are never dropped from."""
+        return self.in_windows
+
+    def bounds(self, late_us: int, emitted_us: int) -> Bounds:
+        """All is emitted."""
+        return Bounds(MIN_WATERMARK, NEVER, NEVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided(Rule):
+    """What becomes of a row depends on more than event times; `why` says on what."""
+
+    why: str
+
+    def bounds(self, late_us: int, emitted_us: int) -> Bounds:
+        """Nothing is known."""
+        return Bounds(MIN_WATERMARK, MIN_WATERMARK, NEVER)
+
+
+@dataclass(frozen=True, slots=True)
+class RowTimes(Rule):
+    """A row is late at or below the watermark; where it `waits`, it is emitted when the watermark has reached it."""
+
+    waits: bool = False
+
+    def bounds(self, late_us: int, emitted_us: int) -> Bounds:
+        """`late_us` and `emitted_us` are the last microseconds that are late, or emitted."""
+        closed = emitted_us + 1 if self.waits else NEVER
+        return Bounds(late_us + 1, closed, closed)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows(Rule):
+    """Windows of `size_us`, one each `slide_us`, of which one begins at `start_us`.
+
+    In update mode (`waits` is false) what is not dropped has been emitted.
+    """
+
+    size_us: int
+    slide_us: int
+    start_us: int = 0
+    waits: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From a size, and a slide and a start where there are any: `1 hour`, `1 hour, 15 minutes, 5 minutes`.
+
+        Raises
+        ------
+        OptionError
+            If that is no such text, or the slide is longer than the size.
+        """
+        parts = [part.strip() for part in text.split(",")]
+        if len(parts) > 3:
+            raise OptionError(f"window = {text!r}: must be a size, a slide and a start; leave out the others")
+        size, *others = (parse_duration_us(part, name="window") for part in parts)
+        slide, start = [*others, size, 0][:2] if not others else [*others, 0][:2]
+        if not 0 < slide <= size:
+            raise OptionError(f"window = {text!r}: the slide must be positive and at most the size; correct it")
+        return cls(size, slide, start)
+
+    @property
+    def needs_time(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def is_sliding(self) -> bool:
+        """Whether a row can be in several windows."""
+        return self.slide_us < self.size_us
+
+    def bounds(self, late_us: int, emitted_us: int) -> Bounds:
+        """The first times whose earliest window is not late, and whose latest window has not been emitted."""
+        dropped = self._first_after(late_us)
+        closed = self._first_in_window_after(emitted_us) if self.waits else NEVER
+        return Bounds(dropped, closed, closed)
+
+    def windows(self, times: Int64Array, ended_us: int) -> tuple[int, int]:
+        """In how many windows the rows are together, and how many of these end at or before `ended_us`. O(n)."""
+        behind = (times - self.start_us) % self.slide_us
+        each = -(-(self.size_us - behind) // self.slide_us)
+        last_end = times - behind + self.size_us
+        after = np.clip(-(-(last_end - ended_us) // self.slide_us), 0, each)
+        return int(each.sum()), int((each - after).sum())
+
+    def _first_after(self, ended_us: int) -> int:
+        """The first time whose earliest window ends after `ended_us`: where the last window that does not ends."""
+        return (ended_us - self.start_us - self.size_us) // self.slide_us * self.slide_us + self.start_us + self.size_us
+
+    def _first_in_window_after(self, ended_us: int) -> int:
+        """The first time that is in some window that ends after `ended_us`: where the first such window begins."""
+        return self._first_after(ended_us) - self.size_us + self.slide_us
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindows(Rule):
+    """Sessions that end `gap_us` after their last row.
+
+    A session is emitted when the watermark has reached its end, which later rows of its key put off. Without the keys
+    that is certain only of rows before `settled_us`: see `counting`.
+    """
+
+    gap_us: int
+    settled_us: int = NEVER
+    waits: bool = True
+
+    @property
+    def needs_time(self) -> bool:
+        """Always."""
+        return True
+
+    def bounds(self, late_us: int, emitted_us: int) -> Bounds:
+        """A row's own session ends `gap_us` after it."""
+        closed = emitted_us - self.gap_us + 1 if self.waits else NEVER
+        return Bounds(late_us - self.gap_us + 1, min(self.settled_us, closed), closed)

@@ -1,0 +1,57 @@
+"""The kinds of sources that can be audited, recognized by their offsets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streaming_source.auditing.checkpoint import Checkpoint
+from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock
+from streaming_source.auditing.sources.event_time import EventTime
+from streaming_source.auditing.sources.files import FilesSource
+from streaming_source.data_files.stores import StorageOptions
+from streaming_source.exceptions import CheckpointError
+
+__all__ = ["AuditedSource", "SplitRead", "TimeBlock", "source_of"]
+
+_KNOWN: Final = "files, Delta and Kafka are audited"
+
+
+def source_of(
+    checkpoint: Checkpoint,
+    place: int,
+    event_time: EventTime,
+    *,
+    path: str | None,
+    options: Mapping[str, str],
+    storage: StorageOptions,
+) -> AuditedSource:
+    """The source at a place of the query; a `CheckpointError` if it is of no kind that can be audited."""
+    offset = _last_offset(checkpoint, place)
+    if isinstance(offset, Mapping):
+        if "logOffset" in offset:
+            return FilesSource(checkpoint, place, event_time, moved_to=path, options=options, storage=storage)
+        if {"v", "source", "splits"} <= offset.keys():
+            raise CheckpointError(
+                f"{checkpoint.path}: its source is of this library, and marks what is late itself; use "
+                f"streaming-source explain {checkpoint.path}"
+            )
+    raise CheckpointError(
+        f"{checkpoint.path}: source {place} has offsets such as {json.dumps(offset)[:80]}, of another kind of source; "
+        f"{_KNOWN}"
+    )
+
+
+def _last_offset(checkpoint: Checkpoint, place: int) -> Any:
+    purged = [] if checkpoint.purged_until is None else [checkpoint.purged_until[place]]
+    offsets = [*purged, *(batch.ends[place] for batch in checkpoint.batches)]
+    text = next((offset for offset in reversed(offsets) if offset is not None), None)
+    if text is None:
+        raise CheckpointError(
+            f"{checkpoint.path}: source {place} has not delivered a row yet; audit the query when it has"
+        )
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

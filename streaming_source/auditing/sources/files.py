@@ -1,0 +1,269 @@
+"""Spark's file sources: the files of each micro-batch by the source's log, and their event times by statistics."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import sys
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, exact_path, top_level_column
+from alignment.watermarks import MAX_WATERMARK, Int64Array
+from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
+from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock
+from streaming_source.auditing.sources.event_time import EventTime, time_column
+from streaming_source.data_files.file import DataFile, FileRows, StoredFile
+from streaming_source.data_files.formats import FileFormat
+from streaming_source.data_files.formats.options import FORMAT_OPTIONS, format_of
+from streaming_source.data_files.formats.records import RecordFormat
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
+from streaming_source.exceptions import CheckpointError, DataLossError, OptionError
+
+__all__ = ["FilesSource", "StoredFiles", "file_blocks"]
+
+_FORMATS: Final = {
+    **dict.fromkeys(("parquet", "orc", "csv", "json"), None),
+    **{"txt": "text", "text": "text", "log": "text", "jsonl": "json", "ndjson": "json"},
+}
+_COMPRESSED: Final = ("gz", "bz2", "zst", "lz4", "deflate", "snappy")
+_ALL: Final = sys.maxsize
+_RESTORE: Final = "restore it from a copy of the checkpoint"
+
+
+class FilesSource(AuditedSource):
+    """Files that Spark listed, each in one micro-batch. A split is a file.
+
+    Parameters
+    ----------
+    checkpoint, place
+        The query, and which of its sources this is.
+    moved_to
+        The directory in which the files are now; None for where they were.
+    options
+        Of `aligned_files`, for formats that need them; `sourceArchiveDir` of Spark, where it moves what was read.
+    """
+
+    kind = "files"
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        place: int,
+        event_time: EventTime,
+        *,
+        moved_to: str | None = None,
+        options: Mapping[str, str],
+        storage: StorageOptions = NO_STORAGE_OPTIONS,
+    ) -> None:
+        self._place = place
+        self._entries = _file_log(checkpoint, checkpoint.source_names[place])
+        uris = [uri for _, uri in self._entries]
+        self.root = _common_directory(uris)
+        self.name = moved_to or unquote(self.root)
+        archive = options.get("sourceArchiveDir")
+        self._files = StoredFiles(self.root, moved_to, archive, storage)
+        if self._files.is_remote:
+            self.workers = 32
+        given = {name: value for name, value in options.items() if name != "sourceArchiveDir"}
+        self._format, schema = self._readable(uris, given)
+        if event_time.column is None:
+            column = time_column(schema, checkpoint.batches, event_time, self._latest_of)
+            event_time = replace(event_time, column=column)
+        event_time = replace(event_time, column=exact_path(schema, str(event_time.column)))
+        self._time = event_time
+        self._assigner = event_time.assigner()
+        self._schema = _column_of(schema, event_time)
+
+    @property
+    def time(self) -> str:
+        """The column."""
+        return str(self._time.column)
+
+    @property
+    def format_name(self) -> str:
+        """As option `fileFormat` has it."""
+        return self._format.name
+
+    def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
+        """Each file once."""
+        ends = [_log_offset(batch.ends[self._place]) for batch in batches]
+        purged = _log_offset(purged_until)
+        for logged, uri in self._entries:
+            if logged > (ends[-1] if ends else purged):
+                return
+            batch = None if logged <= purged else batches[bisect_left(ends, logged)]
+            split = unquote(uri[len(self.root) :].strip("/"))
+            blocks = partial(self._blocks, uri)
+            yield SplitRead(batch, split, posixpath.dirname(split), blocks)
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _readable(self, uris: Sequence[str], options: Mapping[str, str]) -> tuple[FileFormat, pa.Schema]:
+        """The format, and all columns, by the first file that is still there."""
+        fmt = _format_of(uris[0], options)
+        fields = FORMAT_OPTIONS.parse(options)["dataSchema"]
+        if fields is not None:
+            return fmt.told(fields), fields
+        gone: DataLossError | None = None
+        for uri in uris:
+            try:
+                return fmt, fmt.schema_of(self._files.at(uri))
+            except DataLossError as error:
+                gone = gone or error
+        raise DataLossError(
+            f"none of the {len(uris):,} files that the query read from {self.name} is there any more; if they were "
+            "moved, give the directory with --source, or with -o sourceArchiveDir=DIRECTORY if Spark archived them"
+        ) from gone
+
+    def _blocks(self, uri: str) -> Iterator[TimeBlock]:
+        return file_blocks(self._format, self._files.at(uri), self._schema, self._assigner)
+
+    def _latest_of(self, column: str, batch: CommittedBatch) -> int:
+        """The latest time that a column has in a micro-batch."""
+        latest = NO_TIMESTAMP
+        time = EventTime(column)
+        for number, uri in self._entries:
+            if _log_offset(batch.starts[self._place]) < number <= _log_offset(batch.ends[self._place]):
+                file = self._files.at(uri)
+                schema = _column_of(self._format.schema_of(file), time)
+                blocks = self._format.describe(file, schema, time.assigner(), "auto")
+                latest = max(latest, int(blocks.max_us.max(initial=NO_TIMESTAMP)))
+        return latest
+
+
+class StoredFiles:
+    """Files by the URIs that a log has, below the directory `root` of all of them.
+
+    They are looked for below `moved_to` if that is given; those that are gone, under their paths in `archive`.
+    """
+
+    def __init__(
+        self, root: str, moved_to: str | None, archive: str | None, storage: StorageOptions = NO_STORAGE_OPTIONS
+    ) -> None:
+        self._prefix = len(root)
+        # Paths in a log are quoted, as those of a URI; a local path that a user gives is not.
+        place = unquote(root.removeprefix("file://")) if root.startswith("file:/") else root
+        self._filesystem, self._root = Root(moved_to or place, _of(moved_to or place, storage)).open()
+        self._archive = None if archive is None else Root(archive, _of(archive, storage)).open()
+        self._path_in_archive = unquote(urlsplit(root).path)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a file is a request to a store."""
+        return bool(self._filesystem.type_name != "local")
+
+    def at(self, uri: str) -> StoredFile:
+        """One file, whether it is there or not."""
+        below = unquote(uri[self._prefix :].strip("/"))
+        path = posixpath.join(self._root, below)
+        if self._archive is not None and not self._filesystem.get_file_info(path).is_file:
+            filesystem, root = self._archive
+            return StoredFile(filesystem, DataFile(f"{root}/{self._path_in_archive.strip('/')}/{below}"))
+        return StoredFile(self._filesystem, DataFile(path))
+
+
+def file_blocks(
+    fmt: FileFormat, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner
+) -> Iterator[TimeBlock]:
+    """The rows of a file: of Parquet by row groups and their statistics, of all others as they are read."""
+    if not fmt.has_statistics:
+        times = fmt.event_times(FileRows(file, 0, _ALL), schema, assigner)
+        yield loaded(times)
+        return
+    described = fmt.describe(file, schema, assigner, "auto")
+    begin = 0
+    for rows, low, high in zip(
+        *(a.tolist() for a in (described.rows, described.min_us, described.max_us)), strict=True
+    ):
+        part = FileRows(file, begin, begin + rows)
+        yield TimeBlock(rows, low, high, partial(fmt.event_times, part, schema, assigner))
+        begin += rows
+
+
+def loaded(times: Int64Array) -> TimeBlock:
+    """Rows whose event times have been read."""
+    if not len(times):
+        return TimeBlock(0, MAX_WATERMARK, MAX_WATERMARK, lambda: times)
+    return TimeBlock(len(times), int(times.min()), int(times.max()), lambda: times)
+
+
+def _of(place: str, storage: StorageOptions) -> StorageOptions:
+    return NO_STORAGE_OPTIONS if Root(place).is_local or place.startswith("file:") else storage
+
+
+def _column_of(schema: pa.Schema, time: EventTime) -> pa.Schema:
+    column = top_level_column(str(time.column), schema.names)
+    if column not in schema.names:
+        names = ", ".join(schema.names)
+        raise OptionError(f"time = {time.column!r}: the files have no such column, they have {names}; name one of them")
+    return pa.schema([schema.field(column)])
+
+
+def _file_log(checkpoint: Checkpoint, name: str) -> list[tuple[int, str]]:
+    """All files that the source listed: the number of its log entry, and the URI. In order of their numbers."""
+    folder = f"sources/{name}"
+    found = checkpoint.names_in(folder)
+    compact = max((int(n.removesuffix(".compact")) for n in found if n.endswith(".compact")), default=-1)
+    later = sorted(int(n) for n in found if n.isdigit() and int(n) > compact)
+    if compact < 0 and not later:
+        raise CheckpointError(f"{checkpoint.path}/{folder} has no log of the files that were read; {_RESTORE}")
+    if later != list(range(compact + 1, compact + 1 + len(later))):
+        missing = next(n for n, is_there in enumerate(later, compact + 1) if n != is_there)
+        raise CheckpointError(f"{checkpoint.path}/{folder}/{missing} is missing; {_RESTORE}")
+    names = [f"{compact}.compact"] if compact >= 0 else []
+    entries: list[tuple[int, str]] = []
+    for entry in [*names, *map(str, later)]:
+        text = checkpoint.log.text(f"{folder}/{entry}") or ""
+        version, *lines = text.splitlines() or [""]
+        try:
+            if version != "v1":
+                raise ValueError(f"version {version!r}")
+            logged = [json.loads(line) for line in lines]
+            entries += [(int(one["batchId"]), str(one["path"])) for one in logged if one.get("action", "add") == "add"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{checkpoint.path}/{folder}/{entry} is damaged ({error!r}); {_RESTORE}") from None
+    return sorted(entries, key=lambda entry: entry[0])
+
+
+def _log_offset(offset: str | None) -> int:
+    """The last entry of its log that a source has read."""
+    return -1 if offset is None else int(json.loads(offset)["logOffset"])
+
+
+def _common_directory(uris: Sequence[str]) -> str:
+    schemes = {uri.partition("://")[0] for uri in uris}
+    directories = {uri.rpartition("/")[0] for uri in uris}
+    if len(schemes) > 1:
+        raise OptionError(f"its files are in several file systems ({', '.join(sorted(schemes))}): audit each by itself")
+    first, last = min(directories), max(directories)
+    if first == last:
+        return first
+    pairs = zip(first.split("/"), last.split("/"), strict=False)
+    return "/".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _format_of(uri: str, options: Mapping[str, str]) -> FileFormat:
+    parts = uri.rpartition("/")[2].lower().split(".")
+    while len(parts) > 2 and parts[-1] in _COMPRESSED:
+        parts.pop()
+    ending = parts[-1]
+    given = dict(options)
+    if not any(name.lower() == "fileformat" for name in options):
+        if ending not in _FORMATS:
+            raise OptionError(
+                f"the names of the files do not say their format ({uri.rpartition('/')[2]}); give it with "
+                "-o fileFormat=parquet, orc, json, csv or text"
+            )
+        given["fileFormat"] = _FORMATS[ending] or ending
+    fmt = format_of(FORMAT_OPTIONS.parse(given))
+    if isinstance(fmt, RecordFormat) and not any(name.lower() == "dataschema" for name in options):
+        return replace(fmt, infer_schema=True)
+    return fmt

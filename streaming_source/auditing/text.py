@@ -1,0 +1,146 @@
+"""An audit in words: what was dropped, by whom, and a table of the splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from alignment.sentence import moment
+from streaming_source.auditing.result import Carrier, Counts
+from streaming_source.monitoring.explained import aligned
+
+__all__ = ["report", "summary"]
+
+_LISTED: Final = 20
+_CARRIERS: Final = 3
+
+
+def report(audit: Counts) -> str:
+    """The text that `streaming-source audit` prints."""
+    return "\n".join([*summary(audit), *_splits(audit)])
+
+
+def summary(audit: Counts) -> list[str]:
+    """Sentences, one a line."""
+    return list(_sentences(audit))
+
+
+def _sentences(audit: Counts) -> Iterator[str]:
+    read = audit.read
+    operator = audit.query.operator
+    if audit.query.undecided is not None:
+        yield f"What was dropped is unknown of all {_rows(read)}: {audit.query.undecided}."
+    elif operator is None:
+        yield f"No row was dropped of {read:,}: the query has no stateful operator."
+    elif not audit.dropped:
+        yield f"No row was dropped of {read:,} that {operator} read."
+    else:
+        yield f"{audit.dropped:,} of {read:,} rows were dropped ({_share(audit.dropped, read)}) by {operator}."
+    if audit.query.undecided is None and operator is not None:
+        yield from _kept(audit)
+    if audit.exact_from > 0:
+        yield (
+            f"Spark has removed the offsets of the micro-batches before {audit.exact_from}: what they dropped is "
+            f"unknown ({_rows(_purged(audit))})."
+        )
+    yield from _gone(audit)
+    yield from _carriers(audit)
+    if audit.query.downstream:
+        names = ", then ".join(audit.query.downstream)
+        yield f"What the operators after it drop of its results is unknown: {names}."
+    yield from audit.notes
+
+
+def _kept(audit: Counts) -> Iterator[str]:
+    parts = [f"{audit.emitted:,} are in what was emitted" if audit.emitted or not audit.open else ""]
+    parts.append(f"{audit.open:,} in windows that are still open" if audit.open else "")
+    undecided = audit.unknown - _purged(audit) - _lost(audit)
+    parts.append(f"{undecided:,} in sessions that may still be open" if undecided > 0 else "")
+    parts.append(f"{audit.without_time:,} have no event time, and are in no window" if audit.without_time else "")
+    yield ", ".join(filter(None, parts)) + "."
+    if audit.has_overlaps:
+        counted, dropped = audit.count("windows_read"), audit.count("windows_dropped")
+        yield (
+            f"Windows overlap: the rows count {counted:,} times in windows, of which {dropped:,} were dropped "
+            f"({_share(dropped, counted)}), {audit.count('windows_emitted'):,} emitted and "
+            f"{audit.count('windows_open'):,} are open. A row is dropped if it lacks in one of its windows."
+        )
+    if audit.dropped:
+        numbers = [row["batch"] for row in audit.batches.to_pylist() if row["dropped"]]
+        several = f"in {len(numbers)} micro-batches, {numbers[0]} to {numbers[-1]}"
+        yield f"They were dropped {several if len(numbers) > 1 else f'in micro-batch {numbers[0]}'}."
+
+
+def _gone(audit: Counts) -> Iterator[str]:
+    gone = audit.reads.filter(audit.reads["gone"].is_valid())
+    if gone.num_rows:
+        first = gone["gone"][0].as_py()
+        lost = _lost(audit)
+        counted = f"; of {lost:,} rows it is unknown" if lost else ", and its rows are in no count"
+        more = f" and of {gone.num_rows - 1:,} more" if gone.num_rows > 1 else ""
+        yield f"Not all can be seen any more{counted}: {gone['split'][0].as_py()}{more}: {first}."
+
+
+def _carriers(audit: Counts) -> Iterator[str]:
+    """By directory where there are several, as the table has them."""
+    by_directory = audit.directories().num_rows > 1
+    merged: dict[str, Carrier] = {}
+    for one in audit.carriers:
+        name = one.directory or "." if by_directory else one.split
+        before = merged.get(name)
+        first = one if before is None or one.batch < before.batch else before
+        merged[name] = replace(first, dropped=one.dropped + (0 if before is None else before.dropped))
+    found = sorted(merged.items(), key=lambda item: -item[1].dropped)
+    for name, one in found[:_CARRIERS]:
+        yield (
+            f"{name} carried the watermark away, first to {moment(one.watermark_us)} in micro-batch {one.batch}: "
+            f"{_rows(one.dropped)} behind it were dropped."
+        )
+    if (more := len(found) - _CARRIERS) > 0:
+        yield f"So did {more:,} more; --json has them."
+
+
+def _splits(audit: Counts) -> Iterator[str]:
+    """By directory where there are several, those first that lost most."""
+    table, name = audit.directories(), "directory"
+    if table.num_rows < 2:
+        table, name = audit.splits(), "split"
+    if not table.num_rows:
+        return
+    rows = table.sort_by([("dropped", "descending"), ("read", "descending")]).to_pylist()
+    yield ""
+    yield from aligned([(name, "read", "dropped", "", "from", "to"), *(_row(row, name) for row in rows[:_LISTED])])
+    if len(rows) > _LISTED:
+        yield f"and {len(rows) - _LISTED:,} more"
+
+
+def _row(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    share = _share(row["dropped"], row["read"]) if row["read"] else ""
+    times = (_moment(row[bound]) for bound in ("earliest", "latest"))
+    return row[name] or ".", f"{row['read']:,}", f"{row['dropped']:,}", share, *times
+
+
+def _moment(time: Any) -> str:
+    return "" if time is None else moment(pa.scalar(time, pa.timestamp("us", "UTC")).value)
+
+
+def _purged(audit: Counts) -> int:
+    before = audit.reads.filter(audit.reads["batch"].is_null())
+    return sum(before["unknown"].to_pylist())
+
+
+def _lost(audit: Counts) -> int:
+    gone = audit.reads.filter(audit.reads["gone"].is_valid())
+    return sum(gone["unknown"].to_pylist())
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def _share(count: int, total: int) -> str:
+    share = f"{count / total:.1%}"
+    return f"{count / total:.2g}" if share == "0.0%" and count else share
