@@ -131,8 +131,8 @@ def is_allowed(module: Module, found: Import) -> bool:
         return within(target, "alignment", "numpy", "prometheus_client", "pyarrow", *own)
     if within(module.name, "streaming_source.auditing"):
         own = ("streaming_source.auditing", "streaming_source.exceptions", "streaming_source.monitoring")
-        known = (*own, "alignment", "streaming_source.api", "streaming_source.connectors", "streaming_source.data_files")
-        return within(target, *known) or not within(target, *PACKAGES)
+        known = ("alignment", "streaming_source.api", "streaming_source.connectors", "streaming_source.data_files")
+        return within(target, *known, *own) or not within(target, *PACKAGES)
     if connector := connector_of(module.name):
         shared = ("alignment", "streaming_source.api", "streaming_source.data_files", "streaming_source.exceptions")
         own = (*shared, connector)

@@ -11,7 +11,7 @@ from streaming_source.auditing.sources.base import AuditedSource, SplitRead, Tim
 from streaming_source.auditing.sources.event_time import EventTime
 from streaming_source.auditing.sources.files import FilesSource
 from streaming_source.data_files.stores import StorageOptions
-from streaming_source.exceptions import CheckpointError
+from streaming_source.exceptions import CheckpointError, OptionError
 
 __all__ = ["AuditedSource", "SplitRead", "TimeBlock", "source_of"]
 
@@ -32,6 +32,8 @@ def source_of(
     if isinstance(offset, Mapping):
         if "logOffset" in offset:
             return FilesSource(checkpoint, place, event_time, moved_to=path, options=options, storage=storage)
+        if offset and all(isinstance(parts, Mapping) for parts in offset.values()):
+            return _kafka(checkpoint, place, event_time, options)
         if {"v", "source", "splits"} <= offset.keys():
             raise CheckpointError(
                 f"{checkpoint.path}: its source is of this library, and marks what is late itself; use "
@@ -41,6 +43,18 @@ def source_of(
         f"{checkpoint.path}: source {place} has offsets such as {json.dumps(offset)[:80]}, of another kind of source; "
         f"{_KNOWN}"
     )
+
+
+def _kafka(checkpoint: Checkpoint, place: int, event_time: EventTime, options: Mapping[str, str]) -> AuditedSource:
+    try:
+        # Here and not above: a query over files needs no client of Kafka.
+        from streaming_source.auditing.sources.kafka import KafkaTopics
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"source {place} reads Kafka, and {error.name} is not installed; pip install "
+            "'spark-watermark-alignment[kafka]'"
+        ) from None
+    return KafkaTopics(checkpoint, place, event_time, options=options)
 
 
 def _last_offset(checkpoint: Checkpoint, place: int) -> Any:

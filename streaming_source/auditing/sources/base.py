@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import Int64Array
+from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.auditing.checkpoint import CommittedBatch
 
-__all__ = ["AuditedSource", "SplitRead", "TimeBlock"]
+__all__ = ["AuditedSource", "SplitRead", "TimeBlock", "loaded"]
 
 
 class TimeBlock(NamedTuple):
@@ -45,6 +45,13 @@ class SplitRead:
     directory: str
     blocks: Callable[[], Iterator[TimeBlock]] = field(repr=False)
     lost: int = 0
+
+
+def loaded(times: Int64Array) -> TimeBlock:
+    """Rows whose event times have been read."""
+    if not len(times):
+        return TimeBlock(0, MAX_WATERMARK, MAX_WATERMARK, lambda: times)
+    return TimeBlock(len(times), int(times.min()), int(times.max()), lambda: times)
 
 
 class AuditedSource(ABC):

@@ -16,9 +16,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, exact_path, top_level_column
-from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
-from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock
+from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
 from streaming_source.auditing.sources.event_time import EventTime, time_column
 from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.data_files.formats import FileFormat
@@ -175,8 +174,7 @@ def file_blocks(
 ) -> Iterator[TimeBlock]:
     """The rows of a file: of Parquet by row groups and their statistics, of all others as they are read."""
     if not fmt.has_statistics:
-        times = fmt.event_times(FileRows(file, 0, _ALL), schema, assigner)
-        yield loaded(times)
+        yield loaded(fmt.event_times(FileRows(file, 0, _ALL), schema, assigner))
         return
     described = fmt.describe(file, schema, assigner, "auto")
     begin = 0
@@ -186,13 +184,6 @@ def file_blocks(
         part = FileRows(file, begin, begin + rows)
         yield TimeBlock(rows, low, high, partial(fmt.event_times, part, schema, assigner))
         begin += rows
-
-
-def loaded(times: Int64Array) -> TimeBlock:
-    """Rows whose event times have been read."""
-    if not len(times):
-        return TimeBlock(0, MAX_WATERMARK, MAX_WATERMARK, lambda: times)
-    return TimeBlock(len(times), int(times.min()), int(times.max()), lambda: times)
 
 
 def _of(place: str, storage: StorageOptions) -> StorageOptions:

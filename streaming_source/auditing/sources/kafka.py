@@ -1,0 +1,205 @@
+"""Spark's Kafka source: the range of offsets of each micro-batch and partition, and the times of its records."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from alignment.timestamps import TimestampAssigner, exact_path, top_level_column
+from alignment.watermarks import Int64Array
+from streaming_source.api import KeptClients, SplitsAddition
+from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
+from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
+from streaming_source.auditing.sources.event_time import EventTime
+from streaming_source.connectors.kafka import KafkaSource
+from streaming_source.connectors.kafka.client import KafkaAdmin
+from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
+from streaming_source.connectors.kafka.records import MessageColumns
+from streaming_source.connectors.kafka.split import KafkaSplit
+from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
+from streaming_source.connectors.kafka.subscription import EARLIEST, Partition
+from streaming_source.exceptions import CheckpointError, OptionError
+
+__all__ = ["KafkaTopics"]
+
+_SERVERS: Final = "kafka.bootstrap.servers"
+_TIMESTAMP: Final = "timestamp"
+_AT_ONCE: Final = 1 << 20
+"""Offsets of a partition that are read together, of as many micro-batches as that are."""
+
+Offsets = Mapping[Partition, int]
+
+
+class KafkaTopics(AuditedSource):
+    """Topics that Spark read with its own source. A split is a partition.
+
+    The event time is the record's timestamp, or a field of its value: with `valueFormat` and `valueSchema` as of
+    `aligned_kafka`, as in `value.ts`. Records that the brokers do not keep any more are lost, counted by offsets.
+
+    Parameters
+    ----------
+    checkpoint, place
+        The query, and which of its sources this is.
+    options
+        Those of `aligned_kafka`: `kafka.bootstrap.servers` and what else clients need, which no checkpoint has.
+    """
+
+    kind = "kafka"
+
+    def __init__(
+        self, checkpoint: Checkpoint, place: int, event_time: EventTime, *, options: Mapping[str, str]
+    ) -> None:
+        self._checkpoint, self._place = checkpoint, place
+        topics = sorted({part.topic for batch in checkpoint.batches for part in _offsets(batch.ends[place])})
+        self.name = ", ".join(topics)
+        if not any(name.lower() == _SERVERS for name in options):
+            raise OptionError(
+                f"source {place} reads {self.name} from Kafka, and the checkpoint does not keep its brokers; give them "
+                f"with -o {_SERVERS}=HOST:PORT"
+            )
+        given = {"brokerTimeout": "30 seconds", **options, "subscribe": ",".join(topics)}
+        # As Spark's source reads: with what was aborted, unless the user says otherwise.
+        given.setdefault("kafka.isolation.level", "read_uncommitted")
+        self._source = KafkaSource.from_options(KAFKA_OPTIONS.parse(given))
+        self._clients = KeptClients()
+        schema = self._source.schema()
+        self._time = replace(event_time, column=exact_path(schema, event_time.column or _TIMESTAMP))
+        self._assigner = self._time.assigner()
+        column = top_level_column(self.time, schema.names)
+        if column not in schema.names:
+            raise OptionError(
+                f"time = {self.time!r}: records of Kafka have no such column; give --time timestamp, or a field of the "
+                "value with -o valueFormat=json -o valueSchema=... as in --time value.ts"
+            )
+        self._columns = MessageColumns(pa.schema([schema.field(column)]), self._source.values)
+
+    @property
+    def time(self) -> str:
+        """The column, as `aligned_kafka` names it."""
+        return str(self._time.column)
+
+    def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
+        """Each range of offsets that has some, partition by partition."""
+        first = _offsets(purged_until) if purged_until is not None else self._initial()
+        last = _offsets(batches[-1].ends[self._place]) if batches else first
+        # What a partition begins with that was found later: Spark reads it from its first record on.
+        begins = {part: first.get(part, 0) for part in last}
+        kept = self._kept(sorted(last))
+        for part in sorted(last):
+            if purged_until is not None and begins[part]:
+                yield SplitRead(None, str(part), part.topic, lambda: iter(()), lost=begins[part])
+            yield from self._reads_of(part, begins[part], kept.get(part), batches)
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _initial(self) -> Offsets:
+        """Where the query began, by what the source wrote down before its first micro-batch."""
+        name = f"sources/{self._checkpoint.source_names[self._place]}/0"
+        data = self._checkpoint.bytes_of(name)
+        try:
+            if data is None:
+                raise ValueError("it is missing")
+            # The version, behind a byte that old releases of Spark need; and JSON.
+            return _offsets(data[data.index(b"{") :].decode())
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self._checkpoint.path}/{name}, where the query began, cannot be read ({error}); restore it from a "
+                "copy of the checkpoint"
+            ) from None
+
+    def _kept(self, parts: Sequence[Partition]) -> Mapping[Partition, int]:
+        """The first offset of each partition that the brokers still have; none of a partition that is gone."""
+        admin = KafkaAdmin(self._source.client, self._source.retry_policy())
+        found = admin.offsets(dict.fromkeys(parts, EARLIEST))
+        return {part: offset for part, offset in found.items() if offset is not None}
+
+    def _reads_of(
+        self, part: Partition, begin: int, kept: int | None, batches: Sequence[CommittedBatch]
+    ) -> Iterator[SplitRead]:
+        ranges: list[tuple[CommittedBatch, int, int]] = []
+        for batch in batches:
+            end = _offsets(batch.ends[self._place]).get(part, begin)
+            if end > begin:
+                ranges.append((batch, begin, end))
+            begin = max(begin, end)
+        portion: _Portion | None = None
+        for number, (batch, start, end) in enumerate(ranges):
+            first = end if kept is None else min(max(start, kept), end)
+            if portion is None or first >= portion.stop:
+                stop = next((e for _, _, e in ranges[number:] if e - first >= _AT_ONCE), ranges[-1][2])
+                # Not from records on that are gone: of those there is only their number.
+                portion = _Portion(partial(self._read, part, max(first, stop if kept is None else kept), stop), stop)
+            blocks = partial(portion.block, first, end)
+            yield SplitRead(batch, str(part), part.topic, blocks, lost=first - start)
+
+    def _read(self, part: Partition, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
+        """Offsets and event times of the records of a range."""
+        reader = KafkaSplitReader(
+            self._source.client,
+            self._clients,
+            None,
+            self._columns,
+            fail_on_data_loss=True,
+            poll_timeout_s=self._source.seconds("poll_timeout"),
+        )
+        offsets, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        try:
+            split = KafkaSplit(part.topic, part.number, start, start, stop)
+            reader.handle_splits_changes(SplitsAddition((split,)))
+            is_finished = start >= stop
+            while not is_finished:
+                fetched = reader.fetch()
+                while fetched.next_split() is not None:
+                    while (block := fetched.next_record_from_split()) is not None:
+                        at = block.positions
+                        count = block.batch.num_rows
+                        offsets.append(np.arange(at, at + count) if isinstance(at, int) else np.asarray(at))
+                        times.append(_times(self._assigner, block.batch, block.source_timestamps))
+                is_finished = bool(fetched.finished_splits)
+        finally:
+            reader.close()
+        return np.concatenate(offsets), np.concatenate(times)
+
+
+@dataclass(slots=True)
+class _Portion:
+    """Consecutive records of a partition, read once, for the micro-batches that they are of."""
+
+    read: partial[tuple[Int64Array, Int64Array]]
+    stop: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    records: tuple[Int64Array, Int64Array] | None = None
+
+    def block(self, start: int, end: int) -> Iterator[TimeBlock]:
+        """Those of a range."""
+        with self.lock:
+            if self.records is None:
+                self.records = self.read()
+            offsets, times = self.records
+            if end >= self.stop:
+                # The last that needs them.
+                self.records = None
+        first, last = np.searchsorted(offsets, [start, end])
+        yield loaded(times[first:last])
+
+
+def _times(assigner: TimestampAssigner, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> Int64Array:
+    return assigner.extract(batch, source_timestamps).values
+
+
+def _offsets(text: str | None) -> Offsets:
+    """By partition, of an offset as Spark writes it."""
+    if text is None:
+        return {}
+    return {
+        Partition(topic, int(number)): int(offset)
+        for topic, parts in json.loads(text).items()
+        for number, offset in parts.items()
+    }
