@@ -170,6 +170,12 @@ class HeldWorkers(Workers):
                 return
         raise AssertionError(f"no {name} is held, only {[entry[1] for entry in self.held]}")
 
+    def do_all_due(self) -> None:
+        """Do all work that waits for no time to pass, and what that submits."""
+        while due := next((entry for entry in self.held if not entry[0]), None):
+            self.held.remove(due)
+            due[1]()
+
     def count(self, name: str) -> int:
         """How much work of this name is held."""
         return sum(getattr(work, "func", work).__name__ == name for _, work in self.held)

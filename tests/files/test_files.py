@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import FileSource
+from streaming_source.connectors.files.listing import Lister
 from streaming_source.data_files.file import DataFile, FileBlocks
 from streaming_source.data_files.ranges import FileLog, LoggedFile, cut_ranges
 from streaming_source.exceptions import (
@@ -224,14 +225,17 @@ def test_any_two_offsets_give_the_same_rows_to_a_reader_that_has_planned_nothing
     reading.reader.stop()
 
 
-def test_a_look_with_nothing_new_gives_the_very_same_offset(tmp_path: Path) -> None:
+def test_a_look_with_nothing_new_gives_the_very_same_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listings: list[int] = []
+    listed = Lister.list_changed
+    monkeypatch.setattr(Lister, "list_changed", lambda lister: (listings.append(1), listed(lister))[-1])
     put(tmp_path / "a" / "f.parquet", {"t": stamps(0, 1)})
     reading = Reading(stream_reader(tmp_path, eventTimeColumn="t", watermarkRows="true", discoveryInterval="1 ms"))
     reading.next()
     before = reading.offset
-    for _ in range(50):
+    until = len(listings) + 20
+    while len(listings) < until:
         assert reading.reader.latestOffset(before, reading.reader.getDefaultReadLimit()) is before
-        time.sleep(0.001)
     reading.reader.stop()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from streaming_source.api import (
 )
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.gateway import GatewayAddress, GatewayClient, TaskMessages
+from streaming_source.spark import readers
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import Offset
 from streaming_source.spark.options import FrameOptions
@@ -136,7 +138,10 @@ def test_a_reader_of_a_source_without_a_serializer_is_told_what_to_override_thou
     reader.stop()
 
 
-def test_a_reader_that_is_polled_often_does_not_ask_for_events_as_often() -> None:
+def test_a_reader_that_is_polled_often_does_not_ask_for_events_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(readers, "time", SimpleNamespace(monotonic=lambda: now))
+
     class Messages:
         asked = 0
 
@@ -154,5 +159,5 @@ def test_a_reader_that_is_polled_often_does_not_ask_for_events_as_often() -> Non
     assert channel.take_events() == [Greeting(1)]
     assert all(channel.take_events() == [] for _ in range(100))
     assert messages.asked == 1
-    time.sleep(ReaderChannel.ANSWERS_S)
+    now += ReaderChannel.ANSWERS_S
     assert channel.take_events() == [Greeting(2)]
