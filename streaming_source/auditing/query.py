@@ -111,7 +111,8 @@ def audit(
         tuple(one.title for one in reversed(operators[:-1])) if first is not None else (),
     )
     note = watermark_note(found, counted, delay_us)
-    return Audit.of(query, found, counted, [] if note is None else [note])
+    notes = [text for one in sources for text in one.notes] + ([] if note is None else [note])
+    return Audit.of(query, found, counted, notes)
 
 
 def _counted(

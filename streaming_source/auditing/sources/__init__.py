@@ -32,6 +32,8 @@ def source_of(
     if isinstance(offset, Mapping):
         if "logOffset" in offset:
             return FilesSource(checkpoint, place, event_time, moved_to=path, options=options, storage=storage)
+        if "reservoirVersion" in offset:
+            return _delta(checkpoint, place, event_time, path, options, storage)
         if offset and all(isinstance(parts, Mapping) for parts in offset.values()):
             return _kafka(checkpoint, place, event_time, options)
         if {"v", "source", "splits"} <= offset.keys():
@@ -45,15 +47,35 @@ def source_of(
     )
 
 
+def _delta(
+    checkpoint: Checkpoint,
+    place: int,
+    event_time: EventTime,
+    path: str | None,
+    options: Mapping[str, str],
+    storage: StorageOptions,
+) -> AuditedSource:
+    try:
+        # Here and not above: it needs an extra.
+        from streaming_source.auditing.sources.delta import DeltaTableSource
+    except ModuleNotFoundError as error:
+        raise _not_installed(place, "a Delta table", error.name, "delta") from None
+    version = options.get("startingVersion")
+    return DeltaTableSource(checkpoint, place, event_time, path=path, starting_version=version, storage=storage)
+
+
+def _not_installed(place: int, what: str, name: str | None, extra: str) -> OptionError:
+    return OptionError(
+        f"source {place} reads {what}, and {name} is not installed; pip install 'spark-watermark-alignment[{extra}]'"
+    )
+
+
 def _kafka(checkpoint: Checkpoint, place: int, event_time: EventTime, options: Mapping[str, str]) -> AuditedSource:
     try:
         # Here and not above: a query over files needs no client of Kafka.
         from streaming_source.auditing.sources.kafka import KafkaTopics
     except ModuleNotFoundError as error:
-        raise OptionError(
-            f"source {place} reads Kafka, and {error.name} is not installed; pip install "
-            "'spark-watermark-alignment[kafka]'"
-        ) from None
+        raise _not_installed(place, "Kafka", error.name, "kafka") from None
     return KafkaTopics(checkpoint, place, event_time, options=options)
 
 

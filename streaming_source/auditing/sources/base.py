@@ -67,6 +67,11 @@ class AuditedSource(ABC):
     """How many splits are read at once."""
 
     @property
+    def notes(self) -> Sequence[str]:
+        """What the reader must know to trust the counts, once they are there."""
+        return ()
+
+    @property
     def format_name(self) -> str | None:
         """The format of its files or values; None where there is nothing to name."""
         return None

@@ -1,0 +1,322 @@
+"""Delta's source in Spark: the files of each micro-batch by the table's log, their event times by its statistics."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from alignment.timestamps import NO_TIMESTAMP, exact_path
+from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
+from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock
+from streaming_source.auditing.sources.event_time import EventTime, time_column
+from streaming_source.auditing.sources.files import file_blocks
+from streaming_source.data_files.file import DataFile, FileRows, StoredFile
+from streaming_source.data_files.formats import ParquetFormat
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
+from streaming_source.exceptions import CheckpointError, DataLossError, OptionError
+
+__all__ = ["DeltaTableSource"]
+
+_TRUNCATED_US: Final = 999
+"""By how much a maximum in the log may be too small: Delta cuts times to milliseconds."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_PHYSICAL: Final = "delta.columnMapping.physicalName"
+
+
+class _At(NamedTuple):
+    """Where a stream stands: behind the file of that number in a version; -1 before the first."""
+
+    version: int
+    number: int
+    is_snapshot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """A file that a version added, or that a snapshot has; what is known of it, and why it cannot be read."""
+
+    at: _At
+    path: str
+    rows: int | None = None
+    min_us: int = NO_TIMESTAMP
+    max_us: int = NO_TIMESTAMP
+    unreadable: str | None = None
+
+
+class DeltaTableSource(AuditedSource):
+    """A Delta table. A split is a data file.
+
+    First comes the snapshot of the version at which the query began, its files in order of their modification times and
+    paths; then what each later version added. Compaction is no data.
+
+    Parameters
+    ----------
+    checkpoint, place
+        The query, and which of its sources this is.
+    path
+        Of the table: the checkpoint has its id.
+    starting_version
+        As option `startingVersion` of the query, if it had that.
+
+    Raises
+    ------
+    OptionError
+        If `path` is None, or is another table.
+    """
+
+    kind = "delta"
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        place: int,
+        event_time: EventTime,
+        *,
+        path: str | None,
+        starting_version: str | None = None,
+        storage: StorageOptions = NO_STORAGE_OPTIONS,
+    ) -> None:
+        if path is None:
+            raise OptionError(
+                f"source {place} reads a Delta table, and the checkpoint keeps its id, not its path; give it with "
+                "--source PATH"
+            )
+        self._place, self.name = place, path
+        self._starting_version = None if starting_version is None else int(starting_version)
+        root = Root(path)
+        self._filesystem, self._root = Root(path, NO_STORAGE_OPTIONS if root.is_local else storage).open()
+        self._uri = self._root if root.is_local else path
+        try:
+            table = deltalake.DeltaTable(self._uri)
+            schema = pa.schema(table.schema())
+            fields = json.loads(table.schema().to_json())["fields"]
+        except DeltaError as error:
+            raise OptionError(f"source = {path!r} cannot be read as a Delta table ({error}); correct it") from None
+        offsets = [json.loads(text) for batch in checkpoint.batches if (text := batch.ends[place]) is not None]
+        known = table.metadata().id
+        if offsets and offsets[0]["reservoirId"] != str(known):
+            raise OptionError(
+                f"source = {path!r} is the table {known}, and the query read the table {offsets[0]['reservoirId']}; "
+                "give the path of that one"
+            )
+        self._format = ParquetFormat()
+        self._added: dict[int, list[_Added]] = {}
+        column = event_time.column
+        self._physical = {field["name"]: field["metadata"].get(_PHYSICAL, field["name"]) for field in fields}
+        if column is None:
+            column = time_column(schema, checkpoint.batches, event_time, partial(self._latest_of, schema))
+        column = exact_path(schema, column)
+        if column in table.metadata().partition_columns:
+            raise OptionError(f"time = {column!r} is a column by which the table is partitioned; give another one")
+        self._set_time(schema, replace(event_time, column=column))
+        self._shown = column
+
+    @property
+    def time(self) -> str:
+        """The column, as the query names it."""
+        return self._shown
+
+    @property
+    def format_name(self) -> str:
+        """Of its files."""
+        return self._format.name
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Whether it is clear where the query began."""
+        return self._notes
+
+    def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
+        """Each file once."""
+        for batch in batches:
+            begin, end = (_at(offset[self._place]) for offset in (batch.starts, batch.ends))
+            for added in self._between(begin, end):
+                yield self._read(batch, added)
+        if purged_until is not None:
+            for added in self._between(None, _at(purged_until)):
+                yield self._read(None, added)
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    _notes: tuple[str, ...] = ()
+
+    def _set_time(self, schema: pa.Schema, time: EventTime) -> None:
+        """Read this column, by its name in the files."""
+        logical, _, inner = str(time.column).partition(".")
+        if logical not in self._physical:
+            names = ", ".join(schema.names)
+            raise OptionError(f"time = {time.column!r}: the table has no such column, it has {names}; name one of them")
+        physical = self._physical[logical]
+        self._column = f"{physical}.{inner}" if inner else physical
+        self._assigner = replace(time, column=self._column).assigner()
+        self._schema = pa.schema([schema.field(logical).with_name(physical)])
+
+    def _read(self, batch: CommittedBatch | None, added: _Added) -> SplitRead:
+        split = unquote(added.path)
+        return SplitRead(batch, split, posixpath.dirname(split), partial(self._blocks, added))
+
+    def _blocks(self, added: _Added) -> Iterator[TimeBlock]:
+        if added.unreadable is not None:
+            raise DataLossError(added.unreadable)
+        file = StoredFile(self._filesystem, DataFile(posixpath.join(self._root, unquote(added.path))))
+        if added.rows is None or added.min_us == NO_TIMESTAMP:
+            yield from file_blocks(self._format, file, self._schema, self._assigner)
+            return
+
+        rows = FileRows(file, 0, added.rows)
+        yield TimeBlock(
+            added.rows,
+            added.min_us,
+            added.max_us,
+            partial(self._format.event_times, rows, self._schema, self._assigner),
+        )
+
+    def _between(self, begin: _At | None, end: _At | None) -> Iterator[_Added]:
+        """The files that a stream read from one place to another; from where it began if `begin` is None."""
+        if end is None:
+            return
+        if begin is None:
+            begin = self._beginning(end)
+        version = begin.version
+        if begin.is_snapshot:
+            for added in self._snapshot(version):
+                if added.at.number > begin.number and (not end.is_snapshot or added.at.number <= end.number):
+                    yield added
+            version += 1
+            begin = _At(version, -1, is_snapshot=False)
+        if end.is_snapshot:
+            return
+        while version < end.version or (version == end.version and end.number >= 0):
+            for added in self._version(version):
+                after = version > begin.version or added.at.number > begin.number
+                if after and (version < end.version or added.at.number <= end.number):
+                    yield added
+            version += 1
+
+    def _beginning(self, end: _At) -> _At:
+        if self._starting_version is not None:
+            return _At(self._starting_version, -1, is_snapshot=False)
+        if end.is_snapshot:
+            return _At(end.version, -1, is_snapshot=True)
+        # The first micro-batch read the whole snapshot, or the query began with a version.
+        version = end.version - 1 if end.number < 0 else end.version
+        self._notes = (
+            "The checkpoint does not keep where the query began: it is taken to have read the whole table, as of "
+            f"version {version}. If it had option startingVersion, give it with -o startingVersion=NUMBER.",
+        )
+        return _At(version, -1, is_snapshot=True)
+
+    def _snapshot(self, version: int) -> list[_Added]:
+        """The files of a version, in the order in which Delta's source reads them."""
+        if -1 - version not in self._added:
+            try:
+                table = deltalake.DeltaTable(self._uri, version=version)
+                actions = pa.table(table.get_add_actions(flatten=True))
+                vectors = pa.table(table.deletion_vectors())["filepath"].to_pylist()
+            except DeltaError:
+                gone = f"{self.name} has no version {version} any more, with which the query began"
+                return [_Added(_At(version, 0, is_snapshot=True), f"version {version}", unreadable=gone)]
+            rows = sorted(actions.to_pylist(), key=lambda row: (row["modification_time"], row["path"]))
+            with_vectors = {posixpath.basename(path) for path in vectors}
+            self._added[-1 - version] = [
+                self._with_statistics(
+                    _At(version, index, is_snapshot=True),
+                    row["path"],
+                    row.get("num_records"),
+                    (
+                        row.get(f"null_count.{self._column}"),
+                        row.get(f"min.{self._column}"),
+                        row.get(f"max.{self._column}"),
+                    ),
+                    has_vector=posixpath.basename(unquote(row["path"])) in with_vectors,
+                )
+                for index, row in enumerate(rows)
+            ]
+        return self._added[-1 - version]
+
+    def _version(self, version: int) -> list[_Added]:
+        """The files that a version added as data, in its order."""
+        if version not in self._added:
+            name = f"_delta_log/{version:020d}.json"
+            try:
+                with self._filesystem.open_input_stream(f"{self._root}/{name}") as stream:
+                    lines = bytes(stream.read()).decode().splitlines()
+            except FileNotFoundError:
+                gone = f"{self.name}/{name} is not there any more: the table's log was cleaned up"
+                self._added[version] = [_Added(_At(version, 0, is_snapshot=False), name, unreadable=gone)]
+                return self._added[version]
+            actions = [json.loads(line) for line in lines if line]
+            adds = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]
+            self._added[version] = [
+                self._added_by(_At(version, i, is_snapshot=False), add) for i, add in enumerate(adds)
+            ]
+        return self._added[version]
+
+    def _added_by(self, at: _At, add: Mapping[str, Any]) -> _Added:
+        stats = json.loads(add.get("stats") or "{}")
+        bounds = [_inside(stats.get(kind, {}), self._column) for kind in ("nullCount", "minValues", "maxValues")]
+        return self._with_statistics(
+            at, add["path"], stats.get("numRecords"), tuple(bounds), has_vector=bool(add.get("deletionVector"))
+        )
+
+    def _with_statistics(
+        self, at: _At, path: str, rows: int | None, bounds: tuple[Any, ...], *, has_vector: bool
+    ) -> _Added:
+        if has_vector:
+            why = f"{unquote(path)} has a deletion vector: which of its rows the query read is not known"
+            return _Added(at, path, unreadable=why)
+        nulls, low, high = bounds[0], _micros(bounds[1]), _micros(bounds[2])
+        if rows is None or nulls != 0 or low is None or high is None:
+            return _Added(at, path)
+        # One that has microseconds was not cut.
+        return _Added(at, path, rows, low, high if high % 1_000 else high + _TRUNCATED_US)
+
+    def _latest_of(self, schema: pa.Schema, column: str, batch: CommittedBatch) -> int:
+        self._set_time(schema, EventTime(column))
+        self._added.clear()
+        begin, end = (_at(offset[self._place]) for offset in (batch.starts, batch.ends))
+        blocks = [block for added in self._between(begin, end) for block in self._blocks(added)]
+        latest = max((block.max_us for block in blocks), default=NO_TIMESTAMP)
+        self._added.clear()
+        return latest
+
+
+def _at(offset: str | None) -> _At | None:
+    if offset is None:
+        return None
+    found = json.loads(offset)
+    try:
+        return _At(int(found["reservoirVersion"]), int(found["index"]), bool(found["isStartingVersion"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"offset {offset} of a Delta table cannot be read ({error!r}); restore it from a copy of the checkpoint"
+        ) from None
+
+
+def _inside(values: Any, dotted: str) -> Any:
+    for name in dotted.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def _micros(value: Any) -> int | None:
+    """A bound of statistics, as the log or `deltalake` has it; None if it is no moment."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // _MICROSECOND

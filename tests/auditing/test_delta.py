@@ -1,0 +1,179 @@
+"""An audit of a query over a Delta table: the table's snapshot, what later versions added, and what is gone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark
+import pytest
+
+import streaming_source
+from streaming_source.auditing import Audit
+from streaming_source.exceptions import OptionError
+from tests.auditing import naive
+from tests.auditing.naive import SECOND, Query, Time
+from tests.kafka.artifacts import Artifacts, ArtifactsMissingError
+
+HOUR = 3600 * SECOND
+QUERY = Query(3_600_000, HOUR, HOUR)
+DELTA_SPARK = Artifacts(Path(__file__).with_name("delta-spark.xml"))
+
+
+def device_times(device: int, part: int, rows: int = 100) -> list[Time]:
+    """A device's export: one after another, each over the same months."""
+    return [naive.T0 + ((part * rows + i) * 5_250 + device) * SECOND + 123_456 for i in range(rows)]
+
+
+def append(table: Path, device: int, parts: int = 3) -> list[list[Time]]:
+    """A version a part."""
+    times = [device_times(device, part) for part in range(parts)]
+    for part in times:
+        rows = {"ts": pa.array(part, pa.timestamp("us", "UTC")), "device": pa.array([device] * len(part), pa.int32())}
+        deltalake.write_deltalake(str(table), pa.table(rows), mode="append")
+    return times
+
+
+def offset(table_id: str, version: int, index: int, *, snapshot: bool) -> str:
+    found = {"sourceVersion": 1, "reservoirId": table_id, "reservoirVersion": version, "index": index}
+    return json.dumps({**found, "isStartingVersion": snapshot})
+
+
+def write_checkpoint(path: Path, done: naive.Run, offsets: Sequence[str]) -> None:
+    """As Spark leaves it over one Delta table."""
+    for folder in ("offsets", "commits"):
+        (path / folder).mkdir(parents=True)
+    for number, text in enumerate(offsets):
+        meta = {"batchWatermarkMs": done.watermarks_ms[number], "batchTimestampMs": 1, "conf": {}}
+        (path / f"offsets/{number}").write_text("\n".join(["v1", json.dumps(meta), text]))
+        (path / f"commits/{number}").write_text("v1\n" + json.dumps({"nextBatchWatermarkMs": done.next_ms[number]}))
+    naive.write_state(path, QUERY)
+
+
+@pytest.fixture
+def audited_table(tmp_path: Path) -> tuple[Path, naive.Run]:
+    """Two devices in the snapshot, read two files a micro-batch; a third in later versions, after a compaction."""
+    table = tmp_path / "table"
+    snapshot = [*append(table, 0), *append(table, 1)]
+    opened = deltalake.DeltaTable(str(table))
+    table_id, version = str(opened.metadata().id), opened.version()
+    opened.optimize.compact()
+    later = append(table, 2)
+    parts = [*snapshot[:2], *snapshot[2:4], *snapshot[4:], *later]
+    names = [f"{i}" for i in range(len(parts))]
+    files = list(zip(names, parts, strict=True))
+    batches = [files[0:2], files[2:4], files[4:6], files[6:7], files[7:9], []]
+    done = naive.run(QUERY, batches)
+    offsets = [
+        offset(table_id, version, 1, snapshot=True),
+        offset(table_id, version, 3, snapshot=True),
+        # The last files of the snapshot: the stream goes on with the next version, which is the compaction.
+        offset(table_id, version + 1, -1, snapshot=False),
+        offset(table_id, version + 2, 0, snapshot=False),
+        offset(table_id, version + 5, -1, snapshot=False),
+        offset(table_id, version + 5, -1, snapshot=False),
+    ]
+    write_checkpoint(tmp_path / "checkpoint", done, offsets)
+    return tmp_path, done
+
+
+def audit(root: Path, **more: str) -> Audit:
+    return streaming_source.audit(
+        str(root / "checkpoint"), window="1 hour", source=str(root / "table"), options=more or None
+    )
+
+
+def test_a_snapshot_and_later_versions_are_counted_as_the_model_ran_them(
+    audited_table: tuple[Path, naive.Run],
+) -> None:
+    root, done = audited_table
+
+    found = audit(root)
+
+    total = {
+        name: sum(counts[name] for counts in done.counts.values()) for name in ("read", "dropped", "emitted", "open")
+    }
+    assert {name: found.count(name) for name in total} == total
+    assert found.dropped > 0
+    assert found.notes == ()
+    # A file that is wholly before or behind the watermark is not opened: its bounds are in the table's log.
+    assert found.count("scanned") < found.read
+    by_batch = [sum(done.counts[name]["dropped"] for name in names) for names in done.batches]
+    assert found.batches["dropped"].to_pylist() == by_batch
+
+
+def test_files_that_were_vacuumed_are_in_no_count(audited_table: tuple[Path, naive.Run]) -> None:
+    root, _ = audited_table
+    before = audit(root)
+    needed = before.reads.filter(pc.greater(before.reads["scanned"], 0))["split"].to_pylist()
+    (root / "table" / needed[0]).unlink()
+
+    found = audit(root)
+
+    assert found.read < before.read
+    assert "Not all can be seen any more, and its rows are in no count" in str(found)
+
+
+def test_a_version_whose_log_was_cleaned_up_is_named(audited_table: tuple[Path, naive.Run]) -> None:
+    root, _ = audited_table
+    logs = sorted((root / "table/_delta_log").glob("*.json"))
+    deltalake.DeltaTable(str(root / "table")).create_checkpoint()
+    logs[7].unlink()
+
+    found = audit(root)
+
+    assert "the table's log was cleaned up" in str(found)
+
+
+def test_the_path_of_the_table_is_asked_for_and_checked(audited_table: tuple[Path, naive.Run]) -> None:
+    root, _ = audited_table
+    other = root / "other"
+    append(other, 0, parts=1)
+    with pytest.raises(OptionError, match="keeps its id, not its path; give it with --source PATH"):
+        streaming_source.audit(str(root / "checkpoint"), window="1 hour")
+    with pytest.raises(OptionError, match=r"and the query read the table .*; give the path of that one"):
+        streaming_source.audit(str(root / "checkpoint"), window="1 hour", source=str(other))
+    with pytest.raises(OptionError, match="cannot be read as a Delta table"):
+        streaming_source.audit(str(root / "checkpoint"), window="1 hour", source=str(root))
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_a_query_that_was_restarted_is_counted_as_spark_ran_it(tmp_path: Path) -> None:
+    if not pyspark.__version__.startswith("4.2."):
+        pytest.skip(f"Delta's source is for Spark 4.2, and this is {pyspark.__version__}")
+    try:
+        jars = ",".join(map(str, DELTA_SPARK.jars()))
+    except ArtifactsMissingError as error:
+        pytest.skip(f"no Delta for Spark: {error}")
+    table = tmp_path / "table"
+    paths = [str(tmp_path / name) for name in ("table", "checkpoint", "sink")]
+
+    def run() -> int:
+        command = [sys.executable, "-m", "tests.auditing.delta_query", jars, *paths]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timedelta(minutes=8).seconds, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return int(done.stdout.split()[-1])
+
+    for device in range(3):
+        append(table, device)
+    run()
+    append(table, 3)
+    deltalake.DeltaTable(str(table)).optimize.compact()
+    append(table, 4, parts=1)
+    emitted = run()
+
+    found = audit(tmp_path)
+
+    assert found.emitted == emitted
+    assert (found.read, found.unknown, found.notes) == (1_300, 0, ())
+    assert found.dropped == found.read - found.emitted - found.open > 0
