@@ -191,7 +191,8 @@ class Explanation:
     are read at `reads_at_us` at the latest, in processing time; `MAX_WATERMARK` if none wait for that. `batch` is the
     last micro-batch, `end` that of the query; None where neither is known. The query last looked for records at
     `probed_us`: that a split is silent is known up to then; None for up to `at_us`. `reads` is in words what the source
-    reads: a path, a pattern, topics.
+    reads: a path, a pattern, topics. `away` is in words why splits cannot be reached that wait for the source, and
+    since when; None where that is not known.
     """
 
     watermark: int
@@ -208,6 +209,7 @@ class Explanation:
     end: QueryEnd | None = None
     probed_us: int | None = None
     reads: str | None = None
+    away: str | None = None
 
     @property
     def waits_for_group(self) -> bool:

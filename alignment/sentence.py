@@ -24,6 +24,8 @@ _STANDING_US: Final = _SECOND_US
 def sentence(explanation: Explanation) -> str:
     """Why the watermark is where it is, who waits for others, and what was late. O(n)."""
     parts = [_main(explanation), *_pinned(explanation), *_at_the_limit(explanation), *_idle_ones(explanation)]
+    if explanation.away is not None and explanation.cause is not Cause.SOURCE:
+        parts.append(f"Not all splits can be reached: {explanation.away}.")
     return " ".join([*parts, *_late(explanation)])
 
 
@@ -225,8 +227,10 @@ def _too_few(explanation: Explanation, holder: SplitExplanation) -> str:
 def _away(explanation: Explanation) -> str:
     away = [split.split_id for split in explanation.splits if split.waits_for is WaitsFor.SOURCE]
     if len(away) > 1 and len(away) == len(explanation.splits):
-        return f"cannot be reached, like all {len(away)} splits{_in_what_is_read(explanation)}: the source is away"
-    return "cannot be reached, so that what it has is not known"
+        why = explanation.away or "the source is away"
+        return f"cannot be reached, like all {len(away)} splits{_in_what_is_read(explanation)}: {why}"
+    because = f" ({explanation.away})" if explanation.away else ""
+    return f"cannot be reached{because}, so that what it has is not known"
 
 
 def _transaction(holder: SplitExplanation) -> str:

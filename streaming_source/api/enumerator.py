@@ -267,14 +267,16 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     def blocked_splits(self) -> Collection[str]:
         """Ids of splits with records that cannot be read yet: these are not idle. By default there are none.
 
+        A mapping gives the number of these records with each id, 0 where it is not known.
         A reader that the planner looks ahead with can say so itself, see `CaughtUp.BLOCKED`.
         """
         return ()
 
     def unreachable_splits(self) -> Collection[str]:
-        """Ids of splits that cannot be looked at now, while others can: these are not idle. By default there are none.
+        """Ids of splits that cannot be looked at now, some or all: these are not idle. By default there are none.
 
-        Say in the log since when and why, and fail with an error in the end.
+        A mapping gives with each id why, since when and what follows, for `explain`. Log that as well, and fail with an
+        error in the end.
         """
         return ()
 

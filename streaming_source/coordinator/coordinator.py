@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -251,10 +251,18 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             )
             for split in explanation.splits
         ]
+        blocked, away = self.host.enumerator.blocked_splits(), self.host.enumerator.unreachable_splits()
+        if isinstance(blocked, Mapping):
+            splits = [split._replace(locked=blocked.get(split.split_id, 0)) for split in splits]
         waits_for = self._group if explanation.waits_for_group else None
         member = None if waits_for is None else waits_for.slowest_at(explanation.at_us)
         return replace(
-            explanation, splits=tuple(splits), group=member, batch=self._batch, reads=self._source.identity[:_SHOWN]
+            explanation,
+            splits=tuple(splits),
+            group=member,
+            batch=self._batch,
+            reads=self._source.identity[:_SHOWN],
+            away=next(iter(away.values()), None) if isinstance(away, Mapping) else None,
         )
 
     def ranges(

@@ -91,6 +91,7 @@ class WatermarkReport:
             "batch": None if explanation.batch is None else _batch_to_json(explanation.batch),
             "probedAt": _text(explanation.probed_us),
             "reads": explanation.reads,
+            "away": explanation.away,
             "rowsLate": explanation.late,
             "rowsBehind": sum(split.behind for split in explanation.splits),
             "metrics": self._offsets_behind() if self.source == _KAFKA else None,
@@ -126,6 +127,7 @@ class WatermarkReport:
                 _batch_from_json(found["batch"]) if "batch" in found else None,
                 probed_us=micros_of(found["probedAt"]) if "probedAt" in found else None,
                 reads=found.get("reads"),
+                away=found.get("away"),
             )
             return cls(found["source"], found["n"], explanation)
         except (KeyError, TypeError, AttributeError) as error:
@@ -267,6 +269,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "group": None if explanation.group is None else astuple(explanation.group),
         "rows": None if explanation.batch is None else explanation.batch.rows,
         "reads": explanation.reads,
+        "away": explanation.away,
         "places": None if all(map(eq, places, _places(offset))) else places,
     }
     return {name: value for name, value in facts.items() if value}
@@ -324,6 +327,7 @@ def report_of_offset(
             facts.get("readsAt", MAX_WATERMARK),
             None if batch is None else replace(batch, rows=facts.get("rows", 0 if facts else None)),
             reads=facts.get("reads"),
+            away=facts.get("away"),
         )
         return WatermarkReport(offset["source"], offset["n"], explanation)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

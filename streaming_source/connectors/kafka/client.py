@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from streaming_source import api
 from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd
+from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.split import KnownTopic
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition, Subscription
 from streaming_source.exceptions import DataLossError, SourceError
@@ -48,6 +49,11 @@ _FIRST_CONTACT: Final = (
     "kafka.security.protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) fit its listener?"
 )
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+
+_SILENCE: Final = frozenset(
+    {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
+)
+"""Codes of errors by which nothing is known of any broker."""
 
 _REFUSALS: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 """What becomes of a connection to a broker that never let us in, however often it is tried."""
@@ -160,13 +166,16 @@ class KafkaAdmin:
     """Asks for topics and offsets, and connects when it is first asked.
 
     All methods raise `SourceError` if the brokers do not say, in all the time of patience. Of single partitions whose
-    leaders are away `ends` tells the `leaders`, and goes on.
+    leaders are away `ends` tells the `leaders`, and goes on. Since when none answers is measured by the `outage`.
     """
 
-    def __init__(self, config: ClientConfig, patience: RetryPolicy, leaders: Leaders | None = None) -> None:
+    def __init__(
+        self, config: ClientConfig, patience: RetryPolicy, leaders: Leaders | None = None, outage: Outage | None = None
+    ) -> None:
         self._config = config
         self._patience = patience
         self._leaders = leaders or Leaders()
+        self._outage = outage or Outage(config.brokers, patience.seconds)
         self._client: AdminClient | None = None
         self._last_trouble = ""
         self._refusal: KafkaError | None = None
@@ -222,6 +231,7 @@ class KafkaAdmin:
         return ends
 
     def _ask(self, what: str, call: Callable[[], T]) -> T:
+        self._outage.begin()
         try:
             return self._patience.run(lambda: self._tried(call))
         except KafkaException as error:
@@ -231,8 +241,14 @@ class KafkaAdmin:
 
     def _tried(self, call: Callable[[], T]) -> T:
         try:
-            return call()
+            answer = call()
+            self._outage.end()
+            return answer
         except KafkaException as error:
+            if _code(error) in _SILENCE:
+                self._outage.fail(self._config.scrub(str(error.args[0].str())))
+            else:
+                self._outage.end()
             if self._client is not None:
                 # What it has to say of its connections waits for this.
                 self._client.poll(0)

@@ -22,6 +22,7 @@ from streaming_source.api import (
 from streaming_source.connectors.kafka.client import KafkaAdmin, RetryPolicy, report_loss
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
+from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
 from streaming_source.connectors.kafka.subscription import Boundary, Partition
@@ -45,18 +46,19 @@ def create_enumerator(
     patience_s = config.seconds("broker_timeout")
     # Of a query that goes on from a checkpoint the brokers were there.
     patience = config.retry_policy(_FIRST_CONTACT_S if checkpoint is None else math.inf)
-    discovery = PartitionDiscovery(KafkaAdmin(config.client, patience), config, checkpoint)
-    leaders = Leaders(patience_s)
-    for_ends = KafkaAdmin(config.client, RetryPolicy(min(_LOG_ENDS_S, patience_s)), leaders)
+    leaders, outage = Leaders(patience_s), Outage(config.client.brokers, patience_s)
+    discovery = PartitionDiscovery(KafkaAdmin(config.client, patience, outage=outage), config, checkpoint)
+    for_ends = KafkaAdmin(config.client, RetryPolicy(min(_LOG_ENDS_S, patience_s)), leaders, outage)
     ends = LogEnds(for_ends.ends, patience_s, find_replaced=partial(replaced_topics, for_ends))
     has_index = context.supports_opaque_blocks and isinstance(context.timestamp_assigner, RecordTimestampAssigner)
     if config.indexing == "scan" or not has_index:
-        return KafkaSplitEnumerator(context, discovery, patience, ends, leaders)
+        return KafkaSplitEnumerator(context, discovery, patience, ends, leaders, outage)
     scanner = Scanner(config.client, fail_on_data_loss=config.fail_on_data_loss, patience_s=patience_s)
     # Two connections: plans do not wait for looks.
-    looks, plans = KafkaAdmin(config.client, patience, leaders), KafkaAdmin(config.client, patience)
+    looks = KafkaAdmin(config.client, patience, leaders, outage)
+    plans = KafkaAdmin(config.client, patience, outage=outage)
     index = TimeIndex(context, looks, plans, scanner, fail_on_data_loss=config.fail_on_data_loss)
-    return IndexedKafkaSplitEnumerator(context, discovery, patience, ends, leaders, index)
+    return IndexedKafkaSplitEnumerator(context, discovery, patience, ends, leaders, outage, index=index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     """Gives each partition to a reader as soon as it is found.
 
     `log_ends` learns what was found, and serves the readers of this planner; `patience` with the brokers is ended when
-    this is closed. `leaders` are those of whoever asks for the ends of logs here.
+    this is closed. `leaders` are those of whoever asks for the ends of logs here, and `outage` is that of all clients.
     """
 
     context: SplitEnumeratorContext[KafkaSplit]
@@ -189,9 +191,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     patience: RetryPolicy
     log_ends: LogEnds
     leaders: Leaders
+    outage: Outage
     _taken_back: list[KafkaSplit] = field(default_factory=list, init=False)
-    # Replaced on a worker, never changed.
-    _blocked_splits: frozenset[str] = field(default=frozenset(), init=False)
     _is_complete: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -221,18 +222,17 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         """None before discovery has seen a partition, and while it does not answer: `SourceError` in the end."""
         self.leaders.check()
         ends = [(split, self.log_ends.end(split.split_id)) for split in splits]
-        self._blocked_splits = frozenset(
-            split.split_id for split, end in ends if end is not None and end.written > end.readable
-        )
         return [None if end is None else split.before_stop(end.readable) for split, end in ends]
 
-    def blocked_splits(self) -> Collection[str]:
-        return self._blocked_splits
+    def blocked_splits(self) -> Mapping[str, int]:
+        return self.log_ends.locked()
 
-    def unreachable_splits(self) -> Collection[str]:
-        """Those of partitions whose leaders are away."""
+    def unreachable_splits(self) -> Mapping[str, str]:
+        """Those of partitions whose leaders are away; all of them while no broker answers."""
+        if (why := self.outage.description()) is not None:
+            return dict.fromkeys(self._checkpoint.partitions, why)
         away = self.leaders.away
-        return {i for i, part in self._checkpoint.partitions.items() if part in away} if away else ()
+        return {i: away[part] for i, part in self._checkpoint.partitions.items() if part in away} if away else {}
 
     def lost_splits(self) -> Collection[str]:
         """Those of topics that are gone or were created again: a `DataLossError`, unless `failOnDataLoss` is false.
@@ -317,7 +317,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     ) -> tuple[Int64Array, Int64Array]:
         return self.index.first_later(split_ids, starts, stops, bound_us)
 
-    def blocked_splits(self) -> Collection[str]:
+    def blocked_splits(self) -> Mapping[str, int]:
         return self.index.blocked_splits
 
     def extend_snapshot(self) -> None:

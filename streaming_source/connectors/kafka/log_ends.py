@@ -48,9 +48,9 @@ class Leaders:
         self._try_at = -math.inf
 
     @property
-    def away(self) -> Collection[Partition]:
-        """The partitions whose leaders are away."""
-        return self._away.keys()
+    def away(self) -> Mapping[Partition, str]:
+        """The partitions whose leaders are away, and why they did not answer. O(those)."""
+        return {part: why for part, (_, why) in self._away.items()}
 
     def are_due(self) -> bool:
         """Whether to try those that are away; then not again for a while."""
@@ -156,6 +156,12 @@ class LogEnds:
             if self._asked_at is None or now - self._asked_at >= _FRESH_S:
                 self._look(now)
             return self._known.get(part)
+
+    def locked(self) -> dict[str, int]:
+        """By the ids of splits, records that open transactions held back when the ends were looked up last. O(n)."""
+        known = self._known
+        ends = ((split_id, known[part]) for split_id, part in self._there.items() if part in known)
+        return {split_id: end.written - end.readable for split_id, end in ends if end.written > end.readable}
 
     def ask_again(self) -> dict[str, LogEnd]:
         """Of all that are known, asked for now whatever is kept. O(n)."""

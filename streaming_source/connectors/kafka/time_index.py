@@ -73,13 +73,13 @@ class _Update(NamedTuple):
 class Looked(NamedTuple):
     """What one look brought: updates, and where what can be read ends, by split id.
 
-    `blocked_splits` have records behind that, of transactions that are open, or the brokers say nothing of their ends.
+    `blocked_splits` have so many records behind that, of transactions that are open; 0 where the brokers do not answer.
     Of `replaced_topics`, which are gone or were created again, there are neither updates nor ends.
     """
 
     updates: Sequence[_Update]
     ends: Mapping[str, int]
-    blocked_splits: frozenset[str]
+    blocked_splits: Mapping[str, int]
     replaced_topics: frozenset[str] = frozenset()
 
 
@@ -121,7 +121,7 @@ class TimeIndex:
         self._scanner = scanner
         self._fail_on_data_loss = fail_on_data_loss
         # Splits that are not read to their ends although nothing of them is unread in the index.
-        self.blocked_splits: frozenset[str] = frozenset()
+        self.blocked_splits: Mapping[str, int] = {}
         # Changed on the coordinator's thread. Looks, on another one, begin with a copy.
         self._splits: dict[str, _Indexed] = {}
         self._gone: set[str] = set()
@@ -164,17 +164,17 @@ class TimeIndex:
         parts += map(_Indexed.from_its_position, found)
         logs = self._for_looks.ends(sorted({known.split.of for known in parts}))
         ends: dict[str, int] = {}
-        blocked_splits: set[str] = set()
+        blocked_splits: dict[str, int] = {}
         shorter: list[tuple[_Indexed, int]] = []
         for known in parts:
             log, split = logs.get(known.split.of), known.split
             if log is None:
                 # Nothing is known of it; whether it is gone says discovery.
-                blocked_splits.add(split.split_id)
+                blocked_splits[split.split_id] = 0
                 continue
             ends[split.split_id] = split.before_stop(log.readable)
-            if split.before_stop(log.written) > ends[split.split_id]:
-                blocked_splits.add(split.split_id)
+            if (locked := split.before_stop(log.written) - ends[split.split_id]) > 0:
+                blocked_splits[split.split_id] = locked
             # Not by what is readable: with another isolation level more was readable, and will be again.
             if log.written < known.seen_to:
                 shorter.append((known, log.written))
@@ -189,8 +189,8 @@ class TimeIndex:
             updates = [update for update in updates if update.known.split.topic not in replaced]
             hidden = {known.split.split_id for known in parts if known.split.topic in replaced}
             ends = {split_id: end for split_id, end in ends.items() if split_id not in hidden}
-            blocked_splits |= hidden
-        return Looked(updates, ends, frozenset(blocked_splits), replaced)
+            blocked_splits |= dict.fromkeys(hidden, 0)
+        return Looked(updates, ends, blocked_splits, replaced)
 
     def _share(self, partitions: int) -> int:
         """How many records of each of so many partitions may be read ahead."""
@@ -278,8 +278,8 @@ class TimeIndex:
                 self._splits[split_id] = known._replace(end=end)
         for split_id in looked.ends:
             self._complete(split_id)
-        behind = {split_id for split_id in looked.ends if self._is_behind(split_id)}
-        self.blocked_splits = looked.blocked_splits | behind
+        behind = dict.fromkeys((split_id for split_id in looked.ends if self._is_behind(split_id)), 0)
+        self.blocked_splits = {**behind, **looked.blocked_splits}
 
     def extend_snapshot(self) -> None:
         """Add more of the splits of which all that was added is in a state, up to the ends of the last look."""
