@@ -380,16 +380,16 @@ class Engine:
         columns = (holds_us, self.table.positions, behind, self.idle_clock.caught_up_us, late, next_us)
         unreported = frozenset(self.unreported())
         return Explanation(
-            table.combined,
-            self._stands_since_us,
-            self._stands_since_us,
-            explain_splits(plan, table, columns, self.idle_clock.blocked, unreported, self._group_limit_us),
-            bound_us,
-            self.horizon_us,
-            Bounds(
+            watermark=table.combined,
+            at_us=self._stands_since_us,
+            stands_since_us=self._stands_since_us,
+            splits=explain_splits(plan, table, columns, self.idle_clock.blocked, unreported, self._group_limit_us),
+            bound_us=bound_us,
+            horizon_us=self.horizon_us,
+            bounds=Bounds(
                 self.rules.out_of_orderness_us, drift_us, self.idle_clock.timeout_us, self._max_rows, self._min_rows
             ),
-            self._drains_from_us is not None,
+            is_draining=self._drains_from_us is not None,
             reads_at_us=self._reads_at_us,
             probed_us=self.idle_clock.last_probe_us,
         )

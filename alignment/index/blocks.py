@@ -227,7 +227,20 @@ class BlockTable(ABC):
         loose = np.where((high > self._latest_valid_us) & (opaque == 0), PERHAPS_LOOSE, 0).astype(np.int8)
         head, at = np.full_like(first, NO_TIMESTAMP), np.full_like(first, -1)
         skip, base = (np.zeros(first.size, np.int32) for _ in range(2))
-        return _Blocks(owner, first, end, low, high, loose, skip, opaque, head, at, base, np.zeros_like(first))
+        return _Blocks(
+            owner=owner,
+            first=first,
+            end=end,
+            low=low,
+            high=high,
+            loose=loose,
+            skip=skip,
+            opaque=opaque,
+            head=head,
+            at=at,
+            base=base,
+            used=np.zeros_like(first),
+        )
 
     def _settle(self) -> None:
         """Take all changes into the columns, and derive what the questions need."""

@@ -84,4 +84,6 @@ def conclude(
     counting = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
     slowest = min(int(held[counting].min()), horizon_us) if counting.any() else None
     rows = total(ends - before.positions) if rows is None else rows
-    return MicroBatchPlan(after, bound_us, limited_by, rows, late, slowest, held)
+    return MicroBatchPlan(
+        after=after, bound_us=bound_us, limited_by=limited_by, rows=rows, late=late, slowest_us=slowest, holds_us=held
+    )

@@ -101,14 +101,14 @@ def audit(
     ]
     counted = list(_counted(found, sources, rule, progress))
     query = AuditedQuery(
-        checkpoint,
-        found.log.query_id(),
-        tuple(SourceSummary(one.kind, one.name, one.time, one.format_name) for one in sources),
-        None if first is None else first.title,
-        window,
-        mode,
-        rule.why if isinstance(rule, Undecided) else None,
-        tuple(one.title for one in reversed(operators[:-1])) if first is not None else (),
+        checkpoint=checkpoint,
+        query_id=found.log.query_id(),
+        sources=tuple(SourceSummary(one.kind, one.name, one.time, one.format_name) for one in sources),
+        operator=None if first is None else first.title,
+        window=window,
+        mode=mode,
+        undecided=rule.why if isinstance(rule, Undecided) else None,
+        downstream=tuple(one.title for one in reversed(operators[:-1])) if first is not None else (),
     )
     note = watermark_note(found, counted, delay_us)
     notes = [text for one in sources for text in one.notes] + ([] if note is None else [note])

@@ -416,7 +416,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         routed = self.state.routed + (int(plan.late.sum()) if self._rules.routes_late else 0)
         self._begin_batch(plan.rows)
         self.state = SourceState(
-            sequence, splits, table, late_so_far, silent_since_us, checkpoint, routed, generators, time_limit_us
+            sequence=sequence,
+            splits=splits,
+            table=table,
+            late=late_so_far,
+            silent_since_us=silent_since_us,
+            checkpoint=checkpoint,
+            routed=routed,
+            generators=generators,
+            time_limit_us=time_limit_us,
         )
         self._announce_again = False
         runtime.event_times.finish_splits(engine.commit(plan))

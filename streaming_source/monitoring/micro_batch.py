@@ -70,7 +70,17 @@ class Statistics:
         )
         invalid = sum(metrics["invalid"] for metrics in ours) if ours else None
         duration_us = progress["batchDuration"] * 1000
-        return cls(rows, earliest_us, latest_us, mean_us, invalid, duration_us, state_rows, state_bytes, dropped)
+        return cls(
+            rows=rows,
+            earliest_us=earliest_us,
+            latest_us=latest_us,
+            mean_us=mean_us,
+            invalid=invalid,
+            duration_us=duration_us,
+            state_rows=state_rows,
+            state_bytes=state_bytes,
+            dropped=dropped,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,17 @@ class MicroBatch:
                     since[place] = offset["watermark"], at_us
                 reports.append(report_of_offset(offset, at_us, since[place][1], batch))
             done_us = committed.get(number)
-            batches.append(cls(number, at_us, watermark_us, done_us is not None, tuple(reports), None, done_us))
+            batches.append(
+                cls(
+                    number=number,
+                    planned_at_us=at_us,
+                    watermark_us=watermark_us,
+                    is_committed=done_us is not None,
+                    sources=tuple(reports),
+                    statistics=None,
+                    committed_at_us=done_us,
+                )
+            )
         return batches
 
 

@@ -124,7 +124,15 @@ class OffsetCodec:
             generators = _generators_from_json(offset.get("generators", {}), table.split_ids)
             routed, limit_us = int(offset.get("routed", 0)), offset.get("time_limit")
             return SourceState(
-                int(offset["n"]), splits, table, late, silent_since_us, checkpoint, routed, generators, limit_us
+                sequence=int(offset["n"]),
+                splits=splits,
+                table=table,
+                late=late,
+                silent_since_us=silent_since_us,
+                checkpoint=checkpoint,
+                routed=routed,
+                generators=generators,
+                time_limit_us=limit_us,
             )
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):

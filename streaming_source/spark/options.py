@@ -42,6 +42,7 @@ _SECOND_US: Final = 1_000_000
 _WORTH_A_TASK: Final = 32_768
 """Records: below this another task costs more than it saves."""
 
+
 def _watermark_rows(name: str, value: str) -> bool | str:
     return EMITTED if value == EMITTED else boolean(name, value)
 

@@ -332,17 +332,17 @@ class ObservedTimes:
                 state = seen.generator.state()
             reports.append(
                 RangeReport(
-                    split.split_id,
-                    split.position,
-                    stop,
-                    seen.min_us,
-                    seen.max_us,
-                    seen.late,
-                    said.watermark,
-                    said.is_idle,
-                    state.version,
-                    state.text,
-                    stop - split.position - seen.records,
+                    split_id=split.split_id,
+                    start=split.position,
+                    stop=stop,
+                    min_us=seen.min_us,
+                    max_us=seen.max_us,
+                    late=seen.late,
+                    watermark_us=said.watermark,
+                    is_idle=said.is_idle,
+                    state_version=state.version,
+                    state=state.text,
+                    gaps=stop - split.position - seen.records,
                 )
             )
         return reports

@@ -18,3 +18,8 @@ def test_code_in_an_init_is_found() -> None:
 
 def test_a_constructor_call_by_position_is_found() -> None:
     assert list(constructor_calls("Plan(1, 2, 3, 4, 5, 6, 7)\n_Row(1, 2)\nplan(1, 2, 3, 4, 5, 6, 7)")) == [(1, "Plan")]
+
+
+def test_a_constructor_is_given_many_arguments_by_their_names() -> None:
+    crowded = [(module.name, *call) for module in modules(ROOT) for call in constructor_calls(module.source)]
+    assert not crowded
