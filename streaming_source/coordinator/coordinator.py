@@ -86,7 +86,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._drains_from_us: int | None = None
         # When the last micro-batch with records was planned; the first one does not wait for more.
         self._read_us: int | None = None
-        self._announce_again = self._started = self._warned = False
+        self._announce_again = self._announces_end = self._started = self._warned = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self._batch: LastBatch | None = None
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
@@ -203,7 +203,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             elif engine.emits_at_us <= (now_us := self._now_us()):
                 engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
-            is_due = engine.is_due or self._ends_wait() or (group is not None and group.may_go_on)
+            is_due = (
+                engine.is_due or self._announces_end or self._ends_wait() or (group is not None and group.may_go_on)
+            )
             if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows, group):
                 return self.state
             if not self.is_draining:
@@ -325,7 +327,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
             waits_until_us = self._read_us + self._rules.max_delay_us
         plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
-        is_news = self._announce_again or engine.has_news(plan)
+        is_news = self._announce_again or self._announces_end or engine.has_news(plan)
         if is_news:
             if plan.rows:
                 self._read_us = now_us
@@ -415,6 +417,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         generators = () if runtime.generators is None else runtime.generators.states(plan.after, time_limit_us)
         routed = self.state.routed + (int(plan.late.sum()) if self._rules.routes_late else 0)
         self._begin_batch(plan.rows)
+        has_ended = table.combined == MAX_WATERMARK > self.state.table.combined
+        self._announces_end = self._rules.ends_twice and has_ended
         self.state = SourceState(
             sequence=sequence,
             splits=splits,

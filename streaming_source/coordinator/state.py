@@ -103,7 +103,8 @@ class ReadRules:
     where event times of a source without an index are learnt from what its readers report, and not by reading ahead:
     of up to `read_ahead_rows` records over all splits, 8 bytes each, 16 where positions have gaps. `allow_unaligned`
     lets it be read ahead with a `SplitReader` of several splits that cannot pause any. A micro-batch waits until
-    `min_rows` records are there, but for no longer than `max_delay_us` after the last one with records.
+    `min_rows` records are there, but for no longer than `max_delay_us` after the last one with records. A bounded
+    source that `ends_twice` announces its end once more in a micro-batch of its own.
     """
 
     strategy: WatermarkStrategy
@@ -119,6 +120,7 @@ class ReadRules:
     allow_unaligned: bool = False
     min_rows: int | None = None
     max_delay_us: int = 0
+    ends_twice: bool = False
 
     @property
     def earliest_us(self) -> int:

@@ -16,6 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host
 from streaming_source.spark.loading import as_our_own, columns_of_plan
+from streaming_source.spark.registration import has_no_data_batches
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
     options = {option: value for option, value in loaded.options.items() if option.lower() != "watermarkrows"}
     if source.needs_gateway and "gatewayhost" not in {option.lower() for option in options}:
         options["gatewayHost"] = driver_host(df.sparkSession)
+    if "nodatamicrobatches" not in {option.lower() for option in options} and not has_no_data_batches(df.sparkSession):
+        options["noDataMicroBatches"] = "false"
     with as_our_own():
         frame = reader.options(**options, watermarkRows=EMITTED).load()
     return exact_frame(frame, source, name, schema)

@@ -20,6 +20,7 @@ from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_
 from streaming_source.spark.registration import (
     check_session,
     described,
+    has_no_data_batches,
     register_content,
     register_format,
     session_zone,
@@ -181,6 +182,8 @@ class ExactStreamReader:
         if "timezone" not in given:
             # What the data source cannot know: the zone is that of the session now.
             options["timeZone"] = session_zone(self._spark)
+        if "nodatamicrobatches" not in given and not has_no_data_batches(self._spark):
+            options["noDataMicroBatches"] = "false"
         if path is not None:
             text, others = path_text(path), [value for name, value in options.items() if name.lower() == "path"]
             if others not in ([], [text]):
@@ -254,6 +257,7 @@ def from_source(
     values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**keyword_options(options), "watermarkRows": EMITTED})
     source, watermark_strategy = in_zone(source, watermark_strategy, session_zone(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
+    values["noDataMicroBatches"] = has_no_data_batches(spark)
     made = AlignedDataSource(source, watermark_strategy, frame_options(values))
     if made.needs_gateway:
         made = replace(made, options=frame_options(values, driver_host(spark)))

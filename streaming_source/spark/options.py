@@ -182,6 +182,14 @@ class FrameOptions:
         "through neither does not start.",
     )
     is_half_exact: bool = False
+    no_data_batches: bool = option_field(
+        True,
+        "noDataMicroBatches",
+        boolean,
+        "Not needed: frames with the exact watermark take it from the session as they are made, from "
+        "`spark.sql.streaming.noDataMicroBatches.enabled`. With `false` a bounded source ends with a micro-batch of "
+        "its watermark alone, in which Spark closes the last windows.",
+    )
     include_metadata: bool = option_field(
         False, "includeMetadata", boolean, "Add `_split`, `_position`, `_source_timestamp` and `_late`."
     )
@@ -354,6 +362,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         allow_unaligned=options.allow_unaligned,
         min_rows=options.min_rows,
         max_delay_us=options.max_delay_us,
+        ends_twice=options.watermark_rows and not options.no_data_batches,
     )
 
 

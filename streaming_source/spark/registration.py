@@ -27,6 +27,7 @@ __all__ = [
     "REFUSED_IN_PIPELINES",
     "check_session",
     "described",
+    "has_no_data_batches",
     "register",
     "register_content",
     "register_format",
@@ -145,6 +146,12 @@ def check_session(spark: object, call: str) -> None:
 def described(argument: object) -> str:
     """What an argument is, for an error."""
     return f"the class {argument.__name__}" if isinstance(argument, type) else f"of type {type(argument).__name__}"
+
+
+def has_no_data_batches(spark: SparkSession) -> bool:
+    """Whether Spark runs micro-batches without data in this session, in which it closes windows."""
+    enabled = spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", None)
+    return str(enabled).lower() != "false"
 
 
 def session_zone(spark: SparkSession) -> str:

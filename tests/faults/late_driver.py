@@ -29,7 +29,7 @@ def main(folder: Path, *, finishes: bool) -> None:
     frame = (
         read_stream(spark)
         .format("aligned_files")
-        .options(eventTimeColumn="ts", idleTimeout="1 ms", maxRowsPerTrigger=40)
+        .options(eventTimeColumn="ts", idleTimeout="1 ms", maxRowsPerTrigger=1_000_000 if finishes else 40)
         .options(late="route", lateLocation=str(folder / "late_log"))
         .load(str(folder / "in"))
     )

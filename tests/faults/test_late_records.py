@@ -82,7 +82,7 @@ def test_kept_and_late_records_are_the_input_whatever_is_killed(tmp_path: Path, 
             kills += 1
     batches = committed(tmp_path, "kept")
     with driver(tmp_path, "finish") as process:
-        assert process.wait(200) == 0, (tmp_path / "log").read_text()[-3000:]
+        assert process.wait(400) == 0, (tmp_path / "log").read_text()[-3000:]
     kept, late = (pq_keys(tmp_path, name) for name in ("kept", "late"))
     assert Counter(kept + late) == Counter(writer.keys), f"seed {seed}"
     assert len(late) > 100

@@ -44,8 +44,8 @@ _WATERMARKS = "positions and watermarks stay, and no watermark goes back"
 _FINISHED = "files that are finished are known again only as they were written down"
 _ROWS = "positions mean nothing in other records"
 _OTHER = "is of another source .* has changed"
-NOT_BY_HAND: Final = {"lateRecordsOf", "lateRecordsFrom"}
-"""`late_records` gives them."""
+NOT_BY_HAND: Final = {"lateRecordsOf", "lateRecordsFrom", "noDataMicroBatches"}
+"""`late_records` gives them, and the last one comes from the session."""
 
 
 def _may(option: str, before: str | None, after: str | None, state: str = _POSITIONS, **both: str) -> Change:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 import streaming_source
 from alignment import WatermarkGenerator, WatermarkStrategy
 from alignment.watermarks import WatermarkOutput
+from streaming_source import from_source, read_stream
 from streaming_source.connectors.files import FileSource
 from tests.spark.conftest import Loader
 from tests.spark.support import (
@@ -129,6 +131,50 @@ def test_a_bounded_source_ends_at_the_latest_watermark_and_leaves_no_state(
     assert state_rows(run) == 0
     assert run.progress[-1]["eventTime"]["watermark"].startswith("5999-")
     assert end_offset(run.progress[-1])["watermark"] == 2**63 - 1
+
+
+@pytest.fixture
+def data_alone(spark: SparkSession) -> Iterator[None]:
+    """Spark runs no micro-batches without data, in which it would close windows."""
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    yield
+    spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+
+
+@pytest.mark.usefixtures("data_alone")
+@pytest.mark.parametrize("door", ["read_stream", "with_exact_watermark", "from_source"])
+def test_a_bounded_source_closes_its_last_windows_without_micro_batches_without_data(
+    spark: SparkSession, exact: Loader, tmp_path: Path, door: str
+) -> None:
+    logs = SKEWS["one-tiny"]
+    write_logs(tmp_path / "in", logs)
+    options = {"eventTimeColumn": "ts", "maxOutOfOrderness": "5 seconds", "bounded": True}
+    if door == "read_stream":
+        frame = read_stream(spark).format("aligned_files").options(**options).load(str(tmp_path / "in"))
+    elif door == "with_exact_watermark":
+        frame = exact(tmp_path / "in", maxOutOfOrderness="5 seconds", bounded="true")
+    else:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
+        frame = from_source(spark, FileSource(str(tmp_path / "in"), bounded=True), strategy, "logs")
+    for _ in range(2):
+        # The second run has nothing to add.
+        run = available_now(spark, windows(frame), tmp_path / "cp", files=tmp_path / "out")
+        assert run.rows == naive_windows(logs)
+
+
+def test_a_bounded_source_is_complete_under_any_trigger_and_a_query_that_triggers_goes_on(
+    spark: SparkSession, exact: Loader, tmp_path: Path
+) -> None:
+    logs = SKEWS["one-tiny"]
+    write_logs(tmp_path / "in", logs)
+    frame = exact(tmp_path / "in", maxOutOfOrderness="5 seconds", bounded="true")
+    run = Run(spark, windows(frame), tmp_path / "cp", trigger={"processingTime": "100 milliseconds"})
+    run.query.processAllAvailable()
+    assert run.rows == naive_windows(logs)
+    write_file(tmp_path / "in" / "later" / "f.parquet", T0 + np.arange(100) * SECOND)
+    run.query.processAllAvailable()
+    assert run.query.isActive
+    assert run.rows == naive_windows(logs)
 
 
 def test_filters_on_other_columns_do_not_take_the_watermark_row_away(

@@ -92,7 +92,12 @@ class FilesConfig(ReadingConfig):
         "`file` where an option needs it, where nothing is there yet, or where names are random, as those of Spark's "
         "own writer are; else `directory`. The first start decides.",
     )
-    bounded: bool = option_field(False, "bounded", boolean, "End after the files that are present at the start.")
+    bounded: bool = option_field(
+        False,
+        "bounded",
+        boolean,
+        "The source ends after the files that are present at the start. A query ends with it only in AvailableNow.",
+    )
     discovery_interval: timedelta | str = duration_field(
         "1 second",
         "discoveryInterval",
