@@ -376,6 +376,9 @@ class StandstillWarning:
     def begin_batch(self) -> None:
         """A micro-batch is planned: warn if it is not done in time."""
         self.end_batch()
+        if self._warn_after_us / 1e6 > threading.TIMEOUT_MAX:
+            # Never: no thread waits for as long.
+            return
         self._timer = threading.Timer(self._warn_after_us / 1e6, self._warn_of_batch)
         self._timer.daemon = True
         self._timer.start()

@@ -14,7 +14,7 @@ from streaming_source import WatermarkStrategy, advise, from_source, late_record
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.frames import FrameKeywords
 from tests.spark.conftest import Loader
-from tests.spark.support import SECOND, T0, available_now, forget_batches, last_batch, write_file
+from tests.spark.support import SECOND, T0, Run, available_now, forget_batches, last_batch, write_file
 from tests.spark.unindexed import UnindexedLogs, append_log
 
 pytestmark = pytest.mark.spark
@@ -75,7 +75,9 @@ def test_late_records_outlive_the_offsets_that_spark_removes(
     put(tmp_path / "in", "a", 0, 0, rows)
     reader = read_stream(spark).format("aligned_files").options(eventTimeColumn="ts", maxRowsPerTrigger=20)
     frame = reader.options(late="route", lateLocation=str(late_log)).load(str(tmp_path / "in"))
-    kept = available_now(spark, frame.select("k"), checkpoint, files=tmp_path / "kept").rows
+    run = Run(spark, frame.select("k"), checkpoint, trigger={"availableNow": True}, files=tmp_path / "kept")
+    assert run.query.awaitTermination(600)
+    kept = run.rows
     assert last_batch(checkpoint) >= micro_batches
     assert len([path for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()]) <= 3
     assert len([*late_log.glob("*/*.json")]) >= 0.8 * micro_batches
