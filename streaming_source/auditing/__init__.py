@@ -4,6 +4,7 @@
     operators             the stateful operators, by what Spark keeps beside their state; which of them sees rows first
     rule                  which rows an operator drops, as bounds of event time: without I/O
     sources/              what each micro-batch read of each split, one module a kind
+      kinds                 which of them a source is, by its offsets
       base                  a split of a micro-batch: blocks of rows with bounds of their event times
       event_time            the column of event times, as given or as the recorded watermarks show
       files                 Spark's file sources: the source's log, formats, archived and moved files

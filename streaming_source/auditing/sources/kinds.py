@@ -1,0 +1,93 @@
+"""The kinds of sources that can be audited, recognized by their offsets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streaming_source.auditing.checkpoint import Checkpoint
+from streaming_source.auditing.sources.base import AuditedSource
+from streaming_source.auditing.sources.event_time import EventTime
+from streaming_source.auditing.sources.files import FilesSource
+from streaming_source.data_files.stores import StorageOptions
+from streaming_source.exceptions import CheckpointError, OptionError
+
+__all__ = ["source_of"]
+
+_KNOWN: Final = "files, Delta and Kafka are audited"
+
+
+def source_of(
+    checkpoint: Checkpoint,
+    place: int,
+    event_time: EventTime,
+    *,
+    path: str | None,
+    options: Mapping[str, str],
+    storage: StorageOptions,
+) -> AuditedSource:
+    """The source at a place of the query; a `CheckpointError` if it is of no kind that can be audited."""
+    offset = _last_offset(checkpoint, place)
+    if isinstance(offset, Mapping):
+        if "logOffset" in offset:
+            return FilesSource(checkpoint, place, event_time, moved_to=path, options=options, storage=storage)
+        if "reservoirVersion" in offset:
+            return _delta(checkpoint, place, event_time, path, options, storage)
+        if offset and all(isinstance(parts, Mapping) for parts in offset.values()):
+            return _kafka(checkpoint, place, event_time, options)
+        if {"v", "source", "splits"} <= offset.keys():
+            raise CheckpointError(
+                f"{checkpoint.path}: its source is of this library, and marks what is late itself; use "
+                f"streaming-source explain {checkpoint.path}"
+            )
+    raise CheckpointError(
+        f"{checkpoint.path}: source {place} has offsets such as {json.dumps(offset)[:80]}, of another kind of source; "
+        f"{_KNOWN}"
+    )
+
+
+def _delta(
+    checkpoint: Checkpoint,
+    place: int,
+    event_time: EventTime,
+    path: str | None,
+    options: Mapping[str, str],
+    storage: StorageOptions,
+) -> AuditedSource:
+    try:
+        # Here and not above: it needs an extra.
+        from streaming_source.auditing.sources.delta import DeltaTableSource
+    except ModuleNotFoundError as error:
+        raise _not_installed(place, "a Delta table", error.name, "delta") from None
+    version = options.get("startingVersion")
+    return DeltaTableSource(checkpoint, place, event_time, path=path, starting_version=version, storage=storage)
+
+
+def _not_installed(place: int, what: str, name: str | None, extra: str) -> OptionError:
+    return OptionError(
+        f"source {place} reads {what}, and {name} is not installed; pip install 'spark-watermark-alignment[{extra}]'"
+    )
+
+
+def _kafka(checkpoint: Checkpoint, place: int, event_time: EventTime, options: Mapping[str, str]) -> AuditedSource:
+    try:
+        # Here and not above: a query over files needs no client of Kafka.
+        from streaming_source.auditing.sources.kafka import KafkaTopics
+    except ModuleNotFoundError as error:
+        raise _not_installed(place, "Kafka", error.name, "kafka") from None
+    return KafkaTopics(checkpoint, place, event_time, options=options)
+
+
+def _last_offset(checkpoint: Checkpoint, place: int) -> Any:
+    purged = [] if checkpoint.purged_until is None else [checkpoint.purged_until[place]]
+    offsets = [*purged, *(batch.ends[place] for batch in checkpoint.batches)]
+    text = next((offset for offset in reversed(offsets) if offset is not None), None)
+    if text is None:
+        raise CheckpointError(
+            f"{checkpoint.path}: source {place} has not delivered a row yet; audit the query when it has"
+        )
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
