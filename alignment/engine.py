@@ -7,7 +7,7 @@ events and plans in the same order lead to the same state: `alignment.recording`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -112,10 +112,12 @@ class Engine:
                     self.index.append_opaque(event.split_id, event.rows, event.max_us)
                     self._find(event.split_id)
             case events.Probed():
-                self.idle_clock.probe(event.at_us, event.split_ids)
+                probed = None if event.split_ids is None else self._in_work(event.split_ids)
+                self.idle_clock.probe(event.at_us, probed)
             case events.SplitsBlocked():
-                self.idle_clock.blocked.update(dict.fromkeys(event.split_ids, WaitsFor.TRANSACTION))
-                self.idle_clock.blocked.update(dict.fromkeys(event.unreachable, WaitsFor.SOURCE))
+                blocked, unreachable = self._in_work(event.split_ids), self._in_work(event.unreachable)
+                self.idle_clock.blocked.update(dict.fromkeys(blocked, WaitsFor.TRANSACTION))
+                self.idle_clock.blocked.update(dict.fromkeys(unreachable, WaitsFor.SOURCE))
             case events.RangesReported():
                 self._take_reports(event.reports)
             case events.SplitsAssigned():
@@ -150,6 +152,7 @@ class Engine:
     def _restore(self, event: events.Restored) -> None:
         self.index.remove(self.index.split_ids)
         self._joining.clear()
+        self.abandoned.intersection_update(event.table.split_ids)
         self.complete = set(self.abandoned)
         self._no_more_splits = False
         self.horizon_us = MAX_WATERMARK
@@ -178,16 +181,22 @@ class Engine:
         self.idle_clock.find(split_id)
         self._changed = True
 
+    def _in_work(self, split_ids: Iterable[str]) -> list[str]:
+        """Those that are: of one that left, or is not assigned yet, nothing is remembered."""
+        return [split_id for split_id in split_ids if split_id in self.index]
+
     def _complete_split(self, split_id: str) -> None:
-        self.complete.add(split_id)
-        self._changed = True
+        if split_id in self.index:
+            self.complete.add(split_id)
+            self._changed = True
 
     def _abandon(self, split_id: str) -> None:
+        if split_id not in self.index:
+            return
         self._settle()
         self.abandoned.add(split_id)
-        if split_id in self.index:
-            slot = self.table.split_ids.index(split_id)
-            self.index.forget_unread(split_id, int(self.table.positions[slot]))
+        slot = self.table.split_ids.index(split_id)
+        self.index.forget_unread(split_id, int(self.table.positions[slot]))
         self._complete_split(split_id)
 
     def _take_reports(self, reports: Sequence[events.RangeReport]) -> None:
@@ -406,12 +415,18 @@ class Engine:
         assert set(self.index.split_ids) == {*table.split_ids, *self._joining}, (self.index.split_ids, table.split_ids)
         assert self._joining.keys().isdisjoint(table.split_ids), (self._joining, table.split_ids)
         assert self.abandoned <= self.complete, (self.abandoned, self.complete)
+        # Nothing is remembered of what left.
+        assert self.complete <= set(self.index.split_ids), (self.complete, self.index.split_ids)
+        assert self.idle_clock.split_ids() <= set(self.index.split_ids), (self.idle_clock.split_ids(), table.split_ids)
+        if self._generators is not None:
+            assert self._generators.split_ids() <= set(table.split_ids), (self._generators.split_ids(), table.split_ids)
         known_end = dict(zip(self.index.split_ids, self.index.ends().tolist(), strict=True))
         for split_id, position in zip(table.split_ids, table.positions.tolist(), strict=True):
             assert position <= known_end[split_id], (split_id, position, known_end[split_id])
         assert table.combined >= self._announced.combined, (table.combined, self._announced.combined)
         if self._reactive is not None:
             self._reactive.splits.check_invariants()
+            assert self._reactive.splits.split_ids() <= set(table.split_ids), (table.split_ids, "knows others")
 
     def _note(self, entry: events.Event | events.Planned | events.PlanCommitted) -> None:
         self._explained = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,10 @@ class IdleClock:
         for split_id in gone:
             self.blocked.pop(split_id, None)
             self._probed_us.pop(split_id, None)
+
+    def split_ids(self) -> Set[str]:
+        """Ids of the splits of which something is remembered by id."""
+        return self.blocked.keys() | self._probed_us.keys()
 
     # ---- probes --------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -223,6 +223,10 @@ class SplitGenerators(ABC):
         """
         rows = zip(table.split_ids, table.positions.tolist(), strict=True)
         return tuple([self._known(split_id, position, time_limit_us) for split_id, position in rows])
+
+    def split_ids(self) -> Set[str]:
+        """Ids of the splits of which something is remembered."""
+        return self._said.keys() | self._seen_to.keys() | self._time_limits.keys()
 
     def forget(self, split_ids: Iterable[str]) -> None:
         """These have left."""

@@ -8,7 +8,7 @@ event time of what came in; how many records go next needs the whole of the last
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -106,6 +106,10 @@ class ObservedSplits:
             if split_id not in self._slots:
                 self._slots[split_id] = self._free.pop() if self._free else self._grow()
         return np.fromiter((self._slots[i] for i in table.split_ids), np.intp, len(table))
+
+    def split_ids(self) -> Set[str]:
+        """Ids of the splits that are known."""
+        return self._slots.keys()
 
     def rewind(self, table: SplitTable) -> None:
         """Go back to a state, or begin from one: its splits start anew, all others are forgotten. O(n).

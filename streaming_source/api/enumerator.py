@@ -301,8 +301,8 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     def snapshot_state(self, checkpoint_id: int) -> CheckpointT:
         """What must survive a restart beside the splits in work; all that was assigned is in work.
 
-        Its size must not grow with the splits ever seen. `checkpoint_id` is the number of the state, and so of the
-        micro-batch that leads to it; it rises.
+        Its size must not grow with the splits ever seen. No split may be assigned here: the micro-batch is planned.
+        `checkpoint_id` is the number of the state, and so of the micro-batch that leads to it; it rises.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

@@ -308,6 +308,21 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             found += self.ranges(before, self.state, self._readers, min_rows)
         return found
 
+    def validate(self) -> None:
+        """Assert what always holds between two plans; for tests. Nothing is remembered of a split that left. O(n)."""
+        if not self._started:
+            return
+        self.runtime.engine.validate()
+        in_work = set(self.runtime.engine.index.split_ids)
+        # The ranges of what the last micro-batch finished are still to be cut.
+        known = in_work.union(self.state.finished())
+        remembered = {
+            "the planner": self.runtime.event_times.split_ids() - known,
+            "the enumerator's host": {*self.host.expected, *self.host.known_ends} - in_work,
+            "the state": {split.split_id for split in self.state.splits} - known,
+        }
+        assert not any(remembered.values()), f"splits that left are remembered: {remembered}"
+
     def notify_committed(self, sequence: int) -> None:
         if self._started:
             self.host.complete(sequence)
@@ -366,7 +381,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _block_splits(self) -> None:
         enumerator, engine = self.host.enumerator, self.runtime.engine
-        blocked, unreachable = frozenset(enumerator.blocked_splits()), frozenset(enumerator.unreachable_splits())
+        blocked, unreachable = (
+            frozenset([split_id for split_id in split_ids if split_id in engine.index])
+            for split_ids in (enumerator.blocked_splits(), enumerator.unreachable_splits())
+        )
         wait_for = dict.fromkeys(blocked, WaitsFor.TRANSACTION) | dict.fromkeys(unreachable, WaitsFor.SOURCE)
         # Triggers come every few milliseconds: the log of events need not have it with each.
         if not wait_for.items() <= engine.idle_clock.blocked.items():
@@ -431,7 +449,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             time_limit_us=time_limit_us,
         )
         self._announce_again = False
-        runtime.event_times.finish_splits(engine.commit(plan))
+        self._forget_splits(engine.commit(plan))
 
     def _begin_batch(self, rows: int) -> None:
         now_us, before, share = self._now_us(), self._batch, None
@@ -462,7 +480,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             split_ids = [split.split_id for split in state.splits]
             runtime.generators.restore(split_ids, state.generators, state.time_limit_us)
         runtime.event_times.restore_splits(state)
-        runtime.event_times.finish_splits(state.finished())
+        self._forget_splits(state.finished())
+
+    def _forget_splits(self, split_ids: Sequence[str]) -> None:
+        self.runtime.event_times.finish_splits(split_ids)
+        self.host.forget_splits(split_ids)
 
     def _drain_engine(self) -> None:
         assert self._drains_from_us is not None

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from alignment import events
 from alignment.engine import Engine
+from alignment.sentence import named
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import (
@@ -101,7 +102,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self.supports_opaque_blocks = rules.supports_opaque_blocks
         self._rules = rules
         self._clock_us = clock_us
-        self._is_hosted = self._probes_records = False
+        self._is_hosted = self._probes_records = self._is_in_snapshot = False
         self.calls = calls
         self._events: dict[int, list[SourceEvent]] = {}
         self.readers: dict[int, ReaderInfo] = {}
@@ -196,9 +197,10 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self._send(events.OpaqueBlockIndexed(split_id, rows, max_us))
 
     def expect_records(self, ends: Mapping[str, int]) -> None:
-        expected = dict(ends)
+        given = dict(ends)
 
         def expect() -> None:
+            expected = {split_id: end for split_id, end in given.items() if split_id in self.engine.index}
             self.expected.update(expected)
             self.known_ends.update(expected)
 
@@ -270,7 +272,17 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def snapshot(self, checkpoint_id: int) -> CheckpointT:
         """The enumerator's part of a state; from now on all that was assigned so far is in the state."""
         self.tracker.on_checkpoint(checkpoint_id)
-        return self.enumerator.snapshot_state(checkpoint_id)
+        self._is_in_snapshot = True
+        try:
+            return self.enumerator.snapshot_state(checkpoint_id)
+        finally:
+            self._is_in_snapshot = False
+
+    def forget_splits(self, split_ids: Iterable[str]) -> None:
+        """These were read to their ends, and leave the state."""
+        for split_id in split_ids:
+            self.expected.pop(split_id, None)
+            self.known_ends.pop(split_id, None)
 
     def complete(self, checkpoint_id: int) -> None:
         self.tracker.on_complete(checkpoint_id)
@@ -306,6 +318,12 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
             if split.split_id in ids or split.split_id in self.engine.index:
                 raise SourceError(f"split {split.split_id!r} was assigned, and is in work already")
             ids[split.split_id] = split.position
+        if splits and self._is_in_snapshot:
+            raise SourceError(
+                f"{type(self.enumerator).__name__}.snapshot_state assigned splits {named(list(ids))}: the micro-batch "
+                "that the snapshot belongs to is planned without them, so a restart would lose them; assign splits in "
+                "handle_split_request, or in the handler of a call_async"
+            )
         if splits:
             origins = tuple([split.origin().position for split in splits])
             self.engine.apply(events.SplitsAssigned(tuple(ids), tuple(ids.values()), origins, self.calls.now_us()))

@@ -124,6 +124,7 @@ class SourceHarness:
         if self._before is not None:
             return False
         before, after = self.state, self.coordinator.advance(self.max_rows)
+        self.coordinator.validate()
         if after is before:
             return False
         self._before, self.state = before, after

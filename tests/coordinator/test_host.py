@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
+
+import pytest
 
 from streaming_source.api import RecordSplit, SplitsAssignment
+from streaming_source.api.discovery import DiscoveredSplits, DiscoveringSplitEnumerator
 from streaming_source.coordinator import WorkerPool
-from tests.coordinator.support import WAIT_S, Note, Planner, ids
+from streaming_source.exceptions import SourceError
+from streaming_source.testing import TestingSource
+from tests.coordinator.support import WAIT_S, Note, Planner, coordinator, ids
 
 SIX = "abcdef"
 
@@ -205,3 +211,19 @@ def test_steps_are_made_until_something_is_so_or_the_time_is_over() -> None:
     planner.host.run_until(lambda: False, 0.001)
     planner.host.close()
     pool.close()
+
+
+class _AssignsInItsSnapshot(DiscoveringSplitEnumerator[RecordSplit]):
+    def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[RecordSplit]:
+        self._context.assign_split(RecordSplit("late"), 0)
+        return super().snapshot_state(checkpoint_id)
+
+
+def test_an_enumerator_that_assigns_splits_in_its_snapshot_is_refused() -> None:
+    source: Any = TestingSource({"a": [1, 2]})
+    source.create_enumerator = lambda context: _AssignsInItsSnapshot(context, source.discover, period_seconds=None)
+    planning = coordinator(source)
+    planning.restore(planning.state)
+    with pytest.raises(SourceError, match=r"snapshot_state assigned splits 'late'.* handle_split_request"):
+        planning.advance()
+    planning.close()

@@ -257,11 +257,7 @@ def test_a_split_is_not_read_past_its_stop_where_records_go_on() -> None:
 
 
 class _Lost(TestingSource):
-    """Of its split b nothing is there any more, and nobody says where it ends."""
-
-    def create_enumerator(self, context: Any) -> Any:
-        context.abandon_split("b")
-        return super().create_enumerator(context)
+    """Of its split b nothing is there any more, and where it ends is not known."""
 
     def end_positions(self, splits: Sequence[RecordSplit]) -> list[int | None]:
         ends = super().end_positions(splits)
@@ -271,6 +267,8 @@ class _Lost(TestingSource):
 def test_a_run_to_the_end_does_not_wait_for_a_split_that_is_gone() -> None:
     source = _Lost({"a": [10, 20], "b": [10, 20]})
     harness = reading(source, available_now=True)
+    harness.coordinator.start()
+    harness.coordinator.host.abandon_split("b")
     harness.run()
     assert harness.records() == {"a": [(0, 10), (1, 20)]}
     assert harness.watermark == 20 - BOUND - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
@@ -73,6 +73,10 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     @abstractmethod
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """See `SupportsEventTimeIndex`."""
+
+    def split_ids(self) -> Set[str]:
+        """Ids of the splits of which something is remembered."""
+        return frozenset()
 
     # ---- what is known -------------------------------------------------------------------------------------------
 

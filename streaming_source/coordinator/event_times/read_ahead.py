@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final
 
@@ -112,6 +112,11 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         finished = [split_id for split_id in split_ids if split_id in self._scans]
         self._ended.update((split_id, self._scans[split_id].seen) for split_id in finished)
         self._let_go(finished)
+
+    def split_ids(self) -> Set[str]:
+        with self._lock:
+            fetched = {split_id for fetcher in self._fetchers.values() for split_id in fetcher.scans}
+        return self._scans.keys() | self._ended.keys() | fetched
 
     def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
         self._ended.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -95,6 +95,9 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         for split_id in split_ids:
             self._known.pop(split_id, None)
             self._split_ends.forget(split_id)
+
+    def split_ids(self) -> Set[str]:
+        return self._known.keys() | self._split_ends.split_ids()
 
     def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
         return tuple(self._known[i].split.at(position) for i, position in zip(split_ids, positions, strict=True))
@@ -273,6 +276,10 @@ class SplitEnds(Generic[SplitT]):
         self._due[split.split_id] = now_us + wait_us, min(2 * wait_us, _LAST_WAIT_US)
         self._waiting.append((split, end))
         self._begin()
+
+    def split_ids(self) -> Set[str]:
+        """Ids of the splits whose next probe is known."""
+        return self._due.keys()
 
     def forget(self, split_id: str) -> None:
         self._due.pop(split_id, None)

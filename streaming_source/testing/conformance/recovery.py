@@ -69,6 +69,16 @@ class RecoverySuite(ConnectorUnderTest):
                 harness.restart()
         assert records_by_batch(harness.batches) == undisturbed
 
+    def test_nothing_is_remembered_of_splits_that_were_read_to_their_ends(self) -> None:
+        expected = self.fill(5)
+        harness = self.harness(self.bounded_source(), max_rows=_MAX_ROWS)
+        while harness.run_batch() is not None:
+            # After each plan the harness asserts that nothing is remembered of what left.
+            pass
+        assert harness.records() == expected
+        assert harness.state.unfinished() == []
+        assert harness.coordinator.runtime.engine.index.split_ids == ()
+
     def test_a_plan_that_was_given_up_is_made_again(self) -> None:
         expected = self.fill(3)
         source = self.bounded_source()
