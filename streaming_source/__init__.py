@@ -85,6 +85,8 @@ def __getattr__(name: str) -> Any:
             try:
                 return getattr(import_module(home), name)
             except ModuleNotFoundError as error:
+                if (error.name or "").startswith("pyspark.sql.streaming"):
+                    raise ImportError(_too_old(), name=error.name) from None
                 if (error.name or "").partition(".")[0] != "alignment":
                     raise
                 raise ModuleNotFoundError(
@@ -94,6 +96,15 @@ def __getattr__(name: str) -> Any:
                     name=error.name,
                 ) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _too_old() -> str:
+    import pyspark
+
+    return (
+        f"PySpark {pyspark.__version__} has Python sources without read limits and AvailableNow, which came with 4.2.\n"
+        "Use a platform with Spark 4.2 or later (docs/cluster.md names them), and install pyspark>=4.2"
+    )
 
 
 def __dir__() -> list[str]:

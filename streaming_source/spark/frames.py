@@ -138,7 +138,9 @@ class ExactStreamReader:
         ----------
         source_name
             Letters, digits and underscores; no two sources of a query have the same. The query's progress has what was
-            counted of this source (`observedMetrics`) under this name.
+            counted of this source (`observedMetrics`) under this name. With Spark's source evolution
+            (`spark.sql.streaming.queryEvolution.enableSourceEvolution`) its checkpoint has the source under this name
+            too, so that sources can be added to the query and taken from it.
 
         Raises
         ------
@@ -195,7 +197,7 @@ class ExactStreamReader:
             options["gatewayHost"] = driver_host(self._spark)
         if not isinstance(FORMATS[self._format], str):
             register_format(self._spark, self._format)
-        frame, schema = load_stream(self._spark, self._format, options, source)
+        frame, schema = load_stream(self._spark, self._format, options, source, self._name)
         return exact_frame(frame, source, self._name, schema)
 
 
@@ -269,7 +271,7 @@ def from_source(
     if batch:
         with as_our_own():
             return spark.read.format(format_name).load()
-    frame, schema = load_stream(spark, format_name, {"watermarkRows": EMITTED}, made)
+    frame, schema = load_stream(spark, format_name, {"watermarkRows": EMITTED}, made, name)
     return exact_frame(frame, made, name, schema)
 
 
@@ -321,7 +323,8 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
         # Checked here, in the user's own call; a source of the user's own is known to Spark alone.
         AlignedDataSource.of_format(loaded.format_name, options)
     schema = df.schema if loaded.schema_text is None else loaded.schema_text
-    return df.sparkSession.readStream.format(loaded.format_name).schema(schema).options(**options).load()
+    reader = df.sparkSession.readStream.format(loaded.format_name).schema(schema).options(**options)
+    return (reader if loaded.source_name is None else reader.name(loaded.source_name)).load()
 
 
 def _checked_name(name: str) -> str:

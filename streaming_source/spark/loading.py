@@ -28,14 +28,22 @@ if TYPE_CHECKING:
 
 __all__ = ["as_our_own", "columns_of_plan", "load_stream"]
 
+_NAMED_SOURCES: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+
 _OURS: Final = re.compile(r"^(streaming_source|alignment)\.exceptions\.(\w+): (.*?)(?=\n? SQLSTATE: |\Z)", re.M | re.S)
 
 
 def load_stream(
-    spark: SparkSession, format_name: str, options: Mapping[str, str], source: AlignedDataSource
+    spark: SparkSession, format_name: str, options: Mapping[str, str], source: AlignedDataSource, name: str | None
 ) -> tuple[DataFrame, StructType]:
-    """`readStream.format(...).options(...).load()`, and the columns of the frame."""
+    """`readStream.format(...).options(...).load()`, and the columns of the frame.
+
+    `name` is that of the source in the checkpoint, where Spark keeps sources by name.
+    """
     reader = spark.readStream.format(format_name).options(**options)
+    # Without the setting Spark refuses a name.
+    if name is not None and str(spark.conf.get(_NAMED_SOURCES, "false")).lower() == "true":
+        reader = reader.name(name)
     with as_our_own():
         if not hasattr(spark, "_jsparkSession"):
             schema = _columns(source, lambda: reader.load().schema)

@@ -11,7 +11,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -302,7 +301,9 @@ def _channel(
     gateway: GatewayAddress,
     strategy: WatermarkStrategy | None,
 ) -> ReaderChannel:
-    # Few queries have one: a worker process need not load sockets and TLS.
+    # Few queries have one: a worker process need not load sockets and TLS. A client without a JVM has no TaskContext.
+    from pyspark import TaskContext
+
     from streaming_source.gateway import GatewayClient
 
     task = TaskContext.get()

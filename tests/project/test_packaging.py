@@ -137,3 +137,12 @@ def test_tests_run_from_the_source_distribution(tmp_path: Path) -> None:
     some = ["tests/project/test_docs.py", "tests/alignment/test_durations.py", "tests/spark/test_offsets.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some]
     subprocess.run(command, cwd=unpacked, env={**os.environ, "PYTHONPATH": str(unpacked)}, check=True)
+
+
+def test_on_a_pyspark_without_read_limits_the_import_names_the_version_that_is_needed() -> None:
+    # As in 4.0 and 4.1, which have no such module.
+    without = "import sys; sys.modules['pyspark.sql.streaming.datasource'] = None"
+    program = f"{without}; from streaming_source import register"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "install pyspark>=4.2" in done.stderr.splitlines()[-1]
