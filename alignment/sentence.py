@@ -247,7 +247,7 @@ def _beyond_the_limit(explanation: Explanation, split: SplitExplanation) -> str:
     beyond = duration_text(split.next_us - explanation.bound_us)
     return (
         f"cannot go on{until}: its next record, at {split.next_place}, is of {moment(split.next_us)}, {beyond} "
-        f"beyond the limit, and {split.behind - 1:,} more wait behind it"
+        f"beyond the limit, and {split.behind - 1:,} more {'waits' if split.behind == 2 else 'wait'} behind it"
     )
 
 
@@ -324,5 +324,5 @@ def _late(explanation: Explanation) -> list[str]:
         return []
     if late:
         worst = sorted(late, key=lambda split_id: -late[split_id])
-        return [f"{sum(late.values()):,} records came late, of {named(worst)}."]
+        return [f"{counted(sum(late.values()), 'record')} came late, of {named(worst)}."]
     return [] if explanation.cause is Cause.ENDED else ["Nothing has come late."]

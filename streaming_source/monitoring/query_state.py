@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile, takewhile
 from typing import Any, Final, Protocol, Self
 
 from alignment.exceptions import AlignmentError
@@ -18,7 +19,11 @@ _AT_WORK: Final = "Processing new data"
 
 _WRAPPED: Final = re.compile(r"^\[STREAM_FAILED\] .*?terminated with exception: ", re.DOTALL)
 _TRACE: Final = "Traceback (most recent call last):"
-_SHOWN: Final = 300
+_BEHIND: Final = (" SQLSTATE", "===", "\tat ")
+"""How lines begin that Spark adds behind an error."""
+_OURS: Final = ("alignment.exceptions.", "streaming_source.exceptions.")
+"""Errors of this library are one sentence in several lines, the last of which has the fix."""
+_SHOWN: Final = 600
 """Characters of an error."""
 
 
@@ -106,10 +111,17 @@ def first_line(error: str) -> str:
     lines = [line for line in _WRAPPED.sub("", error).splitlines() if line.strip()]
     if not lines:
         return "an error without a message"
-    first = lines[0].strip()
+    found = lines[:1]
     if any(_TRACE in line for line in lines):
         # The error is behind the lines of its trace, which are indented.
         at = max(i for i, line in enumerate(lines) if _TRACE in line)
-        behind = [line.strip() for line in lines[at + 1 :] if not line.startswith((" ", "\t"))]
-        first = behind[0] if behind else first
-    return first if len(first) <= _SHOWN else f"{first[:_SHOWN]}..."
+        raised = dropwhile(_is_of_trace, lines[at + 1 :])
+        found = list(takewhile(lambda line: not line.startswith(_BEHIND), raised)) or found
+        if not found[0].startswith(_OURS):
+            found = found[:1]
+    text = " ".join(" ".join(found).split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _is_of_trace(line: str) -> bool:
+    return line.startswith((" ", "\t"))

@@ -1,0 +1,525 @@
+"""Situations of a person on call, each with what `explain` must answer: the cause, the split, and the advice.
+
+A *course* is one query that goes through situations, one after the other. `tests/scenarios/test_on_call.py` runs them
+on Spark: those that are `quick` in `make test`, so that each cause is in one of them; all others in `make soak`.
+Situations of Kafka's brokers are in `tests/kafka/test_on_call.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from streaming_source import read_stream
+from tests.spark.support import SECOND, T0, UTC_US, write_file
+
+__all__ = ["COURSES", "Course", "OnCall", "Situation"]
+
+FUTURE_S = (4_070_908_800 * SECOND - T0) // SECOND
+"""2099, in seconds from the first event time on."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is seen, and what `explain` must answer.
+
+    `split` is the first that holds the watermark, None where none does. `advice` are the options that the advice
+    names, `says` words of the answer. `stored` is the cause that the checkpoint alone gives, by default the same; None
+    where it has nothing of it. `act` brings the situation about.
+    """
+
+    name: str
+    cause: str
+    split: str | None
+    advice: tuple[str, ...]
+    says: tuple[str, ...] = ()
+    stored: str | None = "same"
+    act: Callable[[OnCall], None] | None = None
+
+
+@dataclass(frozen=True)
+class Course:
+    """A query, and the situations that it comes into."""
+
+    begin: Callable[[OnCall], None]
+    situations: Sequence[Situation]
+    is_quick: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.situations[0].name
+
+
+@dataclass
+class OnCall:
+    """A folder of files, and a query over it."""
+
+    spark: SparkSession
+    folder: Path
+    query: StreamingQuery = field(init=False)
+    released: threading.Event = field(default_factory=threading.Event)
+    tick: Callable[[], None] = field(default=lambda: None)
+    files: int = 0
+    others: list[StreamingQuery] = field(default_factory=list)
+
+    @property
+    def checkpoint(self) -> str:
+        return str(self.folder / "checkpoint")
+
+    def add(self, split: str, *seconds: float | None, folder: str = "in") -> None:
+        """One more file of a split, with records of these seconds; None for one without an event time."""
+        times = [None if second is None else T0 + round(second * SECOND) for second in seconds]
+        self.files += 1
+        write_file(self.folder / folder / split / f"part-{self.files:03}.parquet", pa.array(times, UTC_US), split)
+
+    def start(
+        self,
+        exact: bool = True,
+        folder: str = "in",
+        change: Callable[[DataFrame], DataFrame] | None = None,
+        sink: Callable[[DataFrame, int], None] | None = None,
+        trigger: dict[str, Any] | None = None,
+        schema: str | None = None,
+        **options: Any,
+    ) -> StreamingQuery:
+        """Start a query over the files; `sink` writes its micro-batches."""
+        reader = (read_stream(self.spark) if exact else self.spark.readStream).format("aligned_files")
+        given = {"eventTimeColumn": "ts", "discoveryInterval": "200 ms", **options}
+        reader = reader.options(**{name: str(value) for name, value in given.items()})
+        if schema is not None:
+            reader = reader.schema(schema)
+        frame = reader.load(str(self.folder / folder))
+        frame = frame if exact else frame.withWatermark("ts", "5 seconds")
+        writer = (frame if change is None else change(frame)).writeStream.queryName(f"{self.folder.name}_{folder}")
+        writer = writer.format("noop") if sink is None else writer.foreachBatch(sink)
+        writer = writer.trigger(**trigger) if trigger else writer
+        place = "checkpoint" if folder == "in" else f"checkpoint-{folder}"
+        self.query = writer.option("checkpointLocation", str(self.folder / place)).start()
+        return self.query
+
+    def let_come(self, splits: Iterable[str], first_s: int = 100) -> None:
+        """From now on each of these splits gets a record at each look."""
+        seconds = iter(range(first_s, 100_000))
+
+        def tick() -> None:
+            second = next(seconds)
+            for split in splits:
+                self.add(split, second)
+
+        self.tick = tick
+
+    def close(self) -> None:
+        self.released.set()
+        for query in [*self.others, self.query]:
+            query.stop()
+
+
+def _two_splits(on_call: OnCall, **options: Any) -> None:
+    on_call.add("a", *range(20))
+    on_call.add("b", *range(20))
+    on_call.start(maxOutOfOrderness="2 seconds", **options)
+
+
+# ---- what the queries do ---------------------------------------------------------------------------------------------
+
+
+def flowing(on_call: OnCall) -> None:
+    _two_splits(on_call, idleTimeout="8 seconds")
+    on_call.let_come(["a", "b"])
+
+
+def only_b_flows(on_call: OnCall) -> None:
+    on_call.let_come(["b"], 5_000)
+
+
+def nothing_flows(on_call: OnCall) -> None:
+    on_call.tick = lambda: None
+
+
+def stop(on_call: OnCall) -> None:
+    on_call.query.stop()
+
+
+def sink_that_hangs(on_call: OnCall) -> None:
+    def sink(frame: DataFrame, number: int) -> None:
+        frame.count()
+        if number == 1:
+            on_call.released.wait(120)
+            raise OSError("no space left on device")
+
+    on_call.add("a", *range(20))
+    on_call.add("b", *range(20))
+    on_call.start(sink=sink, idleTimeout="1 minute")
+    on_call.query.processAllAvailable()
+    on_call.add("a", 21, 22, 23)
+
+
+def release(on_call: OnCall) -> None:
+    on_call.released.set()
+
+
+def sink_that_is_slow(on_call: OnCall) -> None:
+    def sink(frame: DataFrame, _: int) -> None:
+        frame.count()
+        on_call.released.wait(11)
+
+    on_call.add("a", *range(20))
+    on_call.start(sink=sink, idleTimeout="5 seconds")
+    on_call.let_come(["a"])
+
+
+def run_that_leaves_rows(on_call: OnCall) -> None:
+    on_call.add("a", *range(20))
+    on_call.add("b", *range(100))
+    on_call.start(exact=False, maxOutOfOrderness="5 seconds", maxDrift="10 seconds", trigger={"availableNow": True})
+
+
+def bounded_run(on_call: OnCall) -> None:
+    on_call.add("a", *range(20))
+    on_call.start(bounded=True, trigger={"availableNow": True})
+
+
+def folder_without_files(on_call: OnCall) -> None:
+    (on_call.folder / "in").mkdir(parents=True)
+    on_call.start(schema="ts timestamp, k string")
+
+
+def record_from_the_future(on_call: OnCall) -> None:
+    on_call.add("a", *range(15))
+    on_call.add("a", 15, FUTURE_S, 17)
+    on_call.add("b", *range(20))
+    on_call.start(maxOutOfOrderness="2 seconds", maxDrift="30 seconds", idleTimeout="1 hour")
+
+
+def record_from_the_future_behind_a_finished_file(on_call: OnCall) -> None:
+    on_call.add("a", *range(20))
+    on_call.add("a", FUTURE_S, 22)
+    on_call.add("b", *range(20))
+    on_call.start(maxOutOfOrderness="2 seconds", maxDrift="30 seconds", idleTimeout="1 hour")
+
+
+def watermark_in_the_future(on_call: OnCall) -> None:
+    on_call.add("a", *range(20))
+    on_call.start(maxOutOfOrderness="2 seconds", idleTimeout="1 hour")
+    on_call.query.processAllAvailable()
+    on_call.add("a", 20, FUTURE_S, 22)
+
+
+def small_read_limit(on_call: OnCall) -> None:
+    on_call.add("a", *range(400))
+    on_call.add("b", *range(400))
+    on_call.start(maxRowsPerTrigger=5, trigger={"processingTime": "1 second"})
+
+
+def too_few_rows(on_call: OnCall) -> None:
+    on_call.add("a", *range(20))
+    on_call.start(minRowsPerTrigger=1000, maxTriggerDelay="1 hour")
+    on_call.query.processAllAvailable()
+    on_call.add("a", 21, 22, 23)
+
+
+def no_event_times(on_call: OnCall) -> None:
+    on_call.add("a", None, None, None)
+    on_call.add("b", *range(20))
+    on_call.start(invalidTimestamp="null", idleTimeout="1 hour")
+
+
+def gap_in_event_time(on_call: OnCall) -> None:
+    on_call.add("a", *range(20))
+    on_call.add("a", 36_000, 36_001)
+    on_call.add("b", *range(20))
+    on_call.start(maxOutOfOrderness="2 seconds", maxDrift="30 seconds", idleTimeout="1 hour")
+
+
+def slow_partner(on_call: OnCall) -> None:
+    options = {"alignmentGroup": "pair", "maxDrift": "30 seconds", "idleTimeout": "1 hour"}
+    on_call.add("behind", *range(20), folder="partner")
+    on_call.add("ahead", *range(1000))
+    on_call.others.append(on_call.start(folder="partner", **options))
+    on_call.others[0].processAllAvailable()
+    on_call.start(**options)
+
+
+def slow_split(on_call: OnCall) -> None:
+    on_call.add("a", *range(20))
+    on_call.add("b", *range(1000))
+    on_call.start(maxOutOfOrderness="2 seconds", maxDrift="30 seconds", idleTimeout="1 hour")
+    on_call.let_come(["a"], 21)
+
+
+def silent_without_timeout(on_call: OnCall) -> None:
+    _two_splits(on_call, idleTimeout="none")
+    on_call.let_come(["b"])
+
+
+def one_is_idle(on_call: OnCall) -> None:
+    _two_splits(on_call, idleTimeout="3 seconds")
+    on_call.let_come(["b"])
+
+
+def come_back_from_idleness(on_call: OnCall) -> None:
+    on_call.add("a", 25, 26, 27)
+
+
+def damaged_file(on_call: OnCall) -> None:
+    _two_splits(on_call)
+    on_call.query.processAllAvailable()
+    (on_call.folder / "in" / "a" / "part-900.parquet").write_bytes(b"nothing that Parquet knows")
+
+
+def function_that_fails(on_call: OnCall) -> None:
+    @F.udf("string")
+    def failing(key: str) -> str:
+        if key.endswith("/13"):
+            raise ValueError(f"{key} is an unlucky record")
+        return key
+
+    on_call.add("a", *range(20))
+    on_call.start(change=lambda frame: frame.select(failing("k")))
+
+
+def seconds_as_milliseconds(on_call: OnCall) -> None:
+    path = on_call.folder / "in" / "a" / "part-001.parquet"
+    write_file(path, pa.array([T0], UTC_US), seconds=pa.array([T0 // SECOND], pa.int64()))
+    on_call.start(eventTimeColumn="seconds", timestampUnit="ms", idleTimeout="1 hour")
+
+
+def milliseconds_as_seconds(on_call: OnCall) -> None:
+    path = on_call.folder / "in" / "a" / "part-001.parquet"
+    write_file(path, pa.array([T0], UTC_US), millis=pa.array([T0 // 1000], pa.int64()))
+    on_call.start(eventTimeColumn="millis", timestampUnit="s", idleTimeout="1 hour")
+
+
+def bound_too_small(on_call: OnCall) -> None:
+    on_call.add("a", *range(20))
+    on_call.start(maxOutOfOrderness="2 seconds", idleTimeout="1 hour")
+    on_call.query.processAllAvailable()
+    on_call.add("a", 40, 41)
+    on_call.query.processAllAvailable()
+    on_call.add("a", 30, 42)
+    on_call.query.processAllAvailable()
+
+
+def old_split_is_new(on_call: OnCall) -> None:
+    on_call.add("a", *range(100))
+    on_call.start(maxOutOfOrderness="2 seconds", idleTimeout="1 hour")
+    on_call.query.processAllAvailable()
+    on_call.add("new", 3, 4, 200)
+    on_call.query.processAllAvailable()
+
+
+COURSES: tuple[Course, ...] = (
+    Course(
+        sink_that_hangs,
+        (
+            Situation(
+                "the sink hangs",
+                "microBatch",
+                "b",
+                ("sink",),
+                ("Micro-batch 1, of 3 records, planned at", "has not been committed for 1", "the sink or the state"),
+            ),
+            Situation(
+                "the sink fails",
+                "failed",
+                "b",
+                ("query",),
+                ("The query has failed at", "OSError: no space left on device", "Micro-batch 1, of 3 records"),
+                stored="microBatch",
+                act=release,
+            ),
+        ),
+        is_quick=True,
+    ),
+    Course(
+        flowing,
+        (
+            Situation("all is well", "nothing", "a", (), ("all that is there has been read",)),
+            Situation(
+                "a split is silent", "silent", "a", ("idleTimeout",), ("delivered nothing since",), act=only_b_flows
+            ),
+            Situation("all splits are idle", "allIdle", None, ("source",), act=nothing_flows),
+            Situation("the query was stopped", "stopped", None, ("query",), ("does not run",), "allIdle", act=stop),
+        ),
+        is_quick=True,
+    ),
+    Course(
+        run_that_leaves_rows,
+        (Situation("a run leaves rows unread", "unread", "a", ("maxDrift",), ("leaves", "of 'b'"), stored="any"),),
+        is_quick=True,
+    ),
+    Course(bounded_run, (Situation("the source has ended", "ended", None, ()),), is_quick=True),
+    Course(
+        folder_without_files,
+        (
+            Situation(
+                "there is nothing to read",
+                "noSplits",
+                None,
+                ("source",),
+                ("no split has been found in /",),
+                stored="noSplits",
+            ),
+        ),
+        is_quick=True,
+    ),
+    Course(
+        record_from_the_future,
+        (
+            Situation(
+                "a record is from the future",
+                "future",
+                "a",
+                ("maxFutureSkew",),
+                ("row 1 of", "a/part-002.parquet", "2099-01-01"),
+                stored="future",
+            ),
+        ),
+        is_quick=True,
+    ),
+    Course(
+        small_read_limit,
+        (Situation("the read limit is small", "rows", "a", ("maxRowsPerTrigger",)),),
+        is_quick=True,
+    ),
+    Course(
+        too_few_rows,
+        (
+            Situation(
+                "minRowsPerTrigger waits", "minRows", "a", ("minRowsPerTrigger",), ("= 1,000 ", "of 3 now"), "any"
+            ),
+        ),
+        is_quick=True,
+    ),
+    Course(
+        no_event_times,
+        (Situation("no record has an event time", "empty", "a", ("idleTimeout",), stored="empty"),),
+        is_quick=True,
+    ),
+    Course(
+        gap_in_event_time,
+        (Situation("a split makes a leap", "drift", "a", ("data",), ("row 0 of", "a/part-002.parquet")),),
+        is_quick=True,
+    ),
+    Course(
+        slow_partner,
+        (
+            Situation(
+                "the other source of a group is slow",
+                "group",
+                "ahead",
+                ("maxDrift",),
+                ("waits for source", "of its alignment group 'pair', which is at"),
+                stored="any",
+            ),
+        ),
+        is_quick=True,
+    ),
+    Course(
+        slow_split,
+        (Situation("a split is slower than the others", "slowest", "a", ("maxDrift",), ("'b' waits at the limit",)),),
+        is_quick=True,
+    ),
+    # ---- these take longer, or have a cause that is above
+    Course(
+        sink_that_is_slow,
+        (Situation("the sink is slow", "microBatch", "a", ("sink",), ("Look at the sink or the state",), "any"),),
+    ),
+    Course(
+        record_from_the_future_behind_a_finished_file,
+        (
+            Situation(
+                "a file begins in the future", "future", "a", ("maxFutureSkew",), ("row 0 of", "a/part-002.parquet")
+            ),
+        ),
+    ),
+    Course(
+        watermark_in_the_future,
+        (
+            Situation(
+                "the watermark is in the future",
+                "future",
+                "a",
+                ("maxFutureSkew",),
+                ("from position 20 to 23",),
+                "future",
+            ),
+        ),
+    ),
+    Course(
+        silent_without_timeout,
+        (Situation("a split is silent for ever", "silent", "a", ("idleTimeout",), ("it never becomes idle",)),),
+    ),
+    Course(
+        one_is_idle,
+        (
+            Situation("one split is idle", "nothing", "b", (), ("'a' is idle and holds nothing back",)),
+            Situation(
+                "an idle split comes back",
+                "any",
+                "any",
+                ("idleTimeout",),
+                ("3 records of 'a' came late because their split had been idle",),
+                "any",
+                act=come_back_from_idleness,
+            ),
+        ),
+    ),
+    Course(
+        damaged_file,
+        (Situation("a file is damaged", "failed", "a", ("query",), ("part-900.parquet is not a readable",), "any"),),
+    ),
+    Course(
+        function_that_fails,
+        (
+            Situation(
+                "a function of the user fails",
+                "failed",
+                "a",
+                ("query",),
+                ("ValueError: part-001/13 is an unlucky record",),
+                stored="any",
+            ),
+        ),
+    ),
+    Course(
+        seconds_as_milliseconds,
+        (Situation("seconds are read as milliseconds", "silent", "a", ("timestampUnit", "any"), ("of 1970",)),),
+    ),
+    Course(
+        milliseconds_as_seconds,
+        (Situation("milliseconds are read as seconds", "failed", "a", ("query",), ("InvalidTimestampError",), "any"),),
+    ),
+    Course(
+        bound_too_small,
+        (Situation("records are late", "silent", "a", ("maxOutOfOrderness", "idleTimeout"), ("advise(frame)",)),),
+    ),
+    Course(
+        old_split_is_new,
+        (
+            Situation(
+                "a new split has old records", "silent", "a", ("late", "idleTimeout"), ("2 records of 'new' came late",)
+            ),
+        ),
+    ),
+)
+
+
+def await_answer(on_call: OnCall, look: Callable[[], list[str]], seconds: float) -> list[str]:
+    """What is still wrong with the answer after so long; nothing as soon as it is right."""
+    limit = time.monotonic() + seconds
+    while wrong := look():
+        if time.monotonic() > limit:
+            return wrong
+        on_call.tick()
+        time.sleep(0.3)
+    return []
