@@ -20,6 +20,7 @@ from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, total
 from alignment.plan.by_index import plan_micro_batch
+from alignment.story import EventLog, StoryEvent
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
@@ -71,6 +72,7 @@ class Engine:
         self.late: Int64Array = np.empty(0, np.int64)
         self.last_plan: MicroBatchPlan | None = None
         self._record = record
+        self._log = EventLog()
         self._pending: MicroBatchPlan | None = None
         self._explained: Explanation | None = None
         self._reactive = reactive
@@ -264,6 +266,7 @@ class Engine:
             plan = self._reactive.plan(before, ends, conditions)
         self.idle_clock.track(self.table.positions < ends, plan.after.statuses, now_us)
         self._pending, self._planned_us = plan, now_us
+        self._log.add(plan)
         if self._record is not None:
             self._record(plan)
         return plan
@@ -403,6 +406,10 @@ class Engine:
             probed_us=self.idle_clock.last_probe_us,
         )
 
+    def story(self, split_id: str) -> tuple[StoryEvent, ...]:
+        """What happened to a split, oldest first, as far back as the log of the last events goes. O(log)."""
+        return self._log.story(split_id)
+
     def validate(self) -> None:
         """Assert what always holds; for tests. O(n log n)."""
         table, n = self.table, len(self.table)
@@ -430,6 +437,7 @@ class Engine:
 
     def _note(self, entry: events.Event | events.Planned | events.PlanCommitted) -> None:
         self._explained = None
+        self._log.add(entry)
         if self._record is not None:
             self._record(entry)
 

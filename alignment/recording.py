@@ -26,7 +26,7 @@ from alignment.plan.by_reports import ReactivePlanner
 from alignment.split_generators import Said, SplitGenerators
 from alignment.watermarks import Int64Array, WatermarkOutput
 
-__all__ = ["EngineStarted", "Loaded", "Located", "Recorder", "ReplayedPlan", "engines", "replay"]
+__all__ = ["EngineStarted", "Loaded", "Located", "Recorder", "ReplayedPlan", "engines", "replay", "replayed_engine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Recorder:
 def replay(lines: Iterable[str]) -> Iterator[ReplayedPlan]:
     """Plan again what the lines of a log say; an `InvalidArgumentError` if they are not such a log."""
     for entries in engines(lines):
-        yield from _replay_engine(entries)
+        yield from _replay_engine(entries, _engine(entries))
 
 
 def engines(lines: Iterable[str]) -> Iterator[list[Any]]:
@@ -154,15 +154,31 @@ def engines(lines: Iterable[str]) -> Iterator[list[Any]]:
         yield entries
 
 
-def _replay_engine(entries: Sequence[Any]) -> Iterator[ReplayedPlan]:
+def replayed_engine(lines: Iterable[str]) -> Engine:
+    """The last engine of a log, as it is at the end of the log; an `InvalidArgumentError` if it is not such a log."""
+    last = deque(engines(lines), 1)
+    if not last:
+        raise InvalidArgumentError(
+            "the event log is empty: give the file, or folder, that option eventLog of a query named"
+        )
+    engine = _engine(last[0])
+    for _ in _replay_engine(last[0], engine):
+        pass
+    return engine
+
+
+def _engine(entries: Sequence[Any]) -> Engine:
     started = entries[0]
-    engine = Engine(
+    return Engine(
         started.rules,
         EventTimeIndex(_loader(entries), locate=_locator(entries)),
         idle_timeout_us=started.idle_timeout_us,
         reactive=ReactivePlanner(started.rules) if started.by_reports else None,
         generators=_ReplayedGenerators(entries) if started.generates else None,
     )
+
+
+def _replay_engine(entries: Sequence[Any], engine: Engine) -> Iterator[ReplayedPlan]:
     plan: MicroBatchPlan | None = None
     for entry in entries[1:]:
         if isinstance(entry, events.Planned):

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from alignment.durations import parse_duration_us
-from alignment.exceptions import AlignmentError, InvalidArgumentError
+from alignment.exceptions import AlignmentError, InvalidArgumentError, UnknownSplitError
 from alignment.sentence import watermark_text
 from alignment.simulation.comparison import Comparison, Settings, combinations
 from alignment.simulation.described import Faults, Planning, Scenario, SourceScenario
@@ -24,7 +24,7 @@ from alignment.simulation.run import simulate
 from alignment.simulation.trace import SourceTrace
 from streaming_source import __version__
 from streaming_source.cli.audit import audit_query, key_values
-from streaming_source.monitoring.explained import aligned, explain_checkpoint
+from streaming_source.monitoring.explained import SplitStory, aligned, explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
 
 __all__ = ["app"]
@@ -93,6 +93,10 @@ def explain_query(
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one line of JSON.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Again whenever it changes, until Ctrl-C.")] = False,
     history: Annotated[bool, typer.Option("--history", help="All micro-batches that are still there.")] = False,
+    split: Annotated[str | None, typer.Option(help="What happened to this split, in order, with times.")] = None,
+    event_log: Annotated[
+        Path | None, typer.Option(help="With --split: what option eventLog of the query wrote, which has more.")
+    ] = None,
 ) -> None:
     """Say why the watermark of a query stands where it does, which split holds it, and what to do.
 
@@ -100,6 +104,11 @@ def explain_query(
     checkpoint.
     """
     shown = None
+    if split is not None:
+        with _errors_in_one_line():
+            story = _story(checkpoint, split, event_log)
+        print(json.dumps(story.to_json()) if as_json else story)
+        return
     with _errors_in_one_line(), suppress(KeyboardInterrupt):
         while True:
             found = MicroBatch.of_checkpoint(checkpoint) if history else explain_checkpoint(checkpoint)
@@ -113,6 +122,20 @@ def explain_query(
             if not watch:
                 return
             time.sleep(_WATCH_S)
+
+
+def _story(checkpoint: str, split_id: str, event_log: Path | None) -> SplitStory:
+    if event_log is None:
+        return explain_checkpoint(checkpoint).story(split_id)
+    # Here and not above: no other command replays a log for one split.
+    from alignment.recording import replayed_engine
+
+    logs = sorted(event_log.iterdir(), key=lambda log: log.stat().st_mtime) if event_log.is_dir() else [event_log]
+    for log in reversed(logs):
+        with log.open(encoding="utf-8") as lines:
+            if events := replayed_engine(lines).story(split_id):
+                return SplitStory(split_id, events)
+    raise UnknownSplitError(f"split {split_id!r} is in no log of {event_log}; leave out --event-log, or give its own")
 
 
 def _batches_to_json(batches: Sequence[MicroBatch]) -> dict[str, Any]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from textwrap import fill
 from typing import Any, Final
 
+from alignment.arrow_times import format_timestamp
+from alignment.exceptions import UnknownSplitError
 from alignment.explain import LastBatch, QueryEnd, SplitExplanation
 from alignment.sentence import duration_text, moment, watermark_text
+from alignment.story import StoryEvent, story_of
 from streaming_source.monitoring.advice import Advice, advice_on
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.query_state import Query, QueryState
 from streaming_source.monitoring.report import WatermarkReport
 
-__all__ = ["Advice", "ExplainedQuery", "ExplainedSource", "aligned", "explain", "explain_checkpoint"]
+__all__ = ["Advice", "ExplainedQuery", "ExplainedSource", "SplitStory", "aligned", "explain", "explain_checkpoint"]
 
 _COLUMNS: Final = ("split", "status", "watermark", "position", "behind", "late", "waits for", "since")
 _WIDTH: Final = 100
@@ -31,13 +35,19 @@ _Reports = Sequence[WatermarkReport | None]
 
 @dataclass(frozen=True, slots=True)
 class ExplainedSource:
-    """One source: its last report, and advice from the reports before it.
+    """One source: its last report, advice from the reports before it, and these, oldest first, with the last.
 
     `str` of it is a sentence, the advice, and a table of the splits, those first that hold the watermark.
     """
 
     report: WatermarkReport
     advice: tuple[Advice, ...]
+    history: tuple[WatermarkReport, ...] = field(default=(), repr=False, compare=False)
+
+    def story(self, split_id: str) -> tuple[StoryEvent, ...]:
+        """What happened to a split between these reports, oldest first; nothing if none of them has it."""
+        # Of a micro-batch the first report has the time: a query reports while it waits, too.
+        return story_of(split_id, [one.explanation for one in self.history])
 
     def to_json(self) -> dict[str, Any]:
         """As `WatermarkReport.to_json`, with `advice`."""
@@ -47,6 +57,22 @@ class ExplainedSource:
         texts = [self.report.sentence, *(f"Advice ({advice.option}): {advice.text}" for advice in self.advice)]
         wrapped = [fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False) for text in texts]
         return "\n".join([*wrapped, *_table(self.report)])
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStory:
+    """What happened to one split, oldest first. `str` of it is a line for each event, `to_json` is for programs."""
+
+    split_id: str
+    events: tuple[StoryEvent, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"split": ..., "events": [{"at": ..., "what": ..., "text": ...}]}`, times as ISO-8601 in UTC."""
+        events = [{"at": format_timestamp(one.at_us), "what": one.what, "text": one.text} for one in self.events]
+        return {"split": self.split_id, "events": events}
+
+    def __str__(self) -> str:
+        return "\n".join([f"Split {self.split_id!r}:", *map(str, self.events)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +89,22 @@ class ExplainedQuery:
     age_us: int = 0
     name: str | None = None
     end: QueryEnd | None = None
+
+    def story(self, split_id: str) -> SplitStory:
+        """What happened to a split, in order, with times, as far back as reports or checkpoint go.
+
+        An `UnknownSplitError` if none of them has it.
+        """
+        for source in self.sources:
+            if events := source.story(split_id):
+                return SplitStory(split_id, events)
+        known = {split.split_id for one in self.sources for at in one.history for split in at.explanation.splits}
+        near = get_close_matches(split_id, known, 1) or sorted(known)[:1]
+        example = f", {near[0]!r} for example" if near else ""
+        raise UnknownSplitError(
+            f"split {split_id!r} is in no micro-batch that is known of this query; give one of its "
+            f"{len(known):,}{example}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """For programs: `{"sources": [...]}`, and of a checkpoint `batch` and `committed`."""
@@ -209,7 +251,9 @@ def _explained(history: Iterable[_Reports]) -> tuple[ExplainedSource, ...]:
         for place, report in enumerate(reports):
             if report is not None:
                 of_source.setdefault(place, []).append(report)
-    return tuple(ExplainedSource(known[-1], tuple(advice_on(known))) for _, known in sorted(of_source.items()))
+    return tuple(
+        ExplainedSource(known[-1], tuple(advice_on(known)), tuple(known)) for _, known in sorted(of_source.items())
+    )
 
 
 def _table(report: WatermarkReport) -> list[str]:
