@@ -277,9 +277,17 @@ def test_so_does_that_of_a_slip_which_spark_finds(spark: SparkSession, tmp_path:
     day = GOOD.append_column("t", pa.array([1], pa.time64("us"))).append_column(
         "wide", pa.array([1], pa.decimal256(50))
     )
+    write_table(tmp_path / "delta" / "part=a" / "1.parquet", GOOD)
+    (tmp_path / "delta" / "_delta_log").mkdir()
     write_table(tmp_path / "day" / "a" / "1.parquet", day.drop(["wide"]))
     write_table(tmp_path / "wide" / "a" / "1.parquet", day.drop(["t"]))
     slips: dict[str, tuple[Callable[[], Any], str]] = {
+        "a Delta table": (lambda: exact(str(tmp_path / "delta")), "or give a path without tables"),
+        "the same, plainly": (lambda: plain(str(tmp_path / "delta")), "or give a path without tables"),
+        "the same in a batch": (
+            lambda: spark.read.format("aligned_files").option("eventTimeColumn", "ts").load(str(tmp_path / "delta")),
+            "or give a path without tables",
+        ),
         "a time of the day": (lambda: exact(str(tmp_path / "day")), "or leave the column out"),
         "its column as event time": (lambda: exact(str(tmp_path / "day"), eventTimeColumn="t"), "since the epoch"),
         "too many digits": (lambda: exact(str(tmp_path / "wide")), "or write it in another type"),

@@ -15,6 +15,7 @@ from pyarrow import fs
 
 from streaming_source.connectors.files.selection import Selection, is_hidden
 from streaming_source.connectors.files.sink_log import SinkLog
+from streaming_source.connectors.files.tables import check_above, check_entries
 
 __all__ = ["ListedDirectory", "ListedFile", "Lister", "list_directory", "list_files", "name_ten"]
 
@@ -92,11 +93,14 @@ class Lister:
         """The directories that may have changed since they were listed last, in no order.
 
         A `PathNotFoundError` if a path is missing or not a directory, a `MalformedDataError` if Spark's file sink has
-        written here, and its log cannot be read.
+        written here, and its log cannot be read, an `OptionError` if a path is in the folder of a table, or has one.
         """
         directories, files = self._selection.select()
         if self._sink_log is None:
             self._sink_log = SinkLog.of(self._selection)
+        if self._full_at == -math.inf:
+            places = [_path(self._root, directory) for directory in directories]
+            check_above(self._filesystem, {*places, *(posixpath.dirname(file.path) for file in files)})
         has_more = self._sink_log is not None and self._sink_log.refresh()
         # Files are there before they are in the log.
         if has_more or time.monotonic() >= self._full_at + _FULL_EVERY_S:
@@ -197,7 +201,9 @@ class Lister:
 
     def _list_one(self, path: str, directory: str) -> tuple[ListedDirectory, list[str]]:
         files, below = [], []
-        for info in self._filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+        infos = self._filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        check_entries(info.path for info in infos)
+        for info in infos:
             if is_hidden(info.base_name):
                 continue
             if info.type is fs.FileType.Directory:
@@ -210,7 +216,9 @@ class Lister:
         files: dict[str, list[ListedFile]] = {start: []}
         parents, listed_ms = set(), time.time_ns() // 1_000_000
         base = _path(self._root, start)
-        for info in self._filesystem.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True)):
+        infos = self._filesystem.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))
+        check_entries(info.path for info in infos)
+        for info in infos:
             below = info.path[len(base) :].strip("/")
             if any(map(is_hidden, below.split("/"))):
                 continue
