@@ -51,7 +51,7 @@ class ManyFiles(fs.FileSystemHandler):  # type: ignore[misc]
         relative = posixpath.relpath(path, ROOT)
         if relative == ".":
             return fs.FileInfo(path, fs.FileType.Directory)
-        if relative.startswith("_"):
+        if relative.startswith(("_", ".")):
             return fs.FileInfo(path, fs.FileType.NotFound)
         if not relative.endswith(".parquet"):
             return fs.FileInfo(path, fs.FileType.Directory)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import CsvFormat, FileSource, listing
+from streaming_source.connectors.files.directories import DirectoryDiscovery
 from streaming_source.connectors.files.given_columns import partition_schema, values_in
 from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
 from streaming_source.connectors.files.selection import Selection, split_paths
@@ -477,6 +479,94 @@ def test_files_leave_once_what_was_read_of_them_is_committed(
         run.restart()
         run.run()
         assert not list((tmp_path / "in" / "log").iterdir())
+    run.close()
+
+
+def discovery_of(selection: Selection) -> tuple[DirectoryDiscovery, Callable[[], list[str]]]:
+    """Discovery over a path, and a look that gives the names of the new files."""
+    found = DirectoryDiscovery(lambda files: [None] * len(files), {}, frozenset())
+    lister = Lister(selection)
+
+    def look() -> list[str]:
+        new = [file.relative_path for file, _ in found.find_new(lister)[0]]
+        lister.name_empty()
+        return new
+
+    return found, look
+
+
+def test_nothing_is_remembered_of_files_and_directories_that_left(tmp_path: Path) -> None:
+    discovery, look = discovery_of(Selection((str(tmp_path),)))
+    touch(tmp_path, "log/0")
+    for number in range(40):
+        touch(tmp_path, f"log/{number:03d}", f"day={number:03d}/a", f"day={number:03d}/b")
+        assert f"log/{number:03d}" in look()
+        (tmp_path / f"log/{number:03d}").unlink()
+        for name in "ab":
+            (tmp_path / f"day={number:03d}" / name).unlink()
+        (tmp_path / f"day={number:03d}").rmdir()
+        # Of each of the last two looks, and the one that stays.
+        assert discovery.remembered() <= 2 * 3 + 1
+    look()
+    look()
+    assert discovery.remembered() == 1
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_file_that_left_and_comes_again_is_out_of_order(name: str, tmp_path: Path) -> None:
+    _, look = discovery_of(Selection((str(tmp_path),)))
+    touch(tmp_path, "log/a", "log/b")
+    assert look() == ["log/a", "log/b"]
+    (tmp_path / "log" / name).unlink()
+    assert look() == []
+    touch(tmp_path, f"log/{name}")
+    # One listing may lack a file that is there.
+    assert look() == []
+    (tmp_path / "log" / name).unlink()
+    assert look() == look() == []
+    touch(tmp_path, f"log/{name}")
+    with pytest.raises(MalformedDataError, match=f"log/{name} (was gone and is there again|appeared behind b)"):
+        look()
+
+
+def test_nothing_is_remembered_of_empty_files_that_have_bytes_now(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lister = Lister(Selection((str(tmp_path),)))
+    for number in range(20):
+        (tmp_path / f"{number:03d}").touch()
+        list(lister.list_changed())
+        lister.name_empty()
+        (tmp_path / f"{number:03d}").write_text("x")
+    assert sum("files of 0 bytes" in record.message for record in caplog.records) == 20
+    list(lister.list_changed())
+    lister.name_empty()
+    assert (lister._empty, lister._named_empty, lister._holding_empty) == (set(), set(), set())
+
+
+@pytest.mark.parametrize("clean_source", ["off", "delete"])
+def test_a_query_that_runs_for_long_keeps_no_name_of_a_file_that_was_cleaned(
+    clean_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[DirectoryDiscovery] = []
+    init = DirectoryDiscovery.__init__
+
+    def remember(self: DirectoryDiscovery, *args: Any) -> None:
+        init(self, *args)
+        found.append(self)
+
+    monkeypatch.setattr(DirectoryDiscovery, "__init__", remember)
+    write(tmp_path / "log" / "000.parquet", [0])
+    clock = FakeClock()
+    source = FileSource(str(tmp_path), "directory", clean_source=clean_source)
+    run = SourceHarness(source, strategy(), clock=clock)
+    for number in range(1, 30):
+        run.run()
+        write(tmp_path / "log" / f"{number:03d}.parquet", [number])
+        look_again(run)
+    files = len(list((tmp_path / "log").iterdir()))
+    assert files == 30 if clean_source == "off" else files <= 3
+    assert sum(discovery.remembered() for discovery in found) <= files + 2
     run.close()
 
 

@@ -35,6 +35,9 @@ class DirectoryDiscovery:
 
     Splits that are `restored` have reached a file: those before it are read. `finished` ones are read to their end.
     Of a file that the source goes on without `describe` gives None.
+
+    Of each directory the names of the files are known that its last two listings had, and the last name of all. A file
+    that two listings in a row lack is gone, and forgotten: one of its name that comes later is out of order.
     """
 
     describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
@@ -42,11 +45,13 @@ class DirectoryDiscovery:
     finished: frozenset[str]
     _skipped: Counter[str] = field(default_factory=Counter)
     _seen: dict[str, set[str]] = field(default_factory=dict)
+    _missing: dict[str, set[str]] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
 
     def find_new(self, lister: Lister) -> _Found:
         """The files not found before, described. Called by one thread at a time."""
         self._skipped.clear()
+        listed = set()
         new: list[ListedFile] = []
         empty = []
         for directory in lister.list_changed():
@@ -59,6 +64,11 @@ class DirectoryDiscovery:
                 last = max(files)
                 files = [file for file in lister.list_again(directory.path) if file.name <= last.name]
             new += [file for file in files if self._is_new(file)]
+            self._forget_missing(split_id, {file.name for file in files})
+            listed.add(split_id)
+        if lister.lists_all:
+            for split_id in self._seen.keys() - listed:
+                self._forget_missing(split_id, set())
         new.sort()
         found = list(zip(new, self.describe(new), strict=True))
         for file in new:
@@ -69,6 +79,19 @@ class DirectoryDiscovery:
         self._seen.update((split_id, set()) for split_id in empty)
         return found, sorted(empty)
 
+    def remembered(self) -> int:
+        """Count the names that are kept, one a directory aside."""
+        return sum(map(len, self._seen.values()))
+
+    def _forget_missing(self, split_id: str, listed: set[str]) -> None:
+        # Of a network's file system one listing may lack a file that is there.
+        missing = self._seen.get(split_id, set()) - listed
+        gone = missing & self._missing.pop(split_id, set())
+        if missing:
+            self._seen[split_id] -= gone
+            if still := missing - gone:
+                self._missing[split_id] = still
+
     def _is_new(self, file: ListedFile) -> bool:
         split_id = _split_of(file)
         if split_id in self.finished or file.name in self._seen.get(split_id, ()):
@@ -78,10 +101,11 @@ class DirectoryDiscovery:
             self._skipped[split_id] += 1
             return False
         last = self._last.get(split_id, "")
-        if file.name < last:
-            raise MalformedDataError(
-                f"{file.relative_path} appeared behind {last}, which is listed already. {_IN_ORDER_OF_NAMES}"
-            )
+        if file.name <= last:
+            what = f"appeared behind {last}, which is listed already"
+            if file.name == last:
+                what = "was gone and is there again"
+            raise MalformedDataError(f"{file.relative_path} {what}. {_IN_ORDER_OF_NAMES}")
         return True
 
     def _check_skipped(self) -> None:

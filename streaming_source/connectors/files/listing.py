@@ -84,6 +84,8 @@ class Lister:
         # Of directories that have settled: when they changed, and their directories.
         self._settled: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._full_at = -math.inf
+        # Whether the last listing has every directory there is.
+        self.lists_all = False
         # Files of 0 bytes, those that were named, and their directories: a file's first bytes do not change these.
         self._empty: set[str] = set()
         self._named_empty: set[str] = set()
@@ -96,6 +98,9 @@ class Lister:
         written here, and its log cannot be read, an `OptionError` if a path is in the folder of a table, or has one.
         """
         directories, files = self._selection.select()
+        # Directories that hold such a file never settle, so each listing finds them all.
+        self._empty.clear()
+        self._holding_empty.clear()
         if self._sink_log is None:
             self._sink_log = SinkLog.of(self._selection)
         if self._full_at == -math.inf:
@@ -106,6 +111,7 @@ class Lister:
         if has_more or time.monotonic() >= self._full_at + _FULL_EVERY_S:
             self._settled.clear()
             self._full_at = time.monotonic()
+        self.lists_all = not self._settled
         return self._restricted(self._list(directories, files), is_complete=has_more)
 
     def list_again(self, directory: str) -> list[ListedFile]:
@@ -115,8 +121,8 @@ class Lister:
 
     def name_empty(self) -> None:
         """Log which files of 0 bytes were passed over, each once."""
-        if new := self._empty - self._named_empty:
-            self._named_empty |= new
+        new, self._named_empty = self._empty - self._named_empty, {*self._empty}
+        if new:
             _log.warning("files of 0 bytes are skipped until they have some: %s", name_ten(new))
 
     def forget(self) -> None:
