@@ -292,7 +292,7 @@ def test_so_does_that_of_a_slip_which_spark_finds(spark: SparkSession, tmp_path:
         "its column as event time": (lambda: exact(str(tmp_path / "day"), eventTimeColumn="t"), "since the epoch"),
         "too many digits": (lambda: exact(str(tmp_path / "wide")), "or write it in another type"),
         "late records of no checkpoint": (
-            lambda: late_records(exact(good, late="route"), None),  # type: ignore[arg-type]
+            lambda: late_records(exact(good, late="route", lateLocation=str(tmp_path / "late")), None),  # type: ignore[arg-type]
             "checkpointLocation of the query whose late records these are",
         ),
         "a misspelled option": (lambda: plain(good, eventTimeColum="ts"), "did you mean eventTimeColumn?"),
