@@ -94,7 +94,7 @@ class Comparison:
         return cls(tuple(Outcome(one, play(one)) for one in dict.fromkeys(settings)), workload)
 
     def __str__(self) -> str:
-        """A line that says what a row is, the table, and what its last columns mean."""
+        """Return what a row is, the table, and what its last columns mean, as text."""
         texts = [outcome.settings.texts() for outcome in self.outcomes]
         varied = [option for option in texts[0] if len({text[option] for text in texts}) > 1]
         same = ", ".join(f"{option} {text}" for option, text in texts[0].items() if option not in varied)

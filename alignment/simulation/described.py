@@ -246,7 +246,7 @@ class SimulatedSource:
         return step
 
     def group_report(self, step: SimulatedStep) -> SourceReport:
-        """What it tells its group after a step."""
+        """Return what it reports to its group after a step."""
         assert self.scenario.group_drift_us is not None
         return SourceReport(self.scenario.group_drift_us, step.plan.slowest_us, self.engine.nearest_us())
 

@@ -24,9 +24,9 @@ class KeptClients:
 
     A reader lives for one micro-batch; Spark keeps its Python worker for the next ones. A client is in use by one
     `SplitReader` at a time: it is taken out by its key, typically the split's id and all that the client was made with,
-    and is kept again when that reader closes. What nobody took for `idle_seconds`, and what is more than `max_kept`,
-    the oldest first, is closed when another client is taken or kept. No thread is needed for that: Spark ends workers
-    that have nothing to do.
+    and is kept again when that reader closes. Clients that were not taken for `idle_seconds`, and those above
+    `max_kept`, the oldest first, are closed when another one is taken or kept. No thread is needed for that: Spark ends
+    workers that have nothing to do.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class KeptClients:
     def keep(self, key: Hashable, client: object, close: Callable[[], object]) -> None:
         """Give a client back that is in order; one that is not is closed by its user instead.
 
-        `close` is called when nobody wants the client any more.
+        `close` is called when the client is not kept any longer.
         """
         with self._lock:
             self._kept.append(_Kept(key, client, close, self._clock()))
@@ -103,7 +103,7 @@ def _close_all(unused: list[_Kept]) -> None:
     for kept in unused:
         try:
             kept.close()
-        except Exception:  # nobody needs it any more
+        except Exception:  # the client is not used again
             _log.exception("closing the kept client of %r failed", kept.key)
 
 

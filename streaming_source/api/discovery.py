@@ -146,7 +146,7 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
 class DiscoveringSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
     """A source that can list its splits, each of which has a name and no more: all but the reading is done here.
 
-    A bounded one lists its splits once; each of them must say where it stops, or be finished by its
+    A bounded one lists its splits once; each of them must have a `stop`, or be finished by its
     `SplitReader`.
     """
 

@@ -66,7 +66,7 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     timestamp_assigner
         Where event times come from: an index is built with it.
     out_of_orderness_us
-        How far a record may be behind the latest one of its split and still be on time; None if nothing says so, as
+        How far a record may be behind the latest one of its split and still be on time; None without such a bound, as
         with a watermark generator of the user's own, and without any.
     supports_opaque_blocks
         Whether `add_opaque_block` may be called: watermarks follow from a bound and one time of each cut. Not with a
@@ -189,10 +189,10 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @abstractmethod
     def abandon_split(self, split_id: str) -> None:
-        """What nobody has read of this split is not there any more: none of it is planned, and it is finished.
+        """The unread records of this split are lost: none is planned, and the split finishes.
 
-        What is known of it is forgotten, and later blocks of it are ignored. Records that were planned already are for
-        the readers to miss.
+        What is known of it is forgotten, and later blocks of it are ignored. Records that were planned already are
+        missing in their micro-batch.
         """
 
     @abstractmethod
@@ -378,7 +378,8 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         each: `stop` and `NO_TIMESTAMP` where there is none.
         """
         raise UnsupportedOperationError(
-            f"{type(self).__name__} tells blocks that are asked: it must say with first_later where they are to be cut"
+            f"{type(self).__name__} adds opaque blocks and does not override first_later: override it, or use "
+            "SplitEnumeratorContext.add_blocks"
         )
 
     def extend_snapshot(self) -> None:
@@ -418,6 +419,6 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
         """See `SplitEnumerator`. Not called here: an earlier state has a new enumerator restored from it."""
         raise UnsupportedOperationError(
-            f"{type(self).__name__} does not take splits back: what was told of their records is forgotten as they are "
-            "read. Restore a new enumerator from the checkpoint"
+            f"{type(self).__name__} cannot take splits back: its planned blocks have left the index. Restore a new "
+            "enumerator from the checkpoint"
         )

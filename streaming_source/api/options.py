@@ -46,7 +46,7 @@ Parser = Callable[[str, str], Any]
 class Option:
     """One option.
 
-    `parse` makes a value of the user's string, `doc` is one sentence for the documentation, which says the default as
+    `parse` makes a value of the user's string, `doc` is one sentence for the documentation, which writes the default as
     `default_text`. `same_as` is the option that this is another name of: its value is that one's.
     """
 
@@ -61,8 +61,8 @@ class Option:
 class OptionSet:
     """The options that a format takes, no name twice.
 
-    An option whose name ends in `.*` stands for all that begin so: its value is a dictionary of what they have behind
-    that, with their values. `foreign` are names that other systems have and users bring along (`cloudFiles.*` for all
+    An option whose name ends in `.*` takes all names that begin so: its value is a dictionary of the rests of those
+    names, with their values. `foreign` are names that other systems have and users bring along (`cloudFiles.*` for all
     that begin so), with what to do instead. A name that is an option counts as that.
 
     Examples
@@ -203,7 +203,7 @@ def text(name: str, value: str) -> str:
 
 
 def any_text(name: str, value: str) -> str:
-    """Text as it stands, also empty."""
+    """Any text, also an empty one."""
     return value
 
 

@@ -42,8 +42,8 @@ ElementT = TypeVar("ElementT")
 class SourceOutput(WatermarkOutput):
     """Takes the records of one split, a block at a time.
 
-    What it is told of watermarks and idleness counts under `WatermarkStrategy.from_source_watermarks()`: it says
-    something of all records that were collected before it. Under any other strategy it is ignored.
+    Its watermark and idleness calls take effect only under `WatermarkStrategy.from_source_watermarks()`, for all
+    records that were collected before the call. Under any other strategy they are ignored.
     """
 
     @abstractmethod
@@ -70,7 +70,7 @@ class SourceOutput(WatermarkOutput):
         ignore("idleness")
 
     def mark_active(self) -> None:
-        """The split counts again. A record says so as well."""
+        """The split counts again. A record has the same effect."""
         ignore("activity")
 
 
@@ -155,7 +155,7 @@ class BlockEmitter(RecordEmitter[RecordBlock, SplitT]):
 
 
 class RecordEvaluator(ABC):
-    """Finds the record that says its split has ended.
+    """Finds the record that ends its split.
 
     Examples
     --------
@@ -189,7 +189,7 @@ def ignore(what: str) -> None:
 
 
 class InputStatus(Enum):
-    """What `SourceReader.poll_next` says of the next call."""
+    """What `SourceReader.poll_next` returns: whether to call it again."""
 
     MORE_AVAILABLE = "more_available"
     NOTHING_AVAILABLE = "nothing_available"
@@ -229,7 +229,7 @@ class SourceReaderContext:
     clients
         Where a `SplitReader` takes clients that are expensive to make, and keeps them for the next micro-batch.
     enumerator
-        The one of the planner that reads ahead with this reader, which may ask it what it knows; None on an executor.
+        That of the planner which reads ahead with this reader; None on an executor.
     """
 
     schema: pa.Schema
@@ -253,7 +253,7 @@ class SourceReader(ABC, Generic[SplitT]):
 
     @abstractmethod
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """Emit at most one block, and say whether there is more."""
+        """Emit at most one block, and return whether there is more."""
 
     @abstractmethod
     def is_available(self) -> Future[None]:

@@ -42,7 +42,7 @@ class SimpleVersionedSerializer(ABC, Generic[T]):
         """The value in bytes. Equal values give equal bytes."""
 
     def to_json(self, value: T) -> Any:
-        """What stands in an offset for the value. Override it where that can be had without the bytes."""
+        """Return the JSON of a value in an offset. Override it where no bytes are needed for that."""
         return bytes_to_json(self.serialize(value))
 
     @abstractmethod
@@ -50,7 +50,7 @@ class SimpleVersionedSerializer(ABC, Generic[T]):
         """The value that was written with `version`.
 
         An `OffsetError` if the version is newer than this code, or the bytes are not such a value. For source events,
-        which stand in no offset: `MalformedDataError`.
+        which are in no offset: `MalformedDataError`.
         """
 
 
@@ -122,7 +122,7 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
 
 
 def check_version(version: int, known: int, what: str) -> None:
-    """Refuse what a newer version of this library wrote into an offset; an `OffsetError` that says what it is."""
+    """Refuse what a newer version of this library wrote into an offset; an `OffsetError` that names it."""
     if version > known:
         raise OffsetError(
             f"the offset's {what} have version {version}, this library reads up to {known}: they were written by a "
@@ -245,7 +245,7 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
             try:
                 made[field] = check(values[field])
             except TypeError as error:
-                # Without the value: events may carry what is nobody else's business.
+                # Without the value: events may carry secrets.
                 raise TypeError(f"field {field} of {name}: {error}") from None
         return made
 
@@ -255,7 +255,7 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
 
 
 def _check_of(declared: Any, where: str) -> Callable[[Any], Any]:
-    """What makes of a JSON value the value of a declared type that it stands for, or raises a TypeError."""
+    """Return what converts a JSON value to a declared type, or raises a TypeError."""
     parts, origin = get_args(declared), get_origin(declared)
     if origin is tuple:
         repeats = parts[1:] == (...,)

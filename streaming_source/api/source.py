@@ -62,7 +62,7 @@ class Fetching:
 
     @classmethod
     def fixed_size(cls, threads: int) -> Fetching:
-        """So many threads; a hash of its id says which of them reads a split, the same in every process."""
+        """So many threads; a hash of its id decides which of them reads a split, the same in every process."""
         return cls("fixed_size", threads)
 
     @classmethod
@@ -80,7 +80,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What kind of source this is: `aligned_files`, say. Written into offsets.
+        """What kind of source this is, as `aligned_files`. Written into offsets.
 
         In a class that is registered as a format it is that format's name, and a plain attribute: `name = "sqlite"`.
         """
@@ -101,7 +101,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What tells this source from others of its kind (a path, a topic). Offsets carry a digest of it."""
+        """What distinguishes this source from others of its kind (a path, a topic). Offsets carry a digest of it."""
 
     @property
     @abstractmethod
@@ -123,7 +123,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Columns of the records, in Arrow's types. May look at the data; called once a query, before it runs."""
+        """Columns of the records, in Arrow's types. May read the data; called once a query, before it runs."""
 
     @property
     def has_source_timestamps(self) -> bool:

@@ -57,9 +57,9 @@ class SourceSplit(ABC):
 
     @property
     def stop(self) -> int | None:
-        """Where reading ends: at the first record at or after it. None if only the source says where the end is.
+        """Where reading ends: at the first record at or after it. None if only the source knows where the end is.
 
-        A `SplitReader` need not look at it: the base reader passes on no record from there on, and ends the split when
+        A `SplitReader` need not heed it: the base reader passes on no record from there on, and ends the split when
         it has passed on the one before, or sees one behind. Where neither may come, since records can be deleted, the
         `SplitReader` ends the split itself.
         """
@@ -101,7 +101,7 @@ class RecordSplit(SourceSplit):
     True
     """
 
-    split_id: str = field()  # said to be a field: else the property of the base class is taken for its default
+    split_id: str = field()  # declared as a field: else the property of the base class is taken for its default
     position: int = 0
     stop: int | None = None
     start: int | None = None
@@ -233,8 +233,8 @@ class CaughtUp(Enum):
     """Whether all that a split has was fetched.
 
     YES: there was nothing more when the fetch began. BLOCKED: nothing more can be fetched, but there is something:
-    records of a transaction that is open, say; such a split is not idle. NO: there may be more: where it would come
-    from does not answer, say.
+    as records of an open transaction; such a split is not idle. NO: there may be more, as where the store does not
+    answer.
     """
 
     YES = "yes"
@@ -287,11 +287,11 @@ class SplitReader(ABC, Generic[SplitT]):
         return type(self).pause_or_resume_splits is not SplitReader.pause_or_resume_splits
 
     def caught_up(self, split_id: str) -> CaughtUp | None:
-        """After a fetch that brought nothing of this split: whether there was nothing. It must know, not guess.
+        """Return whether a fetch that brought nothing of this split found that there was nothing; None if unknown.
 
         Called for each split that is not paused, also when the fetch brought something of another one. A split is idle
-        only if it has caught up. None: a fetch that brings nothing of any split says so, by itself or after a long wait
-        from which it was woken. To get such an answer of one split while others are busy, those are paused for a fetch.
+        only if it has caught up. None: only a fetch that brings nothing of any split shows it, by itself or after a
+        long wait from which it was woken. To know it of one split while others are busy, those are paused for a fetch.
         """
         return None
 

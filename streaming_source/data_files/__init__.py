@@ -1,8 +1,8 @@
 """Files of records: what one is, how it is cut and read, and how its columns become those of a query.
 
-Nothing here asks how a file was found. A connector that finds files (by listing directories, by the log of a table)
-describes each as a `DataFile`, makes its enumerator of `DataFileEnumerator`, its splits of `RangedSplit`, and has them
-read by `FileSplitReader`:
+Nothing here depends on how a file was found. A connector that finds files (by listing directories, by the log of a
+table) describes each as a `DataFile`, makes its enumerator of `DataFileEnumerator`, its splits of `RangedSplit`, and
+has them read by `FileSplitReader`:
 
     file          DataFile: where it is, and the columns whose values are known without reading it
                   FileBlocks: bounds of its event times, by blocks; one block where only bounds of the file are known

@@ -105,7 +105,7 @@ class ReadingConfig:
                     "schemaEvolution = addAtRestart: the columns are given by dataSchema; add new ones there, or leave "
                     "it"
                 )
-            object.__setattr__(self, "format", self.format.told(self.data_schema))
+            object.__setattr__(self, "format", self.format.with_columns(self.data_schema))
         if self.files_ahead is not None and self.files_ahead < 1:
             raise OptionError(f"filesAhead = {self.files_ahead!r}: must be at least 1, or left out")
 

@@ -1,7 +1,7 @@
 """A data file: where it is, what is known of it without reading it, and its blocks of event times.
 
 A connector that finds files (in directories, in the log of a table) gives a `DataFile` for each, and `FileBlocks` where
-it knows bounds of its event times; nothing in this package asks how the file was found.
+it knows bounds of its event times; nothing in this package depends on how the file was found.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class FileBlocks:
     """The parts of a file that have rows, in their order: row groups, stripes, batches, or runs of lines.
 
     `rows`, `min_us` and `max_us` are `int64[k]`, as `alignment.EventTimeIndex.append` takes them; `places` is what the
-    format needs to begin at each block, a byte offset, say: None where a file can be read from its beginning only, by
-    one reader. No valid event time in the file is before `earliest_us`: `MAX_WATERMARK` if there is none,
+    format needs to begin at each block, such as a byte offset: None where a file can be read from its beginning only,
+    by one reader. No valid event time in the file is before `earliest_us`: `MAX_WATERMARK` if there is none,
     `NO_TIMESTAMP` if that is not known; `min_us` does not bound it where a record has no valid one. `columns` are the
-    names of the file's columns, where it says them before its records.
+    names of the file's columns, where they can be read without its records.
     """
 
     rows: Int64Array

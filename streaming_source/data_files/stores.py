@@ -108,7 +108,7 @@ def _opened(root: Root) -> tuple[fs.FileSystem, str]:
             raise
         message = without_secrets(str(error))
         for _, value in sorted(root.storage.values, key=lambda entry: -len(entry[1])):
-            # Where it stands by itself: a user `p` is none of the letters of `path`.
+            # As a whole word: a user `p` is none of the letters of `path`.
             message = re.sub(rf"(?<![^\W_]){re.escape(value)}(?![^\W_])", "***", message) if value else message
         raise PathNotFoundError(f"path: cannot be opened as a file system: {message}") from None
 

@@ -2,7 +2,7 @@
 
     SplitFetcherManager     whose a split is; starts, ends and closes fetchers; keeps their errors
       SplitFetcher          one thread, one SplitReader: takes splits, fetches, hands over
-      ElementQueue          from all fetchers to the reader, bounded; a future says when there is something
+      ElementQueue          from all fetchers to the reader, bounded; a future completes when there is something
     SourceReaderBase        the reader's thread: polls the queue, emits into the splits' outputs
 
 A reader always fetches on threads of its own: while it emits one block the next is fetched. Measured on two cores, that

@@ -112,7 +112,7 @@ CLOSE_TIMEOUT_S: Final = 30.0
 class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     """Fetches on the threads of a fetcher manager, and emits one element a poll into its split's output.
 
-    - A split that says where to stop ends there, whatever is fetched of it.
+    - A split that has a `stop` ends there, whatever is fetched of it.
     - All state is that of the splits, as of what was emitted. A split is open from its addition until the last record
       of the fetch that finished it is out; so is its output.
     - The end of input is reached when no split will be added, no fetcher is left, and nothing is queued.
@@ -186,7 +186,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         return self._fetchers.queue.available
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """See `SourceReader`. Raises what a `SplitReader` raised; notes say which, and what failed after it."""
+        """See `SourceReader`. Raises what a `SplitReader` raised; notes name it, and what failed after it."""
         if self._output is None:
             self._output = output
             for split_id, opened in self._open.items():

@@ -31,14 +31,14 @@ DEFAULT_CAPACITY: Final = 2
 
 
 class ElementQueue(Generic[T]):
-    """A bounded queue of many producers and one consumer, which nobody has to ask twice.
+    """A bounded queue of many producers and one consumer, which never polls in vain.
 
     A *producer* is known by its number, so that it can be woken while it waits for room. The consumer never waits in
     here: it takes what there is, and has a future for when there is more.
 
     Every waiting producer has a condition of its own, all over one lock. A producer waits only if there is no room, and
-    each poll signals the one that has waited longest: so no room is left without somebody on his way to it. One that is
-    woken for another reason looks for room first, and never lets a signal that reached it go to waste (FLINK-37663).
+    each poll signals the one that has waited longest: so no room stays free while a producer waits. One that is
+    woken for another reason checks for room first, and never lets a signal that reached it go to waste (FLINK-37663).
     """
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -104,7 +104,7 @@ class ElementQueue(Generic[T]):
             return self._available
 
     def notify_available(self) -> None:
-        """Let the consumer look, whether or not there is an element."""
+        """Complete the consumer's future, whether or not there is an element."""
         with self._lock:
             future = self._take_future()
         _complete(future)
@@ -133,7 +133,7 @@ class ElementQueue(Generic[T]):
 
 def _running_future() -> Future[None]:
     future: Future[None] = Future()
-    # Running: nobody can cancel it, and completing it cannot fail.
+    # Running: it cannot be cancelled, and completing it cannot fail.
     future.set_running_or_notify_cancel()
     return future
 
@@ -217,7 +217,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         self._enqueue(lambda: self._add(splits))
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Let go of splits, before the next fetch; a hand-over then says so."""
+        """Stop reading splits, before the next fetch; a hand-over then names them."""
         self._enqueue(lambda: self._remove(split_ids))
 
     def wake_up(self) -> None:
@@ -301,9 +301,9 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         try:
             while self.run_once():
                 pass
-        except BaseException as error:  # whatever it is, the reader must hear of it
+        except BaseException as error:  # whatever it is, the reader must raise it
             self._on_error(self, error)
-        # After an error it goes on existing until it is told to end: a reader that sees no fetcher left would take
+        # After an error it goes on existing until it is shut down: a reader that sees no fetcher left would take
         # that for the end of input.
         with self._changed:
             self._changed.wait_for(lambda: self._shut_down and not (self._waits_for_reader and self._handed_over))

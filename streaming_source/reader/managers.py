@@ -166,7 +166,7 @@ class SingleThreadFetcherManager(SplitFetcherManager[SplitT, ElementT]):
 
 
 class FixedSizeSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
-    """At most so many fetchers; the CRC-32 of its id says whose a split is, the same in every process."""
+    """At most so many fetchers; the CRC-32 of its id decides which one reads a split, the same in every process."""
 
     def __init__(
         self,

@@ -201,5 +201,5 @@ def test_a_source_that_is_not_drained_is_not_asked_for_more() -> None:
 
 def test_an_enumerator_that_cannot_answer_says_so() -> None:
     planning = Planning({"a": [1]})
-    with pytest.raises(UnsupportedOperationError, match=r"Log tells blocks that are asked.*first_later"):
+    with pytest.raises(UnsupportedOperationError, match=r"Log adds opaque blocks and does not override first_later"):
         SupportsEventTimeIndex.first_later(planning.log, ["a"], np.zeros(1, np.int64), np.ones(1, np.int64), 0)

@@ -123,7 +123,7 @@ def test_a_stream_of_lines_needs_a_schema_or_leave_to_infer_one(name: str, tmp_p
     ):
         data_source(tmp_path, **options).schema()
     assert read_all(tmp_path, FRAME, **options).column("n").to_pylist() == [1]
-    with pytest.raises(OptionError, match=r"columns = t cannot be looked up: fileFormat = "):
+    with pytest.raises(OptionError, match=r"columns = t cannot be found: fileFormat = "):
         read_all(tmp_path, FRAME, columns="t", **options)
 
 

@@ -152,21 +152,21 @@ def test_what_is_written_in_another_way_or_is_no_time_is_unreadable(pattern: str
     [
         ("yyyy-MM-dd E", "the letter E is not known. Known are y u M"),
         ("yyyy-DDD", "the letter D is not known"),
-        ("yyyy-MM-ddTHH", "the letter T is not known. .* other text stands in quotes, as in 'T'"),
+        ("yyyy-MM-ddTHH", "the letter T is not known. .* put other text in quotes, as in 'T'"),
         ("yyyy VV", "the letter V is not known"),
         ("yyy-MM", "yyy means nothing; there are y, yy, yyyy"),
         ("yyyy HHH", "HHH means nothing; there are H, HH"),
         ("yyyy SSSSSSSSSS", "SSSSSSSSSS means nothing"),
-        ("yyyy-MM-yyyy", "yyyy tells the year a second time"),
-        ("yyyy HH hh a", "hh tells the hour a second time"),
+        ("yyyy-MM-yyyy", "yyyy contains the year twice"),
+        ("yyyy HH hh a", "hh contains the hour twice"),
         ("yyyy hh", "h, the hour from 1 to 12, and a, AM or PM, need each other"),
         ("yyyy HH a", "h, the hour from 1 to 12, and a, AM or PM, need each other"),
         ("yyyy 'T", "a quote does not end"),
         ("yyyy [MM", r"a \[ has no \] after it"),
         ("yyyy MM]", r"a \] has no \[ before it"),
         ("yyyy #", "# has no meaning in a pattern"),
-        ("--", "has no letter that stands for a part of a time"),
-        ("", "has no letter that stands for a part of a time"),
+        ("--", "has no letter for a part of a time"),
+        ("", "has no letter for a part of a time"),
     ],
 )
 def test_a_pattern_that_cannot_be_read_by_is_refused_by_name(pattern: str, message: str) -> None:
@@ -207,7 +207,7 @@ def test_times_that_are_not_written_so_or_are_no_times_follow_the_mode(name: str
     assert kept.column("_corrupt_record").is_valid().to_pylist() == [False, True, True, False]
     left = read_all(tmp_path, FRAME, mode="DROPMALFORMED", **options)
     assert left.column("_position").to_pylist() == [0, 3]
-    message = f"{path}, record 1 is malformed: a time in it is not written as timestampFormat = dd.MM.yyyy HH:mm says"
+    message = f"{path}, record 1 is malformed: a time in it is not of the form timestampFormat = dd.MM.yyyy HH:mm"
     with pytest.raises(MalformedDataError, match=message):
         read_all(tmp_path, FRAME, mode="FAILFAST", **options)
     with pytest.raises(InvalidTimestampError, match="split 'log', position 1"):

@@ -110,7 +110,7 @@ class FilesSource(AuditedSource):
         fmt = _format_of(uris[0], options)
         fields = FORMAT_OPTIONS.parse(options)["dataSchema"]
         if fields is not None:
-            return fmt.told(fields), fields
+            return fmt.with_columns(fields), fields
         gone: DataLossError | None = None
         for uri in uris:
             try:

@@ -111,7 +111,7 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
 
     Notes
     -----
-    What an attribute means stands in its option. Beside that:
+    The options describe the attributes. Beside that:
 
     - Records arrive `rows_per_second`, and so event time passes in the first split; the time from one to the next is
       rounded to the nanosecond.
@@ -172,7 +172,7 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     seed: int = _ranged(0, "seed", integer, 0, math.inf, "Another seed, other records.")
     num_keys: int = _ranged(10, "numKeys", integer, 1, _MANY, "Number of different keys.")
     discovery_interval: timedelta | str = duration_field(
-        "1 second", "discoveryInterval", 1000, "How often to look what has arrived."
+        "1 second", "discoveryInterval", 1000, "How often to look for what has arrived."
     )
 
     name = "aligned_datagen"
@@ -299,7 +299,7 @@ class GeneratorSplitReader(SplitReader[GeneratedSplit]):
         split = next(iter(self._unread.values()), None)
         if split is None:
             return RecordsBySplits()
-        assert split.stop is not None, "a split for a reader says where to stop"
+        assert split.stop is not None, "a split for a reader has a stop"
         stop = min(split.position + _BATCH_ROWS, split.stop)
         batch, times = self._generator.batch(split.number, split.position, stop, self._schema)
         blocks = {split.split_id: [RecordBlock(batch, split.position, times)]}

@@ -16,7 +16,7 @@ __all__ = ["FileOrder", "FilesCheckpoint", "FilesCheckpointSerializer", "OrderKe
 FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
 
 OrderKey: TypeAlias = tuple[int, str]
-"""Where a file stands among those that are remembered: when it was modified, and its path; where both count."""
+"""The place of a file in the order in which files are remembered: when it was modified, and its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class FilesCheckpoint:
     `finished` has the ids of finished splits, sorted, where splits are directories; `remembered` the finished ones
     where they are files. Of a bounded source, files modified after `until_ms` were not there at its start; None before
     that. By name or modification time, `latest_us` is the latest event time in the files that were begun, None before
-    any. `split_by` is what a split is; where it is a file, `order` is in which order they are begun, and `by_name` says
-    that they are known by their names alone.
+    any. `split_by` is what a split is; where it is a file, `order` is in which order they are begun; with `by_name`
+    they are known by their names alone.
     """
 
     finished: tuple[str, ...] = ()

@@ -36,8 +36,8 @@ class Cleaner:
         self._filesystem, self._root = config.root.open()
         if self.is_on and SinkLog.of(config.root) is not None:
             raise OptionError(
-                f"cleanSource = {config.clean_source}: {self._root} is the output of Spark's file sink, whose log says "
-                "which files there are; leave cleanSource out, and let the sink's retention remove old files"
+                f"cleanSource = {config.clean_source}: {self._root} is the output of Spark's file sink, whose log "
+                "lists its files; leave cleanSource out, and let the sink's retention remove old files"
             )
         self._archive = self._archive_path(config.source_archive_dir) if config.source_archive_dir else ""
         # Files that are read in the micro-batch that leads to a state.

@@ -117,7 +117,7 @@ class FilesConfig(ReadingConfig):
         "fileOrder",
         choice(*get_args(FileOrder)),
         "With splitBy=file, in which order files are begun. `eventTime`: by the earliest record in each; all files are "
-        "looked into first. `name`, `modificationTime`: so you say that later files bring later records, within "
+        "looked into first. `name`, `modificationTime`: so you declare that later files bring later records, within "
         "`maxOutOfOrderness`; files are looked into when it is their turn.",
     )
     max_files_per_trigger: int | None = option_field(
@@ -249,7 +249,7 @@ _PLAIN_JSON: Final = (
     "with from_json, which takes this option"
 )
 _PLAIN_CSV: Final = (
-    "fields of CSV are read as they stand; leave it out, or read the column as string and convert it in the query"
+    "fields of CSV are read as they are; leave it out, or read the column as string and convert it in the query"
 )
 
 _WITHOUT_MEANING: Final = (
@@ -305,7 +305,7 @@ FILES_OPTIONS: Final = (
                 "storage.*",
                 any_text,
                 "Arguments of the file system, as its class in `pyarrow.fs` takes them: `storage.access_key`, "
-                "`storage.endpoint_override`. They stand in no offset, log or error.",
+                "`storage.endpoint_override`. They are in no offset, log or error.",
                 {},
             ),
         ],

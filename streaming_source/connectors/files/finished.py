@@ -102,7 +102,7 @@ class MarkSet:
 
 
 def order_key(file: ListedFile, order: FileOrder) -> OrderKey:
-    """Where a file stands. Where files come by event time a name means nothing, and age must do."""
+    """Return where a file comes in an order. By event time a name has no meaning, so that its age decides."""
     return (0 if order == "name" else file.modified_ms, "" if order == "eventTime" else file.relative_path)
 
 

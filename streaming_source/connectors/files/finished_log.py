@@ -74,7 +74,7 @@ class FinishedLog(FinishedFiles):
         if not any(part.first <= self._last <= part.last for part in parts):
             raise DataLossError(
                 f"stateLocation has no entry of state {self._last} in {self._directory()[1]}: without it finished "
-                "files cannot be told from new ones. Restore it, or start with a new checkpointLocation"
+                "files cannot be distinguished from new ones. Restore it, or start with a new checkpointLocation"
             )
         table = _upto(pa.concat_tables([self._read(part) for part in parts if part.first <= self._last]), self._last)
         marks = np.empty(table.num_rows, MARK)
@@ -101,7 +101,7 @@ class FinishedLog(FinishedFiles):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _directory(self) -> tuple[fs.FileSystem, str]:
-        # Hidden from whoever reads the path in which it may lie.
+        # Hidden from a source that reads the directory in which it may lie.
         filesystem, path = self._root.open()
         return filesystem, posixpath.join(path, f"_{self._log_id}")
 
@@ -144,7 +144,7 @@ class FinishedLog(FinishedFiles):
         except (pa.ArrowException, OSError) as error:
             raise DataLossError(
                 f"stateLocation: {posixpath.join(directory, part.name)} cannot be read ({error}): finished files "
-                "cannot be told from new ones without it. Restore it, or start with a new checkpointLocation"
+                "cannot be distinguished from new ones without it. Restore it, or start with a new checkpointLocation"
             ) from error
 
     def _write(self, part: _Part, table: pa.Table) -> None:

@@ -99,7 +99,7 @@ class _FileDiscovery:
         while files := list(islice(listed, _AT_ONCE)):
             of_files = self.finished.marks_of(files)
             known_as = known.match(of_files)
-            # A name alone does not say that this very file was read: it is not cleaned.
+            # A name alone does not prove that this very file was read: it is not cleaned.
             if is_first and len(finished) and not self.finished.by_name:
                 there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
                 found.finished += [files[i].relative_path for i in there.tolist()]
@@ -145,7 +145,7 @@ class _FileDiscovery:
 def _warn_ignored(paths: list[str], order: FileOrder) -> None:
     """Log that files came too late."""
     _log.warning(
-        "ignored: %s, %s, so not to be told from what was read and forgotten",
+        "ignored, because they cannot be distinguished from forgotten files that were read: %s, %s",
         name_ten(paths),
         _TOO_LATE[order],
     )
@@ -167,8 +167,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._order = config.file_order
         if self._order != "eventTime" and context.out_of_orderness_us is None:
             raise OptionError(
-                f"fileOrder = {self._order!r} says that later files are behind earlier ones by maxOutOfOrderness at "
-                "most: it needs a built-in watermark generator, or use fileOrder = eventTime"
+                f"fileOrder = {self._order!r} declares that later files are behind earlier ones by maxOutOfOrderness "
+                "at most: it needs a built-in watermark generator, or use fileOrder = eventTime"
             )
         self._backlog = Backlog(self._order, max(config.max_file_age_us // 64_000, 1000))
         self._files = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)

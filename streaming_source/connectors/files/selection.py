@@ -127,7 +127,7 @@ def split_paths(name: str, value: str) -> tuple[str, ...]:
 
 
 def modified_ms(option: str, text: str | None, zone: str) -> int | None:
-    """The value of an option that says when files were modified; an `OptionError` if it is no time."""
+    """Return the time of an option in milliseconds, None without one; an `OptionError` if it is no time."""
     if text is None:
         return None
     micros, valid = parse_iso8601(pa.array([text]), zone)

@@ -112,7 +112,7 @@ class SinkLog:
 
     def _malformed(self, name: str, why: str) -> MalformedDataError:
         return MalformedDataError(
-            f"{self._place}/{name}: this log of Spark's file sink says which files there are, and cannot be read: "
+            f"{self._place}/{name}: this log of Spark's file sink lists the files that there are, and cannot be read: "
             f"{why}. Repair it, or read what is there regardless of the log by a pattern in place of the directory, "
             f"as in {self._root}/*"
         )

@@ -36,7 +36,7 @@ _RANDOM: Final = re.compile(r"(part-\d+-)?[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{
 """How a name begins whose writer names files in no order: a number that is the same in each job, and a UUID."""
 
 _AT_ONCE: Final = 16
-"""Files whose columns are looked up at once."""
+"""Files whose columns are read at once."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,7 +106,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         except NoSchemaError as error:
             if self.columns is None:
                 raise
-            raise OptionError(f"columns = {','.join(self.columns)} cannot be looked up: {error}") from None
+            raise OptionError(f"columns = {','.join(self.columns)} cannot be found: {error}") from None
         if self.columns is not None:
             if missing := [name for name in self.columns if schema.get_field_index(name) < 0]:
                 raise SchemaError(

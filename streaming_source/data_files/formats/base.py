@@ -31,7 +31,7 @@ _ALL: Final = sys.maxsize
 
 
 class Chunk(NamedTuple):
-    """Consecutive rows as they stand in a file: so many from number `first` on; `at` as `Place` has it."""
+    """Consecutive rows of a file, not decoded yet: `rows` of them from number `first` on; `at` as in `Place`."""
 
     first: int
     rows: int
@@ -83,12 +83,12 @@ class FileFormat(ABC):
         """Columns that are in no file, and added to those that are."""
         return ()
 
-    def told(self, schema: pa.Schema) -> FileFormat:
-        """The format of files that have these columns, all of them and in this order."""
+    def with_columns(self, schema: pa.Schema) -> FileFormat:
+        """Return the format of files that have exactly these columns, in this order."""
         return self
 
     def in_zone(self, zone: str) -> FileFormat:
-        """The format with times in text that say no zone in this one, unless it says one itself."""
+        """Return the format with this zone for times in text that have none, unless it has a zone of its own."""
         return self
 
     @abstractmethod

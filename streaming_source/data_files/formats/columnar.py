@@ -27,7 +27,7 @@ __all__ = ["ArrowFormat", "OrcFormat", "ParquetFormat"]
 
 
 class _ColumnarFile(OpenFile):
-    """An open file that says its columns and their types."""
+    """An open file that has the names and types of its columns."""
 
     def __init__(self, path: str, name_of_format: str, schema: pa.Schema) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class _ColumnarFile(OpenFile):
         """
 
     def schema_for(self, wanted: pa.Schema) -> pa.Schema:
-        """The columns, where the file leaves a choice with the types that are wanted."""
+        """Return the columns, in the wanted types where the file allows more than one."""
         return self.schema
 
     def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:

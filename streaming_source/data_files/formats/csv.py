@@ -25,7 +25,7 @@ __all__ = ["CsvFormat", "character"]
 
 
 def character(name: str, value: str) -> str:
-    r"""A character, or `\t`; what else is wrong with it the format says."""
+    r"""Return the character of an option, in which `\t` is a tab; `CsvFormat` checks it."""
     return "\t" if value == r"\t" else value
 
 
@@ -74,7 +74,7 @@ class CsvFormat(RecordFormat):
         comment = f":comment {self.comment}" if self.comment else ""
         return f"{self.name}{whole}{':header' if self.header else ''}{comment}{self._zone_in_identity}"
 
-    def told(self, schema: pa.Schema) -> CsvFormat:
+    def with_columns(self, schema: pa.Schema) -> CsvFormat:
         if self.header or self.names is not None:
             return self
         return replace(self, names=tuple(field.name for field in self._in_files(schema)))

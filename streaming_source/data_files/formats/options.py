@@ -34,7 +34,8 @@ FORMAT_OPTIONS: Final = OptionSet(
         Option(
             "dataSchema",
             schema_of_ddl,
-            "Columns of the files and their types, as in `t timestamp, n bigint`: for formats that do not tell them.",
+            "Columns of the files and their types, as in `t timestamp, n bigint`: for formats whose files do not have "
+            "them.",
             None,
             "the files'",
         ),

@@ -111,7 +111,7 @@ class RecordFormat(LineFormat):
 
     @abstractmethod
     def _fields(self, record: bytes, names: tuple[str, ...]) -> dict[str, Any]:
-        """What a record says, by name; raises a `ValueError` if it cannot be taken apart."""
+        """Return the values of a record by name; raises a `ValueError` if it cannot be parsed."""
 
     @abstractmethod
     def _split(self, data: bytes) -> list[bytes]:
@@ -124,7 +124,7 @@ class RecordFormat(LineFormat):
         Raises
         ------
         pa.ArrowInvalid, ValueError
-            If one of the records is not to be read so, or there are not `count` of them.
+            If one of the records cannot be parsed so, or there are not `count` of them.
         """
 
     # ---- LineFormat --------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class RecordFormat(LineFormat):
 
     def _needs_schema(self) -> NoSchemaError:
         return NoSchemaError(
-            f"fileFormat = {self.name}: its files do not tell the types of their columns. Name them with option "
+            f"fileFormat = {self.name}: its files do not have the types of their columns. Name them with option "
             "dataSchema, as in t timestamp, n bigint, or take them from the first file with inferSchema = true"
         )
 
@@ -254,12 +254,12 @@ class RecordFormat(LineFormat):
         texts: list[str | None] = []
         for number, record in enumerate(self._split(run.content)):
             try:
-                said = self._fields(record, file.names)
+                fields = self._fields(record, file.names)
             except ValueError:
-                said = {}
+                fields = {}
             lost = {
                 name: value
-                for name, value in said.items()
+                for name, value in fields.items()
                 if value is not None and (name not in columns or not columns[name][number].is_valid)
             }
             texts.append(json.dumps({**lost, "_file_path": file.path}, ensure_ascii=False) if lost else None)
@@ -284,8 +284,8 @@ class RecordFormat(LineFormat):
         number = int(np.argmax(malformed))
         record = self._split(run.content)[number]
         formats = {"timestampFormat": self.timestamp_format, "dateFormat": self.date_format}
-        said = " and ".join(f"{name} = {value}" for name, value in formats.items() if value is not None)
-        reason = f"a time in it is not {f'written as {said} says' if said else 'ISO-8601'}, or out of range"
+        options = " and ".join(f"{name} = {value}" for name, value in formats.items() if value is not None)
+        reason = f"a time in it is not {f'of the form {options}' if options else 'ISO-8601'}, or out of range"
         try:
             self._parsed(record, 1, file.names, [raw_field(field) for field in self._in_files(schema)])
         except (pa.ArrowInvalid, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Times that stand in text: in ISO-8601, or by a pattern."""
+"""Times written as text: in ISO-8601, or by a pattern."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FIELDS: Final = {
     "x": {1: rf"[+-]{_HOURS}(?:\d{{2}})?", 2: rf"[+-]{_HOURS}\d{{2}}", 3: rf"[+-]{_HOURS}:\d{{2}}"},
     "Z": dict.fromkeys((1, 2, 3), rf"[+-]{_HOURS}\d{{2}}") | {5: rf"Z|[+-]{_HOURS}:\d{{2}}"},
 }
-"""Letters, and what each stands for when it is there so many times."""
+"""Letters, and the meaning of each when it is repeated so many times."""
 
 _US_PER_DAY: Final = 86_400_000_000
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -116,12 +116,12 @@ def time_pattern(pattern: str, option: str = "timestampFormat") -> TimePattern:
     Raises
     ------
     OptionError
-        If a letter is not known, stands there a number of times that means nothing, or twice.
+        If a letter is not known, is repeated a number of times that has no meaning, or is there twice.
     """
     years = {len(run) for run in re.findall(r"[yu]+", re.sub(r"'(?:[^']|'')*'", "", pattern))}
     grammar = "".join(_translated(pattern, option))
     if "(?P<" not in grammar:
-        raise OptionError(f"{option} = {pattern!r}: has no letter that stands for a part of a time: {_KNOWN}")
+        raise OptionError(f"{option} = {pattern!r}: has no letter for a part of a time: {_KNOWN}")
     if ("(?P<half>" in grammar) != any(token == "h" for token in _letters(pattern)):
         raise OptionError(f"{option} = {pattern!r}: h, the hour from 1 to 12, and a, AM or PM, need each other")
     return TimePattern(pattern, f"^(?i:{grammar})$", years == {2})
@@ -143,7 +143,7 @@ def _translated(pattern: str, option: str) -> Iterator[str]:
             letter = _SAME.get(token[0], token[0])
             if letter not in _FIELDS:
                 raise refused(
-                    f"the letter {token[0]} is not known. Known are {_KNOWN}; other text stands in quotes, as in 'T'. "
+                    f"the letter {token[0]} is not known. Known are {_KNOWN}; put other text in quotes, as in 'T'. "
                     "For other times read the column as string, and give from_source a timestamp assigner"
                 )
             if len(token) not in _FIELDS[letter]:
@@ -151,7 +151,7 @@ def _translated(pattern: str, option: str) -> Iterator[str]:
                 raise refused(f"{token} means nothing; there are {sizes}")
             group = _GROUPS[letter]
             if group in seen:
-                raise refused(f"{token} tells the {group} a second time")
+                raise refused(f"{token} contains the {group} twice")
             seen.add(group)
             yield f"(?P<{group}>{_FIELDS[letter][len(token)]})"
         elif token == "'":
@@ -164,7 +164,7 @@ def _translated(pattern: str, option: str) -> Iterator[str]:
                 raise refused("a ] has no [ before it")
             yield "(?:" if token == "[" else ")?"
         elif token in "{}#":
-            raise refused(f"{token} has no meaning in a pattern; as text it stands in quotes")
+            raise refused(f"{token} has no meaning in a pattern; put it in quotes to have it as text")
         else:
             yield re.escape(token)
     if depth:
