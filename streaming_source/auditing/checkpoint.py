@@ -136,7 +136,7 @@ def _logged(log: OffsetLog, path: str, number: int) -> _Logged | None:
     text = log.text(f"offsets/{number}")
     if text is None:
         return None
-    version, metadata, *lines = text.splitlines() or [""]
+    version, metadata, *lines = [*text.splitlines(), "", ""][: max(text.count("\n") + 1, 2)]
     if version not in ("v1", "v2"):
         raise CheckpointError(
             f"{path}/offsets/{number} is of version {version!r}, and v1 and v2 are read; upgrade this library, or "
