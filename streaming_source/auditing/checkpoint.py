@@ -136,7 +136,8 @@ def _logged(log: OffsetLog, path: str, number: int) -> _Logged | None:
     text = log.text(f"offsets/{number}")
     if text is None:
         return None
-    version, metadata, *lines = [*text.splitlines(), "", ""][: max(text.count("\n") + 1, 2)]
+    lines = text.splitlines()
+    version, metadata = [*lines, "", ""][:2]
     if version not in ("v1", "v2"):
         raise CheckpointError(
             f"{path}/offsets/{number} is of version {version!r}, and v1 and v2 are read; upgrade this library, or "
@@ -147,9 +148,11 @@ def _logged(log: OffsetLog, path: str, number: int) -> _Logged | None:
         watermark_us, conf = int(known["batchWatermarkMs"]) * _MS, dict(known.get("conf", {}))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}/offsets/{number} is damaged ({error!r}); {_RESTORE}") from None
-    named = [line.partition(":") for line in lines] if version == "v2" else None
-    names = tuple(name for name, _, _ in named) if named else tuple(map(str, range(len(lines))))
-    offsets = [offset for _, _, offset in named] if named else lines
+    offsets = lines[2:]
+    names = tuple(map(str, range(len(offsets))))
+    if version == "v2":
+        names = tuple(line.partition(":")[0] for line in offsets)
+        offsets = [line.partition(":")[2] for line in offsets]
     if not offsets:
         raise CheckpointError(f"{path}/offsets/{number} is damaged: it names no source; {_RESTORE}")
     return _Logged(watermark_us, conf, names, tuple(None if text == _NO_OFFSET else text for text in offsets))
