@@ -100,7 +100,7 @@ def counted(count: int, unit: str) -> str:
 def _main(explanation: Explanation) -> str:
     cause, n = explanation.cause, len(explanation.splits)
     if cause is Cause.ENDED:
-        return "The source has ended: every window is closed."
+        return "The source has ended: it lets every window close."
     if cause in (Cause.FAILED, Cause.STOPPED):
         return _ended(explanation)
     where = "There is no watermark yet"

@@ -18,6 +18,7 @@ from streaming_source.monitoring.advice import Advice, advice_on
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.query_state import Query, QueryState
 from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.monitoring.second_watermark import on_second_watermark
 
 __all__ = ["Advice", "ExplainedQuery", "ExplainedSource", "SplitStory", "aligned", "explain", "explain_checkpoint"]
 
@@ -54,9 +55,7 @@ class ExplainedSource:
         return {**self.report.to_json(), "advice": [asdict(advice) for advice in self.advice]}
 
     def __str__(self) -> str:
-        texts = [self.report.sentence, *(f"Advice ({advice.option}): {advice.text}" for advice in self.advice)]
-        wrapped = [fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False) for text in texts]
-        return "\n".join([*wrapped, *_table(self.report)])
+        return "\n".join([_wrapped(self.report.sentence), *map(_advice_text, self.advice), *_table(self.report)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class ExplainedQuery:
 
     `batch` is the micro-batch of the checkpoint that this is from, None of a query that runs; `age_us` how long ago
     that was planned, or the query reported. `name` is that of the query, and `end` what ended it, None if it runs, or
-    that is not known.
+    that is not known. `advice` is on the query as a whole.
     """
 
     sources: tuple[ExplainedSource, ...]
@@ -89,6 +88,7 @@ class ExplainedQuery:
     age_us: int = 0
     name: str | None = None
     end: QueryEnd | None = None
+    advice: tuple[Advice, ...] = ()
 
     def story(self, split_id: str) -> SplitStory:
         """What happened to a split, in order, with times, as far back as reports or checkpoint go.
@@ -107,8 +107,10 @@ class ExplainedQuery:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: `{"sources": [...]}`, and of a checkpoint `batch` and `committed`."""
+        """For programs: `{"sources": [...]}`; `advice`, if any; of a checkpoint `batch` and `committed`."""
         found: dict[str, Any] = {"sources": [source.to_json() for source in self.sources]}
+        if self.advice:
+            found["advice"] = [asdict(advice) for advice in self.advice]
         if self.name is not None:
             found["query"] = self.name
         if self.batch is not None:
@@ -122,7 +124,7 @@ class ExplainedQuery:
                 return f"Nothing is known yet: {nothing}."
             why = "does not run any more" if self.end.error is None else f"has failed: {self.end.error.rstrip('.')}"
             return f"The query {why}; {nothing}."
-        lines = [self.heading]
+        lines = [self.heading, *map(_advice_text, self.advice)]
         for source in self.sources:
             lines += [f"{_called(source.report)}:", str(source)] if self.sources[1:] else [str(source)]
         return "\n".join(lines)
@@ -180,8 +182,11 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
             at_us = now_us
     if state.end is not None and history:
         history.append(_with(history[-1], at_us=max(at_us, state.end.at_us or 0), end=state.end))
-    explained = _explained(history)
-    return ExplainedQuery(explained, None, now_us - at_us, state.name, state.end)
+    second = on_second_watermark(
+        next(iter(query.recentProgress[-1:]), None), None if state.end is None else state.end.error
+    )
+    advice = () if second is None else (second,)
+    return ExplainedQuery(_explained(history), None, now_us - at_us, state.name, state.end, advice)
 
 
 def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
@@ -234,6 +239,14 @@ def _overdue(report: WatermarkReport, patience_us: int) -> str | None:
     due = ((explanation.idle_at_us(split), split.split_id) for split in explanation.splits)
     at_us, split_id = min(((us, split_id) for us, split_id in due if us is not None), default=(explanation.at_us, ""))
     return split_id if at_us + patience_us < explanation.at_us else None
+
+
+def _advice_text(advice: Advice) -> str:
+    return _wrapped(f"Advice ({advice.option}): {advice.text}")
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _clock_us() -> int:

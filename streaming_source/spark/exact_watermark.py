@@ -5,6 +5,7 @@ No frame has watermark rows but those that are made here, with what takes the ro
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -14,19 +15,22 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType, TimeType
 
 from streaming_source.exceptions import OptionError, SchemaError
+from streaming_source.monitoring.second_watermark import ALLOW_MULTIPLE
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host
 from streaming_source.spark.loading import as_our_own, columns_of_plan
 from streaming_source.spark.registration import has_no_data_batches
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["SOURCE_FORMAT", "Loaded", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
 
 SOURCE_FORMAT: Final = "aligned_source_"
 """How the names of the formats begin that `from_source` makes."""
+
+_log = logging.getLogger(__name__)
 
 _EXACT: Final = "the exact watermark"
 _EXACT_FRAMES: Final = (["Project", "Filter", _EXACT], ["Project", "CollectMetrics", "Filter", _EXACT])
@@ -144,7 +148,28 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None, sche
     )
     if name is not None:
         named[name] = ref(frame), reads
+    _warn_of_one_watermark(df.sparkSession)
+    frame.withWatermark = _refused_watermark  # type: ignore[method-assign]
     return frame
+
+
+def _refused_watermark(eventTime: str, delayThreshold: str) -> DataFrame:
+    """In place of `withWatermark` of an exact frame itself; on frames made of it Spark refuses it as it runs."""
+    raise OptionError(
+        f"withWatermark({eventTime!r}, {delayThreshold!r}): this frame carries the exact watermark, and a query takes "
+        "one watermark; remove the call, and give the delay as maxOutOfOrderness"
+    )
+
+
+def _warn_of_one_watermark(spark: SparkSession) -> None:
+    """Where the session has the setting by which Spark takes a second watermark: it is what Spark's error advises."""
+    if str(spark.conf.get(ALLOW_MULTIPLE, None)).lower() == "false":
+        _log.warning(
+            "%s is false in this session: Spark then takes a second withWatermark on a frame that carries the exact "
+            "watermark, and never closes its last windows; remove each such withWatermark, and leave the setting "
+            "at true",
+            ALLOW_MULTIPLE,
+        )
 
 
 def _check_times_of_day(df: DataFrame, schema: StructType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.html_page import html_report
 from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.monitoring.second_watermark import on_second_watermark
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -79,6 +81,8 @@ class AlignmentListener(StreamingQueryListener):
         # By id of the query, which its restarts keep; those last that run or ended last.
         self._histories: dict[str, History] = {}
         self._running: dict[str, str] = {}
+        # Those of them whose second watermark there was a warning of.
+        self._warned: set[str] = set()
 
     def history(self, query: StreamingQuery | ConnectQuery | str) -> History:
         """The history of a query, or of the one with this id; it grows while the query runs.
@@ -124,6 +128,7 @@ class AlignmentListener(StreamingQueryListener):
         query = str(event.id)
         with self._lock:
             self._running.pop(query, None)
+            self._warned.discard(query)
             if (history := self._histories.pop(query, None)) is None:
                 return
             history.pause()
@@ -142,10 +147,17 @@ class AlignmentListener(StreamingQueryListener):
             history, self._running[query] = self._history(query), name
             before = history.latest
             history.add_progress(progress)
+        self._warn_of_second_watermark(query, name, progress)
         for place, report in enumerate(history.latest.sources if history.latest else ()):
             last = before.sources[place] if before else None
             if report is not None and (last is None or _reason(last) != _reason(report)):
                 _log.info("query %s, %s: %s", name, report.source, report.sentence)
+
+    def _warn_of_second_watermark(self, query: str, name: str, progress: StreamingQueryProgress) -> None:
+        advice = on_second_watermark(json.loads(progress.json), None)
+        if advice is not None and query not in self._warned:
+            self._warned.add(query)
+            _log.warning("query %s: %s", name, advice.text)
 
 
 def _reason(report: WatermarkReport) -> tuple[Any, ...]:

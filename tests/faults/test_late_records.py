@@ -85,7 +85,7 @@ def test_kept_and_late_records_are_the_input_whatever_is_killed(tmp_path: Path, 
         assert process.wait(400) == 0, (tmp_path / "log").read_text()[-3000:]
     kept, late = (pq_keys(tmp_path, name) for name in ("kept", "late"))
     assert Counter(kept + late) == Counter(writer.keys), f"seed {seed}"
-    assert len(late) > 100
+    assert len(late) > 30
     print(f"{kills} kills, {batches} micro-batches, {len(kept)} kept, {len(late)} late records")
     # Spark itself does not keep so many offsets: without the late log they could not have been found.
     assert len(list((tmp_path / "checkpoints" / "kept" / "offsets").glob("[0-9]*"))) < 10

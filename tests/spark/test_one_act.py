@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +14,24 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType, TimestampNTZType, TimestampType
 
 import streaming_source
-from streaming_source import WatermarkStrategy, advise, from_source, read_stream, with_exact_watermark
+from streaming_source import (
+    AlignmentListener,
+    WatermarkStrategy,
+    advise,
+    explain,
+    from_source,
+    read_stream,
+    with_exact_watermark,
+)
 from streaming_source.connectors import FileSource
 from streaming_source.exceptions import OptionError, SchemaError
+from streaming_source.monitoring.second_watermark import ALLOW_MULTIPLE
 from tests.spark.conftest import Loader
 from tests.spark.support import (
     SECOND,
     SKEWS,
     T0,
+    Run,
     available_now,
     fails_with,
     naive_windows,
@@ -169,12 +180,6 @@ def test_with_exact_watermark_needs_no_option_and_finds_the_column(stream: Loade
         with_exact_watermark(stream(tmp_path), "when")
 
 
-def test_with_watermark_again_on_an_exact_frame(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
-    again = exact(first_light(tmp_path / "in")).withWatermark("ts", "5 seconds")
-    with fails_with("Redefining watermark is disallowed"):
-        available_now(spark, windows(again), tmp_path / "cp")
-
-
 def test_drop_duplicates_within_watermark(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
     # Each record is in both logs, four seconds apart; one log is read long before the other.
     times = T0 + np.arange(400) * SECOND
@@ -282,3 +287,46 @@ def test_columns_of_the_data_that_are_called_as_metadata_are_the_users(
     # The scan behind `advise` has its own columns of these names.
     (split,) = advise(reader.load(str(tmp_path / "in"))).splits
     assert (split.split_id, split.rows) == ("a", 3)
+
+
+# ---- a second watermark ----------------------------------------------------------------------------------------------
+
+
+def test_a_second_watermark_is_refused_with_the_fix_or_seen_where_spark_takes_it(
+    spark: SparkSession, logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def frame() -> DataFrame:
+        return read_stream(spark).format("aligned_files").options(**OPTIONS).load(str(logs))
+
+    def second() -> DataFrame:
+        return windows(frame().where("k is not null").withWatermark("ts", "5 seconds"))
+
+    with pytest.raises(OptionError, match=r"withWatermark\('ts', '5 seconds'\).*give the delay as maxOutOfOrderness"):
+        frame().withWatermark("ts", "5 seconds")
+    refused = Run(spark, second(), tmp_path / "refused", trigger={"availableNow": True})
+    with fails_with("Redefining watermark is disallowed"):
+        refused.query.awaitTermination()
+    explained = " ".join(str(explain(refused.query)).split())
+    assert "Advice (query): Remove each withWatermark on a frame of read_stream" in explained
+    assert "with false the last windows never close" in explained
+
+    spark.conf.set(ALLOW_MULTIPLE, "false")
+    try:
+        with caplog.at_level("WARNING", "streaming_source"):
+            taken = available_now(spark, second(), tmp_path / "taken")
+        right = available_now(spark, windows(frame()), tmp_path / "right")
+    finally:
+        spark.conf.unset(ALLOW_MULTIPLE)
+    assert "leave the setting at true" in caplog.text
+    # What is lost is not lost in silence.
+    assert len(taken.rows) < len(naive_windows(LOGS))
+    (advice,) = explain(taken.query).advice
+    assert "Spark's own watermark is at" in advice.text
+    assert "Remove each withWatermark" in advice.text
+    assert "every window is closed" not in str(explain(taken.query))
+    listener = AlignmentListener()
+    for _ in range(2):
+        listener.onQueryProgress(SimpleNamespace(progress=taken.query.recentProgress[-1]))  # type: ignore[arg-type]
+    assert [record.levelname for record in caplog.records if advice.text in record.getMessage()] == ["WARNING"]
+    assert right.rows == naive_windows(LOGS)
+    assert explain(right.query).advice == ()

@@ -1,0 +1,65 @@
+"""A second watermark in one query: `withWatermark` on a frame that carries the exact watermark.
+
+Spark refuses that, and its error names a setting by which it is taken. Whoever follows that loses windows without an
+error: Spark then goes by the smaller of the two watermarks, and the second never reaches the end of the data. So the
+advice here is another, where Spark refuses the query, and where its own watermark is seen to be behind the exact one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from alignment.sentence import moment
+from streaming_source.monitoring.advice import Advice
+from streaming_source.monitoring.report import micros_of, parsed
+
+__all__ = ["ALLOW_MULTIPLE", "on_second_watermark"]
+
+ALLOW_MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
+"""The setting that Spark's error names."""
+
+_REFUSED: Final = "Redefining watermark is disallowed"
+_FIX: Final = (
+    "Remove each withWatermark on a frame of read_stream, from_source or with_exact_watermark: it has its watermark, "
+    f"and maxOutOfOrderness is the delay. Leave {ALLOW_MULTIPLE} at true"
+)
+_LATEST_US: Final = 64_060_588_800_000_000
+"""The year 4000. At the end of a bounded source Spark's watermark is later, and any other is earlier."""
+
+
+def on_second_watermark(progress: Mapping[str, Any] | None, error: str | None) -> Advice | None:
+    """Advice on a query that has a second watermark, by its last progress or what it failed with; None without one."""
+    if error is not None and _REFUSED in error:
+        return Advice("query", f"{_FIX}, whatever Spark's error advises: with false the last windows never close.")
+    behind = None if progress is None else _behind(progress)
+    if behind is None:
+        return None
+    spark_us, announced_us = behind
+    return Advice(
+        "query",
+        f"Spark's own watermark is at {moment(spark_us)}, behind {moment(announced_us)}, which all sources of the "
+        f"query have announced: windows that end in between are not closed. The query has another watermark. {_FIX}.",
+    )
+
+
+def _behind(progress: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Spark's watermark, and that which its sources had announced before this micro-batch, if Spark's is behind it.
+
+    None where it is not, and where a source does not set Spark's watermark: then that one's own may be behind.
+    """
+    announced: list[int] = []
+    for source in progress["sources"]:
+        start, latest = parsed(source.get("startOffset")), parsed(source.get("latestOffset"))
+        if not (isinstance(latest, Mapping) and latest.get("watermarkRows") and isinstance(start, Mapping)):
+            return None
+        if start.get("watermark") is None:
+            return None
+        announced.append(start["watermark"])
+    text = progress.get("eventTime", {}).get("watermark")
+    if text is None or not announced:
+        return None
+    # Spark counts milliseconds.
+    announced_us = min(*announced, _LATEST_US) // 1000 * 1000
+    spark_us = micros_of(text)
+    return (spark_us, announced_us) if spark_us < announced_us else None
