@@ -94,7 +94,7 @@ def source_class(format_name: str) -> type[Source[Any, Any]]:
 
 @dataclass(eq=False)
 class AlignedDataSource:
-    """One source, as one query reads it; `zone_is_known` says whether it knows the zone of times that say none.
+    """One source, as one query reads it; `zone_is_known` if the zone of times without one is known.
 
     Not a `pyspark.sql.datasource.DataSource` itself: that is made by `format_class`, and does nothing but find this.
     """
@@ -130,7 +130,7 @@ class AlignedDataSource:
 
     @classmethod
     def of_format(cls, name: str, options: Mapping[str, str], zone: str | None = UTC) -> AlignedDataSource:
-        """From what a user gave to `readStream.format(name)`; `zone` is that of times that say none, if it is known."""
+        """From what a user gave to `readStream.format(name)`; `zone` is that of times without one, if it is known."""
         return cls.of_class(source_class(name), "127.0.0.1", options, zone)
 
     @classmethod
@@ -149,10 +149,10 @@ class AlignedDataSource:
     def of_source(
         cls, source: Source[Any, Any], strategy: WatermarkStrategy, frame: FrameOptions, options: Mapping[str, str]
     ) -> AlignedDataSource:
-        """From what a user gave to `from_source`; `options` say what Spark is to load of it."""
-        said = FRAME_OPTIONS.parse(options)
-        emits = said["watermarkRows"] == EMITTED
-        late = {"late_of": said["lateRecordsOf"], "late_from": said["lateRecordsFrom"]}
+        """From what a user gave to `from_source`; `options` are those that Spark loads it with."""
+        values = FRAME_OPTIONS.parse(options)
+        emits = values["watermarkRows"] == EMITTED
+        late = {"late_of": values["lateRecordsOf"], "late_from": values["lateRecordsFrom"]}
         return cls(source, strategy, replace(frame, watermark_rows=emits, is_half_exact=not emits, **late))
 
     @property
@@ -165,7 +165,7 @@ class AlignedDataSource:
         """The columns of the frame; `data` has those of the data, where the source is not to be called for them."""
         data = self._data if data is None else data
         strategy = self._strategy_over(data)
-        # On no rows: what the assigner says of columns and types, it says now and not in the first micro-batch.
+        # On no rows: the assigner refuses columns and types now and not in the first micro-batch.
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in data], schema=data)
         times: object = strategy.timestamp_assigner.extract(no_rows, None)
         if not isinstance(times, EventTimes):
@@ -187,7 +187,7 @@ class AlignedDataSource:
         return frame
 
     def _check_zone(self, strategy: WatermarkStrategy, no_rows: pa.RecordBatch) -> None:
-        """Refuse to guess the zone of the session: Spark tells it nobody but the user's own program."""
+        """Refuse to guess the zone of the session: only the user's own program can read it from Spark."""
         if self.zone_is_known:
             return
         read = [field.type for field in no_rows.schema if self.source.in_zone(UTC) is not self.source]
@@ -195,8 +195,8 @@ class AlignedDataSource:
         made = [raw_field(no_rows, assigner.column).type] if isinstance(assigner, FieldTimestampAssigner) else []
         if any(map(pa.types.is_timestamp, read)) or any(map(may_say_no_zone, made)):
             raise OptionError(
-                "option timeZone is missing: there are times that may say no zone, and readStream.format does not know "
-                "that of the session.\nAdd .option('timeZone', 'UTC'), or the zone that they are in; or load with "
+                "option timeZone is missing: there are times that may have no zone, and readStream.format does not "
+                "know that of the session.\nAdd .option('timeZone', 'UTC'), or the zone that they are in; or load with "
                 "read_stream(spark), which takes that of the session"
             )
 
@@ -288,7 +288,7 @@ class AlignedDataSource:
         return self.source.schema()
 
     def _data_for(self, frame: StructType) -> pa.Schema:
-        """The data's columns; where they are not told, the user says what will come by the columns of the frame."""
+        """The data's columns; where the source cannot know them, those of the frame as the user's schema has them."""
         try:
             return self._data
         except NoSchemaError:
@@ -374,7 +374,7 @@ def driver_host(spark: SparkSession) -> str:
 def in_zone(
     source: Source[Any, Any], strategy: WatermarkStrategy, zone: str
 ) -> tuple[Source[Any, Any], WatermarkStrategy]:
-    """Source and strategy, where they say no zone themselves, with times without one in this."""
+    """Source and strategy, where they have no zone themselves, with times without one in this."""
     assigner = strategy.timestamp_assigner
     if isinstance(assigner, FieldTimestampAssigner) and assigner.zone is None:
         strategy = strategy.with_timestamp_assigner(replace(assigner, zone=zone))
@@ -389,7 +389,9 @@ def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequ
     missing = sorted(wanted - {*data.names})
     if missing:
         there = ", ".join(data.names)
-        raise SchemaError(f"columns {missing} are asked for, but the data has {there}; leave them out of the schema")
+        raise SchemaError(
+            f"columns {missing} are in the schema, but the data has {there}; leave them out of the schema"
+        )
     return data if for_times is None else pa.schema([field for field in data if field.name in wanted])
 
 

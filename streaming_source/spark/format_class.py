@@ -23,7 +23,7 @@ __all__ = ["format_class"]
 
 
 def format_class(format_name: str, content: bytes | None = None, driver: str | None = None) -> type[DataSource]:
-    """A data source class that Spark pickles whole, so that it can say clearly where this library is missing.
+    """A data source class that Spark pickles whole, so that it raises a clear error where this library is missing.
 
     A class that a module holds would be pickled by its name, and a worker without that module would fail in unpickling.
     `content` is pickled: what makes an `AlignedDataSource` of options; None for the formats that come with the library.

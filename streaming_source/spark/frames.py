@@ -239,7 +239,7 @@ def from_source(
     TypeError
         If arguments are swapped.
     OptionError
-        If an option is unknown, wrong, or one that the strategy stands for.
+        If an option is unknown, wrong, or part of the strategy.
 
     Examples
     --------

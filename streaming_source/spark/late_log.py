@@ -1,7 +1,7 @@
 """The late log: where the late records of each micro-batch are, kept until another query has read them.
 
-Spark keeps the offsets of the latest micro-batches and removes the others, whoever still needs them. So what a query
-has routed (`late=route`) is written down in a directory that the user names (`lateLocation`): one entry for each
+Spark keeps the offsets of the latest micro-batches and removes the others, also where they are still needed. So what a
+query has routed (`late=route`) is written down in a directory that the user names (`lateLocation`): one entry for each
 micro-batch that routed records, with the states of its splits before and after it, which lead to the same ranges as in
 the query itself. Records are not copied.
 

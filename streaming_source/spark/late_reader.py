@@ -1,9 +1,9 @@
 """The late records of another query: those that it routed, by its late log.
 
-Which records are late is decided by where a query stood when it read them, and no second query would stand there. So
-this one decides nothing. The entries of the late log lead to the ranges that the other query read, under the same
-watermark; the checkpoint of that query tells which of its micro-batches are committed, and how many records they have
-routed in all. What is not there any more, or is not as many, is an error.
+Which records are late depends on the watermark that a query had when it read them, and a second query over the same
+source would have another. So this one decides nothing. The entries of the late log lead to the ranges that the other
+query read, under the same watermark; the checkpoint of that query has which of its micro-batches are committed, and how
+many records they have routed in all. What is not there any more, or is not as many, is an error.
 """
 
 from __future__ import annotations

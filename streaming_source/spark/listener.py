@@ -1,4 +1,4 @@
-"""A listener that keeps what queries say of their watermarks, logs why they stand, and gives OpenMetrics."""
+"""A listener that keeps what queries report of their watermarks, logs what holds them, and exports OpenMetrics."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SPLIT: Final = {
 
 
 class AlignmentListener(StreamingQueryListener):
-    """Keeps a bounded history of each query, logs why its watermark stands, and gives OpenMetrics.
+    """Keeps a bounded history of each query, logs what holds its watermark, and exports OpenMetrics.
 
     It works in a classic session and under Spark Connect. The log has a line, at level INFO, whenever there is another
     reason or another split that holds the watermark. To serve metrics, register it with the registry of the package
@@ -115,7 +115,7 @@ class AlignmentListener(StreamingQueryListener):
         self._add(event.progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Take in what has become of the splits meanwhile: the event does not say, the last progress does."""
+        """Take in what has become of the splits meanwhile, from the last progress: the event does not have it."""
         # Spark Connect alone gives a listener its session.
         session = self.spark or SparkSession.getActiveSession()
         query = None if session is None else session.streams.get(str(event.id))

@@ -4,7 +4,7 @@
      "enumerator": [1, {...}], "splits_v": 1, "splits": [[["AA", 5120, "part-03", 120, 4], 1357034399999999, "active"]]}
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
-before any), and its status. Behind these follow, where they say something, the number of late records, and since when
+before any), and its status. Behind these follow, where there are some, the number of late records, and since when
 the split has had nothing to read, in microseconds since the epoch. `routed` counts the late records that were routed;
 without it there were none. `late_log` is the id of the late log, which has where they are. With `maxFutureSkew` there
 is `time_limit`: event times from there on are invalid in the micro-batch that the offset ends. With a watermark
@@ -104,7 +104,7 @@ class OffsetCodec:
         return {**offset, "why": facts_of(explanation, places, offset)}
 
     def decode(self, offset: Offset) -> SourceState[Any, Any]:
-        """The state that an offset says; one of another source, other options or a newer version is refused. O(n)."""
+        """The state in an offset; one of another source, other options or a newer version is refused. O(n)."""
         self._check(offset)
         try:
             serializer, version = self._source.split_serializer, int(offset["splits_v"])
@@ -164,7 +164,7 @@ class OffsetCodec:
 
 
 def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
-    """The options by which event times are read from the columns `schema`; those that say nothing are left out."""
+    """The options by which event times are read from the columns `schema`; those that were not given are left out."""
     assigner = rules.strategy.timestamp_assigner
     fixed: dict[str, Any] = {}
     if isinstance(assigner, FieldTimestampAssigner):
@@ -182,7 +182,7 @@ def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     fix = "give it as it was, or use a new checkpointLocation"
     for name in ("eventTimeColumn", "timestampUnit", "timeZone"):
         was, is_ = before.get(name), now.get(name)
-        # Where only one of them says a zone the column was of another type.
+        # Where only one of them has a zone the column was of another type.
         if was != is_ and (name != "timeZone" or (was and is_)):
             is_text, was_text = ("not given" if value is None else repr(value) for value in (is_, was))
             raise OffsetError(
@@ -204,7 +204,7 @@ def may_say_no_zone(kind: pa.DataType) -> bool:
 
 
 def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
-    """An entry for the states of generators; none where there is nothing to say."""
+    """An entry for the states of generators; none where no generator has one."""
     written: dict[str, list[Any]] = {}
     for split_id, one in zip(state.table.split_ids, state.generators, strict=bool(state.generators)):
         if one is not None:

@@ -118,9 +118,9 @@ STRATEGY_OPTIONS: Final = OptionSet(
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """What becomes of records on their way into the frame. What an attribute means stands in its option.
+    """What becomes of records on their way into the frame. Each attribute is described by its option.
 
-    `watermark_rows` says that they are emitted; `is_half_exact` that the user set the option, and no more than that.
+    `watermark_rows` if they are emitted; `is_half_exact` if the user set the option, and no more than that.
     """
 
     event_time_as: str | None = option_field(
@@ -243,7 +243,7 @@ class FrameOptions:
         None,
         "warnAfter",
         _warn_after,
-        "A warning says which split holds the watermark once it has for this long, and why; `none`: never.",
+        "A warning names the split that has held the watermark for this long, and the cause; `none`: never.",
         "10 times `idleTimeout`, or 10 minutes",
     )
     event_log: str | None = option_field(

@@ -1,6 +1,6 @@
 """What Spark's planner process holds of one query: the coordinator, what goes to its readers, and what comes back.
 
-What it says in its log goes to its standard error: Spark's driver passes that on to its own.
+Its log goes to its standard error: Spark's driver passes that on to its own.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class AlignedInputPartition(InputPartition):
 class StreamPlanning:
     """Offsets and partitions of one stream. Made where it is used: it does not travel.
 
-    The coordinator is for one thread at a time: whoever lets it work holds a lock. Beside Spark's own thread that is
+    The coordinator is for one thread at a time: callers must hold `_turn`. Beside Spark's own thread that is
     the gateway, so that readers get answers to their events while they read.
     """
 
@@ -174,7 +174,7 @@ class StreamPlanning:
             limit_us = self._time_limit_us if ended.time_limit_us is None else ended.time_limit_us
             ranges = coordinator.ranges(begun, ended, self._tasks, self._min_rows_per_reader)
             if is_read_again and self._has_events:
-                # Its readers may wait for answers, and no offset is asked for before they are done.
+                # Its readers may wait for answers, and Spark requests no offset before they are done.
                 coordinator.start()
             shares = assign_ranges(ranges, self._tasks, self._options.max_rows_per_reader)
             gateway = self._gateway.start() if shares and self._gateway is not None else None
@@ -205,14 +205,14 @@ class StreamPlanning:
     def report(self) -> Offset | None:
         """Where the watermark stands and why, and how far each split in work is; see `WatermarkReport.to_json`."""
         with self._turn:
-            # Spark asks for it at the end of a trigger.
+            # Spark calls this at the end of a trigger.
             self._standstill.end_batch()
             self._coordinator.end_batch()
             explanation = self._coordinator.explain()
             if explanation is None:
                 return None
             report = WatermarkReport(self._source_name, self._coordinator.state.sequence, explanation).to_json()
-            # Without it nobody knows of which sources Spark counts a row that is no record.
+            # It marks the sources of which Spark counts a row that is no record.
             return {**report, "watermarkRows": True} if self._options.watermark_rows else report
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class StreamPlanning:
             self._standstill.end_batch()
             self._coordinator.close()
 
-    # ---- GatewayListener: what tasks say, on the gateway's threads ---------------------------------------------------
+    # ---- GatewayListener: what tasks send, on the gateway's threads --------------------------------------------------
 
     def on_reports(self, reports: Sequence[RangeReport]) -> None:
         self._coordinator.host.post_reports(reports)
@@ -256,9 +256,9 @@ class StreamPlanning:
         return GatewayServer(self, serializer, host=host, port=port, certificate=certificate, key=key)
 
     def _becomes_of_late(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> str:
-        """What becomes of late records between two offsets; these alone say whether they are routed.
+        """What becomes of late records between two offsets, which alone decide whether they are routed.
 
-        The query that reads the routed ones looks at the offsets too, and the option may have changed since.
+        The query that reads the routed ones goes by the offsets too, and the option may have changed since.
         """
         if ended.routed > begun.routed:
             return "drop"
@@ -398,7 +398,7 @@ class StandstillWarning:
 class _TakenLines(logging.StreamHandler[TextIO]):
     """Waits until the driver has taken each line: what is still in the pipe when it ends the process is lost.
 
-    The line that says what an AvailableNow run leaves unread is written right before that end.
+    The line on what an AvailableNow run leaves unread is written right before that end.
     """
 
     def flush(self) -> None:

@@ -140,8 +140,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class FailedStreamReader(DataSourceStreamReader):
     """Raises at Spark's first call why there is no reader.
 
-    What `DataSource.streamReader` raises itself is followed by an UnboundLocalError of PySpark's, whose last line says
-    nothing.
+    What `DataSource.streamReader` raises itself is followed by an UnboundLocalError of PySpark's, which hides it.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -205,7 +204,7 @@ def read_splits(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of the ranges of a partition, through the source's reader. Where there is nothing yet it waits for that.
 
-    With a strategy the planner is told the event times of the records.
+    With a strategy the event times of the records are reported to the planner.
     """
     channel, shaper = None, shaper.at(partition)
     context = SourceReaderContext(
@@ -287,7 +286,7 @@ class ReaderChannel:
         self._messages.send_event(event)
 
     def take_events(self) -> list[SourceEvent]:
-        """What the enumerator answered so far; nothing, if that was asked a moment ago."""
+        """What the enumerator answered so far; nothing, if the last request was a moment ago."""
         now = time.monotonic()
         if not self.awaits_events or now < self._asks_at:
             return []

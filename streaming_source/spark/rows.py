@@ -74,7 +74,7 @@ class _Records:
 
 @dataclass(frozen=True, slots=True)
 class RowShaper:
-    """Makes rows of a frame, whose column `event_time` need not be there; `AlignedInputPartition` says what is late.
+    """Makes rows of a frame, whose column `event_time` need not be there; `AlignedInputPartition` defines what is late.
 
     `metadata` are the names of the columns that this source adds: of the frame's others the records have the values.
     """
@@ -175,7 +175,7 @@ class RowShaper:
             return _as_type(batch.column(place), field, is_event_time=field.name in (self.assigner.columns or ()))
         raise SchemaError(
             f"the records have no column {field.name!r}; they have {', '.join(batch.schema.names)}; let "
-            "Source.schema say what they have"
+            "Source.schema return the columns that they have"
         )
 
     def _value(self, batch: pa.RecordBatch, row: int) -> str:
@@ -240,19 +240,19 @@ class _SplitOutput(SourceOutput):
             self.rows.append(self.shaper.shape(self.split_id, batch, source_timestamps, positions))
 
     def emit_watermark(self, watermark: int) -> None:
-        self._said("a watermark").emit_watermark(watermark)
+        self._source_output("a watermark").emit_watermark(watermark)
 
     def mark_idle(self) -> None:
-        self._said("idleness").mark_idle()
+        self._source_output("idleness").mark_idle()
 
     def mark_active(self) -> None:
-        self._said("activity").mark_active()
+        self._source_output("activity").mark_active()
 
-    def _said(self, what: str) -> WatermarkOutput:
-        """Where it counts what the source says; nowhere, where the planner knows it or does not want to."""
+    def _source_output(self, what: str) -> WatermarkOutput:
+        """Where the source's own watermarks go: into the reports, or nowhere where they take no effect."""
         observed = self.shaper.observed
-        if observed is not None and observed.hears:
-            return observed.said(self.split_id)
+        if observed is not None and observed.uses_source_watermarks:
+            return observed.source_output(self.split_id)
         ignore(what)
         return LatestWatermark()
 
@@ -263,14 +263,14 @@ class _Seen:
     min_us: int = NO_TIMESTAMP
     max_us: int = NO_TIMESTAMP
     late: int = 0
-    said: LatestWatermark = field(default_factory=LatestWatermark)
+    output: LatestWatermark = field(default_factory=LatestWatermark)
     generator: RunningGenerator | None = None
 
 
 class ObservedTimes:
     """Sums up event times by split, block by block, and runs the user's watermark generators over the records.
 
-    `generators` are those of an `AlignedInputPartition`; `hears` says whether the source's own watermarks count.
+    `generators` are those of an `AlignedInputPartition`; `uses_source_watermarks` where the source's own count.
     """
 
     def __init__(
@@ -279,12 +279,12 @@ class ObservedTimes:
         self._strategy = strategy
         self._generators = generators or {}
         self._by_split: dict[str, _Seen] = {}
-        self.hears = strategy.uses_source_watermarks
+        self.uses_source_watermarks = strategy.uses_source_watermarks
 
     def see(self, split_id: str, batch: pa.RecordBatch, times: EventTimes, positions: Int64Array) -> int:
         """The next records of a split, `n` of them; how many of the first were emitted before. O(n)."""
         seen = self._seen(split_id)
-        seen.said.mark_active()
+        seen.output.mark_active()
         seen.records += len(positions)
         valid = times.valid_values
         if valid.size:
@@ -292,7 +292,7 @@ class ObservedTimes:
             seen.min_us = earliest if seen.min_us == NO_TIMESTAMP else min(seen.min_us, earliest)
             seen.max_us = max(seen.max_us, int(valid.max()))
         if seen.generator is not None:
-            seen.generator.see(batch, times.values, seen.said)
+            seen.generator.see(batch, times.values, seen.output)
         emitted_from, _ = self._generators.get(split_id, (0, None))
         return int(np.searchsorted(positions, emitted_from))
 
@@ -315,20 +315,20 @@ class ObservedTimes:
         """`bool[n]`: which records of a split that are emitted are at or below the announced watermark. O(n)."""
         self._seen(split_id).late += int(np.count_nonzero(late))
 
-    def said(self, split_id: str) -> LatestWatermark:
-        """What the source says of the records of a split that it has emitted."""
-        return self._seen(split_id).said
+    def source_output(self, split_id: str) -> LatestWatermark:
+        """Takes the watermarks that the source itself emits for a split."""
+        return self._seen(split_id).output
 
     def take(self, ranges: Iterable[SourceSplit]) -> list[RangeReport]:
-        """Reports of ranges that were read to their ends, one of each split; what was summed up of them is let go."""
+        """Reports of ranges that were read to their ends, one for each split, whose sums are dropped."""
         reports = []
         for split in ranges:
             seen = self._seen(split.split_id)
             del self._by_split[split.split_id]
-            state, said = GeneratorState(version=0, text=""), seen.said
+            state, output = GeneratorState(version=0, text=""), seen.output
             stop = split.position if split.stop is None else split.stop
             if seen.generator is not None:
-                seen.generator.emit(said)
+                seen.generator.emit(output)
                 state = seen.generator.state()
             reports.append(
                 RangeReport(
@@ -338,8 +338,8 @@ class ObservedTimes:
                     min_us=seen.min_us,
                     max_us=seen.max_us,
                     late=seen.late,
-                    watermark_us=said.watermark,
-                    is_idle=said.is_idle,
+                    watermark_us=output.watermark,
+                    is_idle=output.is_idle,
                     state_version=state.version,
                     state=state.text,
                     gaps=stop - split.position - seen.records,
@@ -370,7 +370,7 @@ def _metadata(field: pa.Field, records: _Records) -> pa.Array:
 
 
 def _are_as_written(column: pa.Array, times_us: Int64Array) -> bool:
-    """Whether a column is in microseconds, and, where it says no zone, in UTC."""
+    """Whether a column is in microseconds, and, where it has no zone, in UTC."""
     if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
         return False
     return column.type.tz is not None or np.array_equal(column.cast(pa.int64()).to_numpy(), times_us)

@@ -48,7 +48,7 @@ FAR_SQL: Final = "TIMESTAMP '4000-01-01 00:00:00+00:00'"
 """`FAR_US` for Spark."""
 
 EMITTED: Final = "emitted"
-"""What `exact_watermark` gives as option `watermarkRows`; users say no more than true, and then get no rows."""
+"""What `exact_watermark` gives as option `watermarkRows`; users can give no more than true, and then get no rows."""
 
 
 def watermark_row_time(watermark: int) -> int | None:

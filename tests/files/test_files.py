@@ -162,7 +162,7 @@ def test_a_schema_of_the_users_own_is_a_projection(tmp_path: Path) -> None:
     assert read.schema.names == ["k", "event_time", "_split"]
     assert read.column("_split").to_pylist() == ["a", "a"]
     assert read_batch(tmp_path, wanted, eventTimeColumn="t").num_rows == 2
-    with pytest.raises(SchemaError, match=r"columns \['nope'\] are asked for, but the data has t, k, wide, odd"):
+    with pytest.raises(SchemaError, match=r"columns \['nope'\] are in the schema, but the data has t, k, wide, odd"):
         read_all(tmp_path, StructType().add("nope", StringType()), eventTimeColumn="t")
     with pytest.raises(SchemaError, match="column 'wide' of type string does not fit int32"):
         read_all(
