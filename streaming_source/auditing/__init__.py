@@ -8,11 +8,15 @@
       base                  a split of a micro-batch: blocks of rows with bounds of their event times
       event_time            the column of event times, as given or as the recorded watermarks show
       files                 Spark's file sources: the source's log, formats, archived and moved files
+      kafka                 ranges of offsets, re-read once; what retention has deleted
+      delta                 the table's snapshot and log, bounds by its statistics
     counting              rows of blocks against bounds: a block is read only where a bound lies inside of it
     watermark_check       whether the event times lead to the watermarks that Spark had
     result                the counts as Arrow tables; who carried the watermark away
     text                  the same in words
     report                `Audit`: all of that, and JSON
+    advice                the lines of `read_stream` that end the loss
+    html_page             a page that draws it (page/: its script)
     query                 `audit`: from a checkpoint to an `Audit`
 
 A row of micro-batch n is dropped by the watermark of micro-batch n-1, which the offset log has. So nothing is

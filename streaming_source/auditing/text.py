@@ -12,7 +12,7 @@ from alignment.sentence import moment
 from streaming_source.auditing.result import Carrier, Counts
 from streaming_source.monitoring.explained import aligned
 
-__all__ = ["report", "summary"]
+__all__ = ["report", "split_table", "summary"]
 
 _LISTED: Final = 20
 _CARRIERS: Final = 3
@@ -20,7 +20,12 @@ _CARRIERS: Final = 3
 
 def report(audit: Counts) -> str:
     """The text that `streaming-source audit` prints."""
-    return "\n".join([*summary(audit), *_splits(audit)])
+    table = split_table(audit, _LISTED)
+    if len(table) == 1:
+        return "\n".join(summary(audit))
+    rows = audit.directories().num_rows if table[0][0] == "directory" else audit.splits().num_rows
+    more = [f"and {rows - _LISTED:,} more"] if rows > _LISTED else []
+    return "\n".join([*summary(audit), "", *aligned(table), *more])
 
 
 def summary(audit: Counts) -> list[str]:
@@ -103,24 +108,21 @@ def _carriers(audit: Counts) -> Iterator[str]:
         yield f"So did {more:,} more; --json has them."
 
 
-def _splits(audit: Counts) -> Iterator[str]:
-    """By directory where there are several, those first that lost most."""
+def split_table(audit: Counts, most: int) -> list[tuple[str, ...]]:
+    """Titles, and the splits that lost most; by directory where there are several."""
     table, name = audit.directories(), "directory"
     if table.num_rows < 2:
         table, name = audit.splits(), "split"
-    if not table.num_rows:
-        return
-    rows = table.sort_by([("dropped", "descending"), ("read", "descending")]).to_pylist()
-    yield ""
-    yield from aligned([(name, "read", "dropped", "", "from", "to"), *(_row(row, name) for row in rows[:_LISTED])])
-    if len(rows) > _LISTED:
-        yield f"and {len(rows) - _LISTED:,} more"
+    rows = table.sort_by([("dropped", "descending"), ("read", "descending")]).slice(0, most).to_pylist()
+    several = len(audit.query.sources) > 1
+    return [(name, "read", "dropped", "", "from", "to"), *(_row(row, name, several=several) for row in rows)]
 
 
-def _row(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _row(row: Mapping[str, Any], name: str, *, several: bool) -> tuple[str, ...]:
     share = _share(row["dropped"], row["read"]) if row["read"] else ""
     times = (_moment(row[bound]) for bound in ("earliest", "latest"))
-    return row[name] or ".", f"{row['read']:,}", f"{row['dropped']:,}", share, *times
+    source = f"{row['source']}: " if several else ""
+    return f"{source}{row[name] or '.'}", f"{row['read']:,}", f"{row['dropped']:,}", share, *times
 
 
 def _moment(time: Any) -> str:

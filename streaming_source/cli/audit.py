@@ -6,13 +6,23 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from alignment.durations import format_duration
+from alignment.exceptions import AlignmentError
 from streaming_source.exceptions import OptionError
 
-__all__ = ["audit_query"]
+if TYPE_CHECKING:
+    from streaming_source.auditing.advice import Fix
+
+__all__ = ["audit_query", "key_values"]
+
+_SCANNED: Final = 20_000_000
+"""Rows whose event times are all read for the bound, unless the user says otherwise."""
 
 
 def audit_query(
@@ -34,6 +44,16 @@ def audit_query(
     option: Annotated[
         list[str], typer.Option("--option", "-o", metavar="KEY=VALUE", help="How data is read; see docs/audit.md.")
     ] = [],  # noqa: B006
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Draw it on one page, too.", dir_okay=False)
+    ] = None,
+    advice: Annotated[
+        bool | None,
+        typer.Option(
+            "--advise/--no-advise",
+            help=f"Read all event times, twice, for the bound of the fix; else up to {_SCANNED:,} rows.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one line of JSON.")] = False,
 ) -> None:
     """Count what a query of Spark's own sources lost to its watermark: files, Delta, Kafka.
@@ -43,6 +63,7 @@ def audit_query(
     """
     # Here and not above: the other commands need neither connectors nor pyarrow's readers.
     from streaming_source.auditing import audit
+    from streaming_source.auditing.advice import fixes
 
     with _progress_bar() as progress:
         found = audit(
@@ -54,7 +75,43 @@ def audit_query(
             options=key_values(option),
             progress=progress,
         )
-    print(json.dumps(found.to_json()) if as_json else found, flush=True)
+    if html is not None:
+        from streaming_source.auditing.html_page import html_page
+
+        html.write_text(html_page(found, f"Audit: {checkpoint}"), encoding="utf-8")
+    fixed = [_bounded(fix, found.read, advice) for fix in fixes(found, key_values(option))] if found.dropped else []
+    if as_json:
+        print(json.dumps({**found.to_json(), "fixes": [fix.to_json() for fix in fixed]}), flush=True)
+        return
+    print("\n\n".join([str(found), *map(_shown, fixed)]), flush=True)
+
+
+def _bounded(fix: Fix, rows: int, wanted: bool | None) -> Fix:
+    """With the bound that covers all records there are now, where they are few enough, or it is wanted."""
+    if not (rows <= _SCANNED if wanted is None else wanted):
+        return fix
+    # Here and not above: the audit itself needs no PySpark.
+    from streaming_source.spark.advise import advise_on
+    from streaming_source.spark.datasource import AlignedDataSource
+
+    place = {} if fix.path is None else {"path": fix.path}
+    try:
+        advice = advise_on(AlignedDataSource.of_format(fix.format, {**fix.options, **place}))
+    except (AlignmentError, OSError) as error:
+        typer.echo(f"the bound could not be found: {error}", err=True)
+        return fix
+    bound = advice.delays[-1]
+    options = {**fix.options, "maxOutOfOrderness": format_duration(bound.delay_us)}
+    return replace(fix, options=options, records=advice.rows, late=bound.late + advice.invalid)
+
+
+def _shown(fix: Fix) -> str:
+    if fix.records is None:
+        advise = "the bound maxOutOfOrderness is found by --advise"
+        return f"These lines lose nothing to skew; {advise}:\n\n{fix}"
+    counted = fix.records - (fix.late or 0)
+    bound = fix.options["maxOutOfOrderness"]
+    return f"With maxOutOfOrderness = {bound}, {counted:,} of the {fix.records:,} records there are on time:\n\n{fix}"
 
 
 def key_values(texts: Sequence[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -20,7 +20,7 @@ from alignment.sentence import moment
 from streaming_source.monitoring.explained import ExplainedQuery, ExplainedSource
 from streaming_source.monitoring.history import History
 
-__all__ = ["html_report"]
+__all__ = ["html_report", "page_of"]
 
 _DRAWN: Final = 24
 """Splits that have a line."""
@@ -71,19 +71,25 @@ def html_report(history: History, explained: ExplainedQuery, title: str) -> str:
         ours = [place for place, report in enumerate(history.latest.sources) if report is not None]
         found = [(*_columns(history, batches, place), one) for place, one in zip(ours, explained.sources, strict=True)]
     sections = [_section(place, *source) for place, source in enumerate(found)]
+    text = "\n".join(sections) or "<p>No source of this library has planned a micro-batch of this query.</p>"
+    script = (files("streaming_source.monitoring") / "page" / "page.js").read_text(encoding="utf-8")
+    return page_of(title, heading, text, {"sources": [columns for columns, _, _ in found]}, script)
+
+
+def page_of(title: str, heading: str, sections: str, data: Mapping[str, Any], script: str) -> str:
+    """A page of HTML sections, of which a script draws the plots from the data; title and heading are escaped."""
     page = files("streaming_source.monitoring") / "page"
-    script, style, uplot, uplot_style, template = (
+    style, uplot, uplot_style, template = (
         (page / name).read_text(encoding="utf-8")
-        for name in ("page.js", "page.css", "uPlot.iife.min.js", "uPlot.min.css", "page.html")
+        for name in ("page.css", "uPlot.iife.min.js", "uPlot.min.css", "page.html")
     )
-    # JSON that cannot end the element that it stands in.
-    data = json.dumps({"sources": [columns for columns, _, _ in found]}, separators=(",", ":"))
     return Template(template).substitute(
         title=escape(title),
         heading=escape(heading),
         style=uplot_style + style,
-        sections="\n".join(sections) or "<p>No source of this library has planned a micro-batch of this query.</p>",
-        data=data.replace("<", "\\u003c"),
+        sections=sections,
+        # JSON that cannot end the element that it stands in.
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
         uplot=uplot,
         script=script,
     )

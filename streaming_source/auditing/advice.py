@@ -1,0 +1,76 @@
+"""The lines that end what a query loses: its source read by this library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from streaming_source.auditing.result import Counts
+
+__all__ = ["Fix", "fixes"]
+
+_TO_READ_ONLY: Final = ("timePattern", "sourceArchiveDir", "startingVersion", "kafka.isolation.level")
+"""Options of an audit that the formats do not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One source of the query as a format of this library: its options, the place to load, and the old query.
+
+    `late` of `records` that were there now would be late with the bound `maxOutOfOrderness` of `options`; None where
+    it has not been found.
+    """
+
+    format: str
+    options: Mapping[str, str]
+    path: str | None
+    checkpoint: str
+    records: int | None = None
+    late: int | None = None
+
+    def __str__(self) -> str:
+        options = [f'    .option("{name}", "{value}")' for name, value in self.options.items()]
+        load = "    .load()" if self.path is None else f'    .load("{self.path}")'
+        lines = [
+            "from streaming_source import read_stream",
+            "",
+            "rows = (",
+            f'    read_stream(spark).format("{self.format}")',
+        ]
+        lines += [*options, load, ")  # has its watermark: leave out withWatermark"]
+        if self.format == "aligned_kafka":
+            lines += [
+                "",
+                f"streaming-source take-over {self.checkpoint} NEW_CHECKPOINT --subscribe {self.options['subscribe']}",
+            ]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` has it."""
+        return {
+            "format": self.format,
+            "options": dict(self.options),
+            "path": self.path,
+            "records": self.records,
+            "late": self.late,
+            "lines": str(self).splitlines(),
+        }
+
+
+def fixes(found: Counts, options: Mapping[str, str]) -> list[Fix]:
+    """One for each source of a kind that this library reads; `options` are those that were given to the audit."""
+    made = []
+    for source in found.query.sources:
+        given = {name: value for name, value in options.items() if name not in _TO_READ_ONLY}
+        if source.kind == "files":
+            path = source.name.removeprefix("file://")
+            chosen = {} if source.format == "parquet" else {"fileFormat": str(source.format)}
+            made.append(
+                Fix("aligned_files", {"eventTimeColumn": source.time, **chosen, **given}, path, found.query.checkpoint)
+            )
+        elif source.kind == "kafka":
+            event_time = {} if source.time == "timestamp" else {"eventTimeColumn": source.time}
+            topics = {"subscribe": source.name.replace(", ", ",")}
+            made.append(Fix("aligned_kafka", {**topics, **event_time, **given}, None, found.query.checkpoint))
+    return made

@@ -1,0 +1,101 @@
+"""What an audit ends with: the lines that lose nothing, and a page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import streaming_source
+from streaming_source.auditing.advice import fixes
+from streaming_source.auditing.html_page import html_page
+from streaming_source.cli.main import app
+from tests.auditing import naive
+from tests.auditing.naive import SECOND, Query, Time
+
+MINUTE = 60 * SECOND
+QUERY = Query(5_000, MINUTE, MINUTE)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A slow and a fast directory in turn; three seconds out of order in the slow one. One name is markup."""
+    batches: list[list[tuple[str, list[Time]]]] = []
+    for part in range(8):
+        name, step = ("<b>fast", 8) if part % 2 else ("slow", 1)
+        begin = naive.T0 + part // 2 * 60 * step * SECOND
+        times: list[Time] = [begin + i * step * SECOND for i in range(60)]
+        if name == "slow":
+            times[10], times[13] = times[13], times[10]
+        batches.append([(f"{name}/{part}.parquet", times)])
+    naive.write_files(tmp_path / "in", batches)
+    naive.write_checkpoint(tmp_path / "checkpoint", tmp_path / "in", QUERY, naive.run(QUERY, batches))
+    return tmp_path / "checkpoint"
+
+
+def test_the_text_ends_with_lines_of_read_stream_and_the_bound_of_the_data(checkpoint: Path) -> None:
+    done = CliRunner().invoke(app, ["audit", str(checkpoint), "--window", "1 minute"])
+    text = done.stdout
+    assert "With maxOutOfOrderness = 3 seconds, 480 of the 480 records there are on time:" in text
+    code = text[text.index("from streaming_source import") :]
+    compile(code, "printed", "exec")
+    assert '.option("eventTimeColumn", "ts")' in code
+    assert f'.load("{checkpoint.parent}/in")' in code
+    as_json = json.loads(CliRunner().invoke(app, ["audit", str(checkpoint), "--window", "1 minute", "--json"]).stdout)
+    assert as_json["fixes"][0]["options"]["maxOutOfOrderness"] == "3 seconds"
+    assert (as_json["fixes"][0]["records"], as_json["fixes"][0]["late"]) == (480, 0)
+
+
+def test_the_bound_is_left_to_the_user_where_no_advice_is_wanted(checkpoint: Path) -> None:
+    done = CliRunner().invoke(app, ["audit", str(checkpoint), "--window", "1 minute", "--no-advise"])
+    assert "the bound maxOutOfOrderness is found by --advise" in done.stdout
+    assert 'maxOutOfOrderness"' not in done.stdout
+
+
+def test_options_of_the_audit_alone_are_not_in_the_lines(checkpoint: Path) -> None:
+    found = streaming_source.audit(str(checkpoint), window="1 minute")
+    (fix,) = fixes(found, {"sourceArchiveDir": "/archive", "fileFormat": "parquet"})
+    assert dict(fix.options) == {"eventTimeColumn": "ts", "fileFormat": "parquet"}
+
+
+def test_the_page_has_the_sentences_the_counts_and_nothing_unescaped(checkpoint: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["audit", str(checkpoint), "--window", "1 minute", "--html", str(page), "--json"])
+    assert done.exit_code == 0
+    html = page.read_text()
+    assert "<b>fast" not in html
+    data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])  # type: ignore[index]
+    found = json.loads(done.stdout)
+    assert sum(data["dropped"]) == found["dropped"] > 0
+    assert {split["id"] for split in data["splits"]} == {"<b>fast", "slow"}
+    assert f"{found['dropped']:,} of 480 rows were dropped" in html
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node, to run the script of the page")
+def test_the_script_of_the_page_runs(checkpoint: Path, tmp_path: Path) -> None:
+    html = html_page(streaming_source.audit(str(checkpoint), window="1 minute"), "Audit")
+    data = re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1]  # type: ignore[index]
+    script = html[html.rindex("<script>") + len("<script>") : html.rindex("</script>")]
+    stub = f"""
+const made = [];
+const element = {{ style: {{}}, dataset: {{}}, clientWidth: 800, append() {{}}, remove() {{}} }};
+element.textContent = {json.dumps(data)};
+global.document = {{ getElementById: () => element, querySelector: () => element, createElement: () => element,
+  body: element, documentElement: element }};
+global.getComputedStyle = () => ({{ color: "black" }});
+global.ResizeObserver = class {{ observe() {{}} }};
+global.uPlot = class {{ constructor(options, columns) {{ made.push([options, columns]); }} }};
+uPlot.paths = {{ stepped: () => null }};
+{script}
+console.log(JSON.stringify(made.map(([options, columns]) => [options.series.length, columns.map((c) => c.length)])));
+"""
+    (tmp_path / "page.cjs").write_text(stub)
+    done = subprocess.run(["node", str(tmp_path / "page.cjs")], capture_output=True, text=True, check=True)
+    for series, lengths in json.loads(done.stdout):
+        assert series == len(lengths)
+        assert set(lengths) == {8}
