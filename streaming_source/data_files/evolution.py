@@ -13,7 +13,7 @@ __all__ = ["check_columns", "check_distinct", "conformed", "merged", "own_column
 
 
 def with_given(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
-    """A batch of a file's own columns in the columns `schema`, of which some are given."""
+    """Return a batch of a file's own columns with the columns that are given beside, in the order of `schema`."""
     if given.keys().isdisjoint(schema.names):
         return batch
     columns = [
@@ -49,12 +49,12 @@ def check_columns(path: str, found: pa.Schema, wanted: pa.Schema) -> None:
 
 
 def own_columns(found: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Those of the wanted columns that a file has."""
+    """Return those of the wanted columns that a file has."""
     return [name for name in wanted if name in found]
 
 
 def conformed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """A batch of a file in the columns of a query; those that it lacks are null."""
+    """Return a batch of a file in the columns of a query; those that the file lacks are null."""
     if batch.schema.equals(wanted):
         return batch
     columns = []
@@ -72,7 +72,7 @@ def conformed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordB
 
 
 def merged(path: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
-    """All columns of some files and of one more, each in the wider of its two types."""
+    """Return the columns of some files and of one more, each in the wider of its two types."""
     fields = {field.name: field for field in known}
     for field in found:
         before = fields.get(field.name, field)
@@ -97,7 +97,7 @@ def _as_type(column: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a type holds all values of another: as Spark's readers widen, and what is only written otherwise."""
+    """Return whether a type holds all values of another: what Spark's readers widen, and other encodings of a type."""
     types = pa.types
     if types.is_dictionary(found) or types.is_dictionary(wanted):
         return _widens(*(kind.value_type if types.is_dictionary(kind) else kind for kind in (found, wanted)))

@@ -1,4 +1,4 @@
-"""What goes wrong with files and their stores: which errors pass, and what the others become."""
+"""Errors of files and of their stores: which may pass, and what the others are raised as."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PASSING_TEXT: Final = re.compile(
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a store failed in a way that it may not the next time; not a file that is gone or malformed."""
+    """Return whether an error of a store may pass; that of a file that is gone or malformed does not."""
     if isinstance(error, StoreUnavailableError | ConnectionError | TimeoutError):
         return True
     if not isinstance(error, OSError):
@@ -56,7 +56,7 @@ class StoreRetries(RetryPolicy):
 
 @contextmanager
 def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
-    """A file while it is read."""
+    """Open a file, and close it afterwards."""
     try:
         stream = file.filesystem.open_input_file(file.path) if file.opening is None else file.opening.result()
     except FileNotFoundError:
@@ -72,9 +72,9 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
 
 @contextmanager
 def malformed_as(what: str, fix: str = "") -> Iterator[None]:
-    """Whatever a decoder raises inside is a `MalformedDataError` that begins with `what`.
+    """Raise what a decoder raises inside as a `MalformedDataError` that begins with `what`.
 
-    What the store is to blame for is none: the file may be whole.
+    An error of the store is raised as a `StoreUnavailableError`: the file may be in order.
     """
     try:
         yield

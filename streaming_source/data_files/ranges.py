@@ -68,7 +68,7 @@ class LoggedFile:
         return block, int(ends[block - 1]) if block else 0
 
     def place_of(self, row: int) -> Place | None:
-        """Where to begin to read a row; None where it can be read from its beginning only."""
+        """Return where to begin to read a row; None where the file can be read from its beginning only."""
         if self.blocks.places is None:
             return None
         block, first = self.block_of(row)
@@ -82,7 +82,7 @@ class FileLog:
     files: list[LoggedFile] = field(default_factory=list)
 
     def locate(self, position: int) -> LoggedFile | None:
-        """The file that holds `position`, or after which it will come. O(log n)."""
+        """Return the file that holds `position`, else the last one before it. O(log n)."""
         place = bisect_right(self.files, position, key=attrgetter("position")) - 1
         return self.files[place] if place >= 0 else None
 
@@ -99,9 +99,9 @@ class FileLog:
 def cut_ranges(
     files: Iterable[LoggedFile], start: int, stop: int, rows_per_range: int
 ) -> Sequence[tuple[tuple[FileRange, ...], int]]:
-    """The records `[start, stop)` as groups of file ranges of about `rows_per_range` rows, with their row counts.
+    """Return the records `[start, stop)` as groups of file ranges, each of about `rows_per_range` rows, and their rows.
 
-    Cut between blocks, so that none is decoded twice.
+    Groups end where blocks end, so that no block is decoded twice.
     """
     groups: list[tuple[tuple[FileRange, ...], int]] = []
     current: list[FileRange] = []

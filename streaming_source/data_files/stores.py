@@ -1,4 +1,4 @@
-"""File systems: what opens a path or URI, with which arguments, none of which shows."""
+"""File systems: what opens a path or URI, with arguments that are in no log or error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KNOWN_TO_ARROW: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hd
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Arguments of a file system as text: keys, endpoints, regions. They show nowhere."""
+    """Arguments of a file system as text: keys, endpoints, regions. They are in no log, error or `repr`."""
 
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 

@@ -68,7 +68,7 @@ class Backlog:
     """Waiting files in the order of their turns, packed: about 100 bytes a file beside its path.
 
     By event time the earliest in each counts; those that have no valid one come first: they hold nothing back, and are
-    not held. There `lowest` may be `width_ms` below the oldest file: the wider, the less is kept.
+    not held. By event time `lowest` may be `width_ms` below the oldest file: a wider span needs less memory.
 
     With n files waiting, adding one, taking the next one and `lowest` cost O(log n).
     """
@@ -84,7 +84,7 @@ class Backlog:
         return len(self._files)
 
     def add(self, packed: Iterable[bytes]) -> None:
-        """Let files wait, as `WaitingFile.pack` makes them with the order of this."""
+        """Add files, packed with `WaitingFile.pack` in the order of this backlog."""
         new = list(packed)
         if self._order == "eventTime":
             for entry in new:
@@ -137,8 +137,8 @@ class Backlog:
 class FilesInWork(UserDict[str, ListedFile]):
     """Files by their splits, as long as they are in work.
 
-    There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset. Room is
-    advice: where nothing could be read otherwise, files are taken in beyond it, which is logged once.
+    There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset. The limit
+    is soft: where nothing could be read otherwise, more files are taken in, which is logged once.
     """
 
     def __init__(self, max_files: int, max_bytes: int) -> None:
@@ -149,7 +149,7 @@ class FilesInWork(UserDict[str, ListedFile]):
         self._warned = False
 
     def has_room(self, taken: int) -> bool:
-        """Whether there is room for one more when so many others were taken in."""
+        """Return whether there is room for one more file after so many others."""
         n_bytes = self._bytes + taken * _BYTES_BESIDE_PATH
         return len(self) + taken < self._max_files and n_bytes < self._max_bytes
 

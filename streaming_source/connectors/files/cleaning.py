@@ -1,4 +1,4 @@
-"""What becomes of files that were read: they are archived or deleted."""
+"""Archives or deletes files that were read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class Cleaner:
     """Archives or deletes files, each as soon as what was read of it is committed; nothing with `cleanSource` = off.
 
-    Doing it twice is as good as once: a file that is gone is done. One that cannot be moved or deleted is
+    Cleaning is idempotent: a file that is gone is done. One that cannot be moved or deleted is
     logged, and left to the next start. An archive on another file system, or where its files would be read again, is
     an `OptionError`, and so is to clean the output of Spark's file sink.
     """
@@ -44,12 +44,12 @@ class Cleaner:
         self._read: list[tuple[int, str]] = []
 
     def add(self, state: int, path: str) -> None:
-        """A file, by its path below the root, is read when the micro-batch that leads to a state is."""
+        """Note a file, by its path below the root, whose last records the micro-batch before a state reads."""
         if self.is_on:
             self._read.append((state, path))
 
     def commit(self, state: int) -> None:
-        """That micro-batch is committed, and all before it."""
+        """Clean the files of the micro-batches up to that before a state: they are committed."""
         done = [path for read_in, path in self._read if read_in <= state]
         if done:
             self._read = [entry for entry in self._read if entry[0] > state]

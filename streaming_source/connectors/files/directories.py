@@ -34,7 +34,7 @@ class DirectoryDiscovery:
     """Each directory is a split, its files in order of their names.
 
     Splits that are `restored` have reached a file: those before it are read. `finished` ones are read to their end.
-    Of a file that the source goes on without `describe` gives None.
+    `describe` returns None for a file that the source goes on without.
 
     Of each directory the names of the files are known that its last two listings had, and the last name of all. A file
     that two listings in a row lack is gone, and forgotten: one of its name that comes later is out of order.
@@ -60,7 +60,7 @@ class DirectoryDiscovery:
                 empty.append(split_id)
             seen = self._seen.get(split_id, ())
             if directory.may_have_come and any(file.name not in seen for file in files):
-                # It may have missed a file and have the next: what came before its last one is there the second time.
+                # The listing may have a file and miss an earlier one, which a second listing has.
                 last = max(files)
                 files = [file for file in lister.list_again(directory.path) if file.name <= last.name]
             new += [file for file in files if self._is_new(file)]
@@ -159,7 +159,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
             self._no_more_splits()
 
     def _check_restored(self) -> None:
-        """What was begun before a restart must be there still, when all was listed once."""
+        """Raise if a file that was begun before a restart is not in the first listing."""
         for split_id, split in self._restored.items():
             log = self._logs.get(split_id)
             is_there = log is not None and bool(log.files) and log.files[0].name == split.file

@@ -120,32 +120,33 @@ class FinishedFiles(ABC):
 
     @abstractmethod
     def load(self) -> Marks:
-        """Those that were finished before the start; a `DataLossError` if what was written down of them is gone."""
+        """Return the files that were finished before the start; a `DataLossError` if a log of them is gone."""
 
     forgotten: OrderKey | None = None
-    """Files up to this key cannot be distinguished from finished ones; None if all can."""
+    """Files up to this key are taken for finished ones; None if each file is known."""
 
     def is_forgotten(self, file: ListedFile) -> bool:
-        """Whether a file cannot be distinguished from one that was finished and forgotten."""
+        """Return whether a file is taken for one that was finished and forgotten."""
         return False
 
     @abstractmethod
     def add(self, file: ListedFile) -> None:
-        """A file is finished."""
+        """Remember a file that was read to its end."""
 
     @abstractmethod
     def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
-        """The part of a state's offset, after all that was added is in it or written down.
+        """Return what the offset of a state remembers; all files that were added are then in it, or in a log.
 
-        No file that waits has a key below `lowest_waiting`: that is not forgotten, or a restart would miss it.
+        `lowest_waiting` is the lowest key of the files that wait, None without any. Keys from there on are not
+        forgotten: a restart would leave those files out.
         """
 
 
 class RecentFiles(FinishedFiles):
     """Finished files that are young, or late in the order of names or modification times; the others are forgotten.
 
-    What is forgotten is a mark in that order: files up to it are ignored. So each file is read once; what
-    is missed is a file that appears later and stands before the mark.
+    Files up to the highest forgotten key are ignored. So each file is read at most once, and a file that appears late,
+    below that key, is not read.
 
     By event time they are forgotten when they are older than the newest by `max_age_ms`, whatever their number; in any
     other order some `max_files` are remembered.

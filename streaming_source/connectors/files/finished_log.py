@@ -53,7 +53,7 @@ class FinishedLog(FinishedFiles):
     """A log of finished files: an entry a state, written before the offset of the state is given out.
 
     The offset has the log's id and the last state that it had an entry of. A restart from any offset, however old,
-    reads the entries up to that; those after it, of a life that was given up, are removed before the next is written.
+    reads the entries up to that; later ones, of a run that was not committed, are removed before the next is written.
     So an entry that is written again replaces the one before it.
 
     An entry is an Arrow file with columns `state`, `path` and `version` (see `MARK`). When there are many they
@@ -111,7 +111,7 @@ class FinishedLog(FinishedFiles):
         return sorted(part for info in infos if (part := _Part.of(info.base_name)) is not None)
 
     def _cut(self) -> list[_Part]:
-        """Remove what was written after the state from which reading goes on; what is left."""
+        """Remove the entries after the state from which reading goes on; return the others."""
         kept = []
         for part in _without_held(listed := self._listed()):
             if part.last > self._last >= part.first:
@@ -148,7 +148,7 @@ class FinishedLog(FinishedFiles):
             ) from error
 
     def _write(self, part: _Part, table: pa.Table) -> None:
-        """Write a file that is there as a whole or not at all."""
+        """Write a file as a whole or not at all."""
         filesystem, directory = self._directory()
         filesystem.create_dir(directory, recursive=True)
         path = posixpath.join(directory, part.name)
@@ -166,10 +166,10 @@ class FinishedLog(FinishedFiles):
 
 
 def _without_held(parts: list[_Part]) -> list[_Part]:
-    """Those that no other holds: a merged file may stand beside the ones that it was made of."""
+    """Return the parts that no other holds: a merged file may be there beside the ones that it was made of."""
     return [part for part in parts if not any(other != part and other.holds(part) for other in parts)]
 
 
 def _upto(table: pa.Table, state: int) -> pa.Table:
-    """The entries of the states up to this."""
+    """Return the entries of the states up to this one."""
     return table.filter(pc.less_equal(table["state"], state))

@@ -52,11 +52,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Found:
-    """What was found at once.
+    """The result of one listing.
 
-    New files wait, packed (see `WaitingFile`); others were known, and are rewritten now; the source goes on
-    without those `left_out`. The first time, `finished` are paths of finished files that are still there. `newest_ms`
-    is of all files there, 0 for none. Files up to the key `forgotten` were left out.
+    `waiting` are new files, packed (see `WaitingFile`). `rewritten` ones were known with another content. The source
+    goes on without those `left_out`. In the first listing `finished` has the paths of finished files that are still
+    there. `newest_ms` is the latest modification of all files, 0 without any. Files up to the key `forgotten` are in
+    none of these.
     """
 
     waiting: list[bytes] = field(default_factory=list)
@@ -112,7 +113,7 @@ class _FileDiscovery:
         known.add(np.concatenate([np.empty(0, MARK), *marks]))
         self._known = known
         if ignored and is_first:
-            # As a rule they are; a file that came in the meantime cannot be distinguished from them.
+            # Nearly always they were read; a file that came while the source was down looks the same.
             _log.info("%d files are taken for read and forgotten", len(ignored))
         elif ignored:
             _warn_ignored(ignored, self.order)
@@ -230,7 +231,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._publish_horizon()
 
     def _without_forgotten(self, packed: list[bytes]) -> list[bytes]:
-        """Leave out what was forgotten since it was found: a restart could not distinguish it from what is read."""
+        """Leave out files that were forgotten after they were found: a restart would take them for read ones."""
         files = [WaitingFile.unpack(entry, self._order).file for entry in packed]
         forgotten = [self._finished.is_forgotten(file) for file in files]
         if any(forgotten):
@@ -239,7 +240,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _take_rewritten(self, waiting: WaitingFile) -> None:
         path = waiting.file.relative_path
-        # One that waits or is left out was not read: it is what it is now.
+        # A file that waits or is left out was not read: only its present content counts.
         if self._backlog.take(path) is None and path not in self._left_out:
             if any(file.relative_path == path for file in self._files.values()):
                 raise self._rewritten_while_read(path)
@@ -272,10 +273,10 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         return begun > 0
 
     def _next(self, *, is_blocked: bool) -> Iterator[WaitingFile]:
-        """Take files whose turn it is.
+        """Take the files that begin now, as many as there is room for.
 
-        Where nothing can be read without more of them these are some even if there is no room: one if that is not to be
-        in this micro-batch, and else so many that not every one that follows takes a micro-batch of its own.
+        Where nothing can be read before another one begins (`is_blocked`), some begin without room: an eighth of those
+        in work, so that the next ones do not take a micro-batch each; one where the user's limits allow no more.
         """
         taken = 0
         beyond = 1 if is_blocked else 0
@@ -289,7 +290,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             yield waiting
 
     def _may_begin(self) -> bool:
-        """Whether the user lets more files begin in this micro-batch."""
+        """Return whether the limits of files and bytes allow another file in this micro-batch."""
         files, size = self._config.max_files_per_trigger, self._config.max_bytes_per_trigger
         return (files is None or self._begun_files < files) and (size is None or self._begun_bytes < size)
 

@@ -55,8 +55,8 @@ class ListedFile(NamedTuple):
 class ListedDirectory:
     """What a directory holds that is not hidden: `files` directly in it, in no order, by its path below the root.
 
-    It `is_empty` if it has neither files nor directories. A listing is not of one moment: if files `may_have_come`
-    meanwhile, it may have one and miss another that came before it.
+    It `is_empty` if it has neither files nor directories. To list takes time: where files `may_have_come` meanwhile, it
+    may have one of them, and miss another that came before that.
     """
 
     path: str
@@ -71,8 +71,8 @@ class Lister:
     A directory of a local file system is listed again when the time at which it changed is another, and now and then in
     any case: a file that is written anew in place does not change its directory. On other file systems every directory
     is. Names that begin with `_` or `.` are hidden, and all below them. A link to a directory above it is not followed.
-    Of what Spark's file sink has written there are those files alone that are in its log. A file of 0 bytes is not
-    there until it has some, and is named once, as are files modified after `until_ms`, which are left out.
+    Of what Spark's file sink has written there are those files alone that are in its log. A file of 0 bytes is
+    left out until it has some, and named in the log once; so are files modified after `until_ms`.
     """
 
     def __init__(self, selection: Selection, until_ms: int | None = None) -> None:
@@ -92,7 +92,7 @@ class Lister:
         self._holding_empty: set[str] = set()
 
     def list_changed(self) -> Iterator[ListedDirectory]:
-        """The directories that may have changed since they were listed last, in no order.
+        """Return the directories that may have changed since they were listed last, in no order.
 
         A `PathNotFoundError` if a path is missing or not a directory, a `MalformedDataError` if Spark's file sink has
         written here, and its log cannot be read, an `OptionError` if a path is in the folder of a table, or has one.
@@ -115,7 +115,7 @@ class Lister:
         return self._restricted(self._list(directories, files), is_complete=has_more)
 
     def list_again(self, directory: str) -> list[ListedFile]:
-        """The files directly in a directory, by its path below the root, once more and now."""
+        """List the files directly in a directory, by its path below the root, once more."""
         listed, _ = self._list_one(_path(self._root, directory), directory)
         return [file for found in self._restricted(iter([listed]), is_complete=False) for file in found.files]
 

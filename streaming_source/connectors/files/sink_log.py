@@ -28,7 +28,7 @@ class SinkLog:
     """The log that Spark's file sink keeps in `_spark_metadata`: which files of one directory a query has written.
 
     `paths` are those of the files that there are, below the root, as of the last `refresh`. A file that is not in it
-    does not exist: it is of a micro-batch that failed, was written twice, or is not done. As in Spark
+    is not read: its micro-batch failed, wrote it twice, or is not done. As in Spark
     (`MetadataLogFileIndex`) the log counts where the path that is read has one, not where a directory below has. It
     has a file `N` for each micro-batch: a line `v1`, and a JSON object for each file written. `N.compact` stands for
     all micro-batches up to `N`.
@@ -44,7 +44,7 @@ class SinkLog:
 
     @classmethod
     def of(cls, selection: Selection) -> SinkLog | None:
-        """That of what is selected, if it is one directory and has one."""
+        """Return the log of a selection that is one directory, if the directory has one."""
         root = selection.single_directory()
         if root is None:
             return None
@@ -53,7 +53,7 @@ class SinkLog:
         return cls(filesystem, path) if filesystem.get_file_info(place).type is fs.FileType.Directory else None
 
     def refresh(self) -> bool:
-        """Read what is new; whether there was something."""
+        """Read new entries; return whether there were any."""
         before = self._read
         for trial in range(_TRIALS):
             try:

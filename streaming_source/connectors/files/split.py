@@ -22,8 +22,8 @@ class FileSplit(RangedSplit):
 
     `split_id` is the path below the source's root, with `@modified_ms` for a file that was rewritten; `position` the
     number of the next record. For a directory, `file` is the name of the file in which that record is, and `row` its
-    row there; the files before it by name are read. None as row says that this file is read too, and the record will
-    come in a later one. Empty and 0 at the origin and for a single file. `files` is how many there were up to and with
+    row there; the files before it by name are read. With None as row this file is read too, and the next record
+    comes in a later one. Empty and 0 at the origin and for a single file. `files` is how many there were up to and with
     `file`: if there are more later, some are new. For a single file, `modified_ms` is when it was last modified, and
     `size` its bytes. `ranges` are for a reader only: what to read.
     """

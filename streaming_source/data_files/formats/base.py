@@ -1,4 +1,4 @@
-"""What a format of files has to offer: blocks of event times ahead of reading, and rows."""
+"""What a format implements: blocks of event times ahead of reading, and rows."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def times_in(source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: Time
 def _times(
     source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner
 ) -> Iterator[tuple[Int64Array, int]]:
-    """`(event times, place)` of the chunks that have some of the rows."""
+    """Yield `(event times, place)` of each chunk that has some of the rows."""
     if assigner.columns is not None:
         needed = {top_level_column(column, schema.names) for column in assigner.columns}
         schema = pa.schema([field for field in schema if field.name in needed])
@@ -159,7 +159,7 @@ def _times(
 def _decoded(
     source: OpenFile, rows: FileRows, schema: pa.Schema
 ) -> Iterator[tuple[Chunk, pa.RecordBatch, BoolArray | None]]:
-    """The chunks that have some of the rows, cut to these; their columns `schema`, and which of them to leave out."""
+    """Yield the chunks that have some of the rows, cut to these, each with its columns and the rows to leave out."""
     if rows.start >= rows.stop:
         return
     file, end = rows.file, 0
