@@ -1,6 +1,6 @@
 """Situations of a person on call, each with what `explain` must answer: the cause, the split, and the advice.
 
-A *course* is one query that goes through situations, one after the other. `tests/scenarios/test_on_call.py` runs them
+A *course* is one query that goes through situations, one after the other. `tests/monitoring/test_on_call.py` runs them
 on Spark: those that are `quick` in `make test`, so that each cause is in one of them; all others in `make soak`.
 Situations of Kafka's brokers are in `tests/kafka/test_on_call.py`.
 """

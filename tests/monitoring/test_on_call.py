@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from streaming_source import explain
 from streaming_source.monitoring.explained import ExplainedQuery, explain_checkpoint
-from tests.scenarios.on_call import COURSES, Course, OnCall, Situation, await_answer
+from tests.monitoring.on_call import COURSES, Course, OnCall, Situation, await_answer
 
 pytestmark = pytest.mark.spark
 
