@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.kafka.client import KafkaAdmin, RetryPolicy
 from streaming_source.connectors.kafka.client_config import ClientConfig
+from streaming_source.connectors.kafka.log_ends import LogEnd
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import MAX_TIMESTAMP
@@ -124,7 +126,7 @@ def test_an_open_transaction_ends_what_can_be_asked_for(topic: Topic, level: str
     with index_of(topic, few=1000, **{"isolation.level": level}) as begun:
         begun.look()
         waits = level == "read_committed"
-        assert begun.index.blocked_splits == ({f"{topic.name}-0"} if waits else set())
+        assert begun.index.blocked_splits == ({f"{topic.name}-0": 1} if waits else {})
         assert begun.read() == [(20, T0, T0 + 190 * MS) if waits else (21, T0, T0 + 10**6 * MS)]
         left_open.commit_transaction(30)
 
@@ -166,3 +168,98 @@ def test_offsets_of_micro_batches_follow_event_time_and_not_partitions(topic: To
     assert all(before < after for before, after in zip(latest, earliest[1:], strict=False))
     assert latest[-1] == T0 + 9990 * MS
     assert SECOND == 1000 * MS
+
+
+# ---- gaps ------------------------------------------------------------------------------------------------------------
+
+
+class SparseLog:
+    """Brokers and scanner in one: a partition with few records far apart, behind a record of the far future."""
+
+    def __init__(self, times: dict[int, int], end: int) -> None:
+        self.records_us = times
+        self.end = end
+        self.looks = 0
+
+    def ends(self, parts: list[Any]) -> dict[Any, LogEnd]:
+        return {part: LogEnd(self.end, self.end) for part in parts}
+
+    def offsets(self, wanted: dict[Any, int]) -> dict[Any, int]:
+        return dict.fromkeys(wanted, 0)
+
+    def records(self, wanted: dict[Any, int]) -> dict[Any, None]:
+        return dict.fromkeys(wanted)
+
+    def topics(self, subscription: Any) -> list[Any]:
+        return []
+
+    def times(self, splits: list[KafkaSplit], most: dict[str, int]) -> dict[str, tuple[Any, Any]]:
+        self.looks += len(splits)
+        found = {}
+        for split in splits:
+            there = [at for at in sorted(self.records_us) if split.position <= at < (split.stop or 0)]
+            there = there[: most[split.split_id]]
+            times = [self.records_us[at] for at in there]
+            found[split.split_id] = np.array(there, np.int64), np.array(times, np.int64)
+        return found
+
+    def first_later(self, splits: list[KafkaSplit], bound_us: int) -> dict[str, tuple[int, int]]:
+        return {}
+
+
+@pytest.mark.parametrize("invalid", [False, True], ids=["valid", "one-without-a-time"])
+def test_a_gap_of_fifty_million_offsets_is_one_block_and_one_look(invalid: bool) -> None:
+    gap = 50_000_000
+    log = SparseLog({0: T0, 1: T0 + 5, gap: NO_TIMESTAMP if invalid else T0 + 7, gap + 1: T0 + 9}, gap + 2)
+    context: TestingEnumeratorContext[KafkaSplit] = TestingEnumeratorContext()
+    brokers: Any = log
+    index = TimeIndex(context, brokers, brokers, brokers, fail_on_data_loss=True)
+    index.add([KafkaSplit("t", 0)])
+    tracemalloc.start()
+    index.take(index.look())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
+    assert log.looks == 1
+    if invalid:
+        rows = [rows for rows, _, _ in context.blocks["t-0"]]
+        assert rows == [1, 1, gap - 1, 1]
+        assert index.event_times("t-0", 2, 3).tolist() == [NO_TIMESTAMP]
+    else:
+        assert context.opaque_blocks["t-0"] == [(gap + 2, T0 + 9)]
+    index.take(index.look())
+    assert log.looks == 1
+
+
+def test_records_close_together_stay_exact_and_are_read_so_many_at_a_time() -> None:
+    log = SparseLog({3 * i: T0 + i for i in range(1000)}, 3000)
+    context: TestingEnumeratorContext[KafkaSplit] = TestingEnumeratorContext()
+    brokers: Any = log
+    index = TimeIndex(context, brokers, brokers, brokers, fail_on_data_loss=True)
+    index.AT_ONCE = 400  # type: ignore[misc]
+    index.add([KafkaSplit("t", 0)])
+    for _ in range(4):
+        index.take(index.look())
+    assert log.looks == 3
+    assert context.blocks["t-0"] == [
+        (1198, T0, T0 + 399),
+        (1200, T0 + 400, T0 + 799),
+        (600, T0 + 800, T0 + 999),
+    ]
+    assert index.event_times("t-0", 0, 1198).tolist() == [T0 + -(-i // 3) for i in range(1198)]
+
+
+def test_what_lies_behind_a_large_transaction_that_was_aborted_is_one_block(topic: Topic) -> None:
+    topic.create().write([*steady(5), Record(T0_MS + 10**9)])
+    topic.transaction((Record(T0_MS, b"x") for _ in range(20_000)), end="abort")
+    topic.write([Record(T0_MS + 10**9 - 1), Record(T0_MS + 10**9 - 2)])
+    with index_of(topic) as begun:
+        begun.look()
+        begun.look()
+        (end,) = {known.seen_to for known in begun.index._splits.values()}
+        assert end == 6 + 20_001 + 2
+        assert begun.read() == []
+        assert begun.asked()[-1] in ((end, T0 + 10**9 * MS), (20_003, T0 + (10**9 - 1) * MS))
+        assert len(begun.asked()) <= 2
+    with reading(topic, bounded="true", watermarkRows="true") as run:
+        assert sum(len(records(table)) for table in to_end(run)) == 8

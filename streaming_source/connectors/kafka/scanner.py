@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -48,12 +48,16 @@ class Scanner:
         self._reading: set[KafkaSplitReader] = set()
         self._is_closed = False
 
-    def times(self, splits: Sequence[KafkaSplit]) -> dict[str, SeenTimes]:
-        """All records of each split from its position to its stop. O(records)."""
+    def times(self, splits: Sequence[KafkaSplit], most: Mapping[str, int]) -> dict[str, SeenTimes]:
+        """Return the records of each split from its position to its stop, the first so many by its id. O(records)."""
         none = np.empty(0, np.int64)
         parts = {split.split_id: [(none, none)] for split in splits}
-        for split_id, offsets, times in self._read(self._config, _AT_ONCE, splits):
-            parts[split_id].append((offsets, times))
+        left, enough = dict(most), set[str]()
+        for split_id, offsets, times in self._read(self._config, _AT_ONCE, splits, enough):
+            parts[split_id].append((offsets[: left[split_id]], times[: left[split_id]]))
+            left[split_id] -= offsets.size
+            if left[split_id] <= 0:
+                enough.add(split_id)
         return {
             split_id: (np.concatenate([offsets for offsets, _ in seen]), np.concatenate([times for _, times in seen]))
             for split_id, seen in parts.items()

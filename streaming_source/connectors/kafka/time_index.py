@@ -9,7 +9,7 @@ from there to the first that is one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -106,6 +106,9 @@ class TimeIndex:
 
     AT_ONCE: ClassVar[int] = 200_000
     """Records of one partition that a look reads at most."""
+
+    DENSE: ClassVar[int] = 4
+    """Records that lie further apart than this many offsets, on average, are an opaque block."""
 
     def __init__(
         self,
@@ -215,14 +218,38 @@ class TimeIndex:
                 end = max(ends[split_id], offset + 1)
                 updates.append(_Update(known, end, end - known.indexed_to, max_us, None))
             elif room := known.room(share):
-                to_read[split_id] = known, min(ends[split_id], known.seen_to + min(room, self.AT_ONCE))
-        read = self._scanner.times([known.split.at(known.seen_to).until(end) for known, end in to_read.values()])
-        for split_id, (known, end) in to_read.items():
-            offsets, seen = read[split_id]
-            # One event time for each offset up to the last record: that of the next record where there is none.
-            times = np.repeat(seen, np.diff(offsets, prepend=known.indexed_to - 1))
-            updates.append(_Update(known, end, times.size, NO_TIMESTAMP, times))
+                to_read[split_id] = known, ends[split_id], min(room, self.AT_ONCE)
+        limits = {split_id: most for split_id, (_, _, most) in to_read.items()}
+        read = self._scanner.times(
+            [known.split.at(known.seen_to).until(end) for known, end, _ in to_read.values()], limits
+        )
+        for split_id, (known, end, most) in to_read.items():
+            offsets, times = read[split_id]
+            # Between the last one and the end there is none, if there might have been.
+            seen_to = end if offsets.size < most else int(offsets[-1]) + 1
+            updates += self._of_records(known, seen_to, offsets, times)
         return updates
+
+    def _of_records(self, known: _Indexed, seen_to: int, offsets: Int64Array, times: Int64Array) -> Iterator[_Update]:
+        """Updates by the records of a split before `seen_to`, `int64[n]` each. O(n), however far apart they are.
+
+        Records that lie close together are a block with one event time for each offset, that of the next record where
+        there is none. Others are an opaque block; where one of them has no event time that counts, each is a block.
+        """
+        gaps = np.diff(offsets, prepend=known.indexed_to - 1)
+        if gaps.sum() <= self.DENSE * (offsets.size + self.FEW):
+            dense = np.repeat(times, gaps)
+            yield _Update(known, seen_to, dense.size, NO_TIMESTAMP, dense)
+            return
+        limit_us, latest_us = self._context.event_time_limit_us, int(times.max())
+        if times.min() > NO_TIMESTAMP and (limit_us is None or latest_us < limit_us):
+            yield _Update(known, seen_to, int(gaps.sum()), latest_us, None)
+            return
+        for offset, gap, time_us in zip(offsets.tolist(), gaps.tolist(), times, strict=True):
+            last = seen_to if offset == offsets[-1] else offset + 1
+            # Without memory: all of them are one number.
+            yield _Update(known, last, gap, NO_TIMESTAMP, np.broadcast_to(time_us, gap))
+            known = known._replace(indexed_to=offset + 1, seen_to=last)
 
     def _latest(self, admin: KafkaAdmin, parts: Sequence[_Indexed]) -> dict[str, tuple[int, int]]:
         """Offset and event time of the latest record of each, where there is one among the new, and it is a record."""
