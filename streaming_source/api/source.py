@@ -103,6 +103,13 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     def identity(self) -> str:
         """What distinguishes this source from others of its kind (a path, a topic). Offsets carry a digest of it."""
 
+    def continues(self, checkpoint: CheckpointT) -> bool:
+        """Whether this source goes on from the enumerator's checkpoint of one of another identity; by default not.
+
+        A source that reads all that the other one did, and more, may: then its splits are found like any new ones.
+        """
+        return False
+
     @property
     @abstractmethod
     def boundedness(self) -> Boundedness:

@@ -153,7 +153,7 @@ class OffsetCodec:
                 f"the offset has version {offset['v']!r}, this library reads up to {_VERSION}: it was written by a "
                 "newer one; upgrade spark-watermark-alignment"
             )
-        if not self.is_of_source(offset):
+        if not self.is_of_source(offset) and not self._continues(offset):
             raise OffsetError(
                 f"the offset is of another source ({offset['source']}, id {offset.get('id')}), not of this one "
                 f"({name}, id {self.source_id}, {self._source.identity[:_SHOWN]}): what is read, or how it is split, "
@@ -161,6 +161,16 @@ class OffsetCodec:
             )
         if self._fixed is not None and isinstance(before := offset.get("fixed"), dict):
             _check_fixed(before, self._fixed)
+
+    def _continues(self, offset: Offset) -> bool:
+        """Whether the source goes on from an offset of another one of its kind."""
+        written, serializer = offset.get("enumerator"), self._source.enumerator_checkpoint_serializer
+        if offset["source"] != self._source.name or not isinstance(written, list) or len(written) != 2:
+            return False
+        try:
+            return self._source.continues(serializer.deserialize(written[0], json_to_bytes(written[1])))
+        except OffsetError:
+            return False
 
 
 def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import pytest
 
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.connectors.kafka import registry as schema_registry
+from streaming_source.exceptions import OffsetError
 from tests.kafka import test_secure
 from tests.kafka.registry import serving
-from tests.kafka.support import by_split, reading, to_end
+from tests.kafka.support import by_split, reading, records, to_end
 from tests.kafka.topics import Record, Topic
 from tests.spark.changed_options import FRAME, KAFKA, STRATEGY, Change
 from tests.spark.support import T0
@@ -95,3 +96,35 @@ def test_brokers_may_move_and_a_new_start_is_for_new_queries_alone(topic: Topic)
     with reading(topic, **moved) as begun:
         begun.offset = at
         assert [offset for table in to_end(begun) for offset in by_split(table).get(0, [])] == [4, 5, 6, 7]
+
+
+def test_a_query_goes_on_with_more_topics_and_not_with_fewer(topic: Topic) -> None:
+    topic.create(partitions=2).write([Record(T0_MS + n, b"%d" % n, partition=n % 2) for n in range(4)])
+    other = Topic(topic.broker).create()
+    other.write([Record(T0_MS + n, b"other %d" % n) for n in range(3)])
+    both = f"{topic.name},{other.name}"
+    with reading(topic) as begun:
+        to_end(begun)
+        at = json.loads(json.dumps(begun.offset))
+    topic.write([Record(T0_MS + 9, b"later")])
+    choices = (
+        ({"subscribe": both}, 4),
+        ({"subscribe": None, "subscribePattern": f"{topic.name}|{other.name}"}, 4),
+        ({"subscribe": None, "assign": json.dumps({topic.name: [0, 1], other.name: [0]})}, 4),
+        ({"subscribe": None, "assign": json.dumps({topic.name: [0, 1]})}, 1),
+    )
+    for options, expected in choices:
+        with reading(topic, **options) as begun:
+            begun.offset = at
+            values = sorted(record.value or b"" for table in to_end(begun) for record in records(table))
+            assert values == [b"later", *(b"other %d" % n for n in range(expected - 1))], options
+            after = json.loads(json.dumps(begun.offset))
+        with reading(topic, **options) as begun:
+            begun.offset = after
+            assert [record for table in to_end(begun) for record in records(table)] == []
+    for fewer in ({"subscribe": other.name}, {"subscribe": None, "assign": json.dumps({topic.name: [0]})}):
+        with reading(topic, **fewer) as begun:
+            begun.offset = at
+            with pytest.raises(OffsetError, match=r"what is read.* new checkpointLocation"):
+                to_end(begun)
+    other.close()

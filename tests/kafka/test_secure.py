@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -79,20 +80,46 @@ def test_a_topic_is_read_over_tls_by_planner_and_tasks(
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"kafka.sasl.password": "another-secret"}, "Authentication failed"),
-        ({"kafka.ssl.ca.location": ""}, "certificate verify failed"),
+        (
+            {"kafka.sasl.password": "another-secret"},
+            r"Authentication failed.*refuses the login: check .* all three in Java's form$",
+        ),
+        (
+            {"kafka.sasl.mechanism": "SCRAM-SHA-512"},
+            r"\. Set kafka\.sasl\.mechanism to one of the broker's mechanisms$",
+        ),
+        ({"kafka.ssl.ca.location": ""}, r"certificate verify failed.* set kafka\.ssl\.ca\.location to the .*\(PEM\)$"),
+        (
+            {"kafka.ssl.ca.location": "/nowhere/ca.pem"},
+            r"\. There is no file .*: set kafka\.ssl\.ca\.location to one .* every executor$",
+        ),
+        (
+            {"kafka.ssl.keystore.location": "{p12}", "kafka.ssl.keystore.password": "wrong-secret"},
+            r"\. kafka\.ssl\.keystore\.password does not open the file of .*: give its password$",
+        ),
+        (
+            {"kafka.bootstrap.servers": "{by address}"},
+            r"is not for the name .127\.0\.0\.1.: give kafka\.bootstrap\.servers,.* any name$",
+        ),
         pytest.param(
             {"tokenProvider": f"{__name__}:no_token"},
             "the token provider failed: it raised ValueError; call it by itself",
             marks=pytest.mark.soak,  # the client waits ten seconds for it
         ),
     ],
-    ids=["password", "certificate", "token"],
+    ids=["password", "mechanism", "certificate", "no-file", "store", "name", "token"],
 )
-def test_who_is_not_let_in_hears_why_and_no_secret(topic: Topic, wrong: dict[str, str], why: str) -> None:
+def test_a_connection_that_is_refused_ends_with_its_fix_and_without_a_secret(
+    topic: Topic, wrong: dict[str, str], why: str, tmp_path: Path
+) -> None:
     topic.create()
     login = {} if "tokenProvider" in wrong else SCRAM
-    given = {name: value for name, value in (settings(topic.broker, **login) | wrong).items() if value}
+    p12 = tmp_path / "client.p12"
+    places = {"{p12}": str(p12), "{by address}": topic.broker.secure_bootstrap.replace("localhost", "127.0.0.1")}
+    command = "openssl pkcs12 -export -nokeys -passout pass:right -in"
+    subprocess.run([*command.split(), str(topic.broker.certificate), "-out", str(p12)], check=True)
+    changed = {name: places.get(value, value) for name, value in wrong.items()}
+    given = {name: value for name, value in (settings(topic.broker, **login) | changed).items() if value}
     with reading(topic, brokerTimeout="2 seconds", **given) as begun, pytest.raises(SourceError, match=why) as refused:
         begun.next()
     assert "secret" not in str(refused.value)

@@ -24,7 +24,7 @@ from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd
 from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.split import KnownTopic
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition, Subscription
-from streaming_source.exceptions import DataLossError, SourceError
+from streaming_source.exceptions import DataLossError
 
 __all__ = ["GONE", "FoundRecord", "KafkaAdmin", "PartitionConsumer", "RetryPolicy", "report_loss"]
 
@@ -45,7 +45,7 @@ _REQUEST_S: Final = 10.0
 _TRIAL_S: Final = 2.0
 """For what may be in vain."""
 _FIRST_CONTACT: Final = (
-    ". No broker has answered since the query started: do kafka.bootstrap.servers name one, and does "
+    "No broker has answered since the query started: do kafka.bootstrap.servers name one, and does "
     "kafka.security.protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) fit its listener?"
 )
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -235,9 +235,9 @@ class KafkaAdmin:
         try:
             return self._patience.run(lambda: self._tried(call))
         except KafkaException as error:
-            failed = self._config.error(what, error)
-        advice = "" if self._patience.has_succeeded else _FIRST_CONTACT
-        raise SourceError(f"{failed}{self._last_trouble}{advice}") from None
+            fix = "" if self._patience.has_succeeded else _FIRST_CONTACT
+            failed = self._config.error(what, error, more=self._last_trouble, fix=fix)
+        raise failed
 
     def _tried(self, call: Callable[[], T]) -> T:
         try:

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from streaming_source.connectors.kafka.connection_fixes import fix_of
 from streaming_source.exceptions import OptionError, SourceError
 
 __all__ = ["ClientConfig", "MakeToken", "TokenProvider", "scrubbed"]
@@ -41,7 +42,7 @@ _SET_HERE: Final = {
     "auto.offset.reset": "say where to start with option startingOffsets; a lost position is never jumped over",
 }
 
-_SECRET: Final = re.compile(r"password|secret|token|jaas|\.pem$|ssl\.key|username|oauthbearer\.config")
+_SECRET: Final = re.compile(r"password|secret|token|jaas|\.pem$|ssl\.key(?!.*\.location$)|username|oauthbearer\.config")
 
 MakeToken: TypeAlias = Callable[[], tuple[Any, ...]]
 """Returns a token and when it expires, in seconds since the epoch; a principal and extensions may follow."""
@@ -157,15 +158,18 @@ class ClientConfig:
         """A text without the values of secret settings."""
         return scrubbed(text, {value for name, value in self.settings if _SECRET.search(name)})
 
-    def error(self, what: str, error: Exception) -> SourceError:
-        """An error of the client, with what was to be done, and without secrets.
+    def error(self, what: str, error: Exception, *, more: str = "", fix: str = "") -> SourceError:
+        """Return an error of the client, with what was to be done, without secrets; in its last sentence what to do.
 
-        To be raised `from None`: the client's own error may quote its settings.
+        `more` follows the client's report, `fix` is the advice where the report has none of its own. To be raised `from
+        None`: the client's own error may quote its settings.
         """
         cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
         why = f"{cause.str()} ({cause.name()})" if isinstance(cause, KafkaError) else str(cause)
         trouble = "" if self.token_provider is None else self.token_provider.trouble
-        return SourceError(self.scrub(f"{what} at {self.brokers} failed: {why}{trouble}"))
+        advice = "" if trouble else fix_of(f"{why}{more}", dict(self.settings))
+        report = self.scrub(f"{what} at {self.brokers} failed: {why}{more}")
+        return SourceError(f"{report}{trouble}" + (f". {advice or fix}" if advice or fix else ""))
 
     def _tokens(self) -> dict[str, Any]:
         return {} if self.token_provider is None else {"oauth_cb": self.token_provider}
@@ -334,8 +338,8 @@ def _truststore(left: dict[str, str]) -> dict[str, str]:
     if kind != "PEM":
         raise _cannot(
             "ssl.truststore.location",
-            f"a truststore of type {kind} is read by Java alone; write it as PEM (keytool -list -rfc -keystore FILE > "
-            "ca.pem) and set kafka.ssl.ca.location to that file, without type and password",
+            f"a truststore of type {kind} is read by Java alone; write it as PEM (keytool -list -rfc -storetype {kind} "
+            "-keystore FILE > ca.pem) and set kafka.ssl.ca.location to that file, without type and password",
         )
     if password is not None:
         raise _cannot("ssl.truststore.password", "a truststore of type PEM has none; leave it out")

@@ -106,6 +106,15 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         """The subscription, and not the brokers: they may move."""
         return self.subscription.description
 
+    def continues(self, checkpoint: KafkaCheckpoint) -> bool:
+        """With all partitions that were read and maybe more, as Spark's own source does."""
+        known = [topic for topic in checkpoint.topics if topic.partitions]
+        chosen = self.subscription
+        return bool(known) and all(
+            chosen.matches(topic.name) and len(chosen.select(topic.name, topic.partitions)) == len(topic.partitions)
+            for topic in known
+        )
+
     @property
     def boundedness(self) -> Boundedness:
         return Boundedness.CONTINUOUS_UNBOUNDED if self.end is None else Boundedness.BOUNDED
