@@ -18,7 +18,7 @@ from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.monitoring.second_watermark import ALLOW_MULTIPLE
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host
 from streaming_source.spark.loading import as_our_own, columns_of_plan
-from streaming_source.spark.registration import has_no_data_batches
+from streaming_source.spark.registration import has_no_data_batches, is_switched_off
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _refused_watermark(eventTime: str, delayThreshold: str) -> DataFrame:
 
 def _warn_of_one_watermark(spark: SparkSession) -> None:
     """Where the session has the setting by which Spark takes a second watermark: it is what Spark's error advises."""
-    if str(spark.conf.get(ALLOW_MULTIPLE, None)).lower() == "false":
+    if is_switched_off(spark, ALLOW_MULTIPLE):
         _log.warning(
             "%s is false in this session: Spark then takes a second withWatermark on a frame that carries the exact "
             "watermark, and never closes its last windows; remove each such withWatermark, and leave the setting "

@@ -259,7 +259,7 @@ def from_source(
     values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**keyword_options(options), "watermarkRows": EMITTED})
     source, watermark_strategy = in_zone(source, watermark_strategy, session_zone(spark))
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
-    values["noDataMicroBatches"] = has_no_data_batches(spark)
+    values["noDataMicroBatches"] &= has_no_data_batches(spark)
     made = AlignedDataSource(source, watermark_strategy, frame_options(values))
     if made.needs_gateway:
         made = replace(made, options=frame_options(values, driver_host(spark)))

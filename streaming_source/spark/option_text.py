@@ -39,6 +39,7 @@ class FrameKeywords(TypedDict, total=False):
     gateway_certificate: str
     gateway_key: str
     event_log: str
+    no_data_micro_batches: bool
     indexing: Literal["auto", "off"]
 
 

@@ -186,7 +186,7 @@ class FrameOptions:
         True,
         "noDataMicroBatches",
         boolean,
-        "Not needed: frames with the exact watermark take it from the session as they are made, from "
+        "Not needed in a classic session, from which frames with the exact watermark take it as they are made: whether "
         "`spark.sql.streaming.noDataMicroBatches.enabled`. With `false` a bounded source ends with a micro-batch of "
         "its watermark alone, in which Spark closes the last windows.",
     )

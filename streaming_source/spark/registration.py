@@ -28,6 +28,7 @@ __all__ = [
     "check_session",
     "described",
     "has_no_data_batches",
+    "is_switched_off",
     "register",
     "register_content",
     "register_format",
@@ -148,10 +149,14 @@ def described(argument: object) -> str:
     return f"the class {argument.__name__}" if isinstance(argument, type) else f"of type {type(argument).__name__}"
 
 
+def is_switched_off(spark: SparkSession, setting: str) -> bool:
+    """Whether a setting of a classic session is false; that of another costs a call of the server for each frame."""
+    return hasattr(spark, "_jsparkSession") and str(spark.conf.get(setting, None)).lower() == "false"
+
+
 def has_no_data_batches(spark: SparkSession) -> bool:
     """Whether Spark runs micro-batches without data in this session, in which it closes windows."""
-    enabled = spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", None)
-    return str(enabled).lower() != "false"
+    return not is_switched_off(spark, "spark.sql.streaming.noDataMicroBatches.enabled")
 
 
 def session_zone(spark: SparkSession) -> str:
