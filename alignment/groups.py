@@ -126,7 +126,7 @@ class AlignmentGroup:
         self._reports[member_id] = SourceReport(max_drift_us)
 
     def report(self, member_id: str, watermark: int, *, counts: bool = True, next_us: int | None = None) -> None:
-        """Take a member's last word; it may go back, as when an idle member is active again.
+        """Record a member's latest watermark; it may decrease, as when an idle member is active again.
 
         ``MIN_WATERMARK`` counts like any other: the member has splits, but no watermark yet. `counts` is False for a
         member that must not hold the others: idle, finished, or without splits. `next_us` is the event time of the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from alignment.index.event_times import EventTimeIndex
-from alignment.index.inside import CACHED_TIMES, EventTimeLoader, FirstLater
+from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader
+from alignment.index.opaque import FirstLater
 
 __all__ = ["CACHED_TIMES", "EventTimeIndex", "EventTimeLoader", "FirstLater"]

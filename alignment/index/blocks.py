@@ -5,9 +5,8 @@ A *run* is a range `[low, high)` of its indices: the blocks of one split, say, o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Set
 from math import isqrt
 from typing import Final, NamedTuple
 
@@ -24,6 +23,7 @@ __all__ = [
     "TO_A_BOUND",
     "TO_ITS_LATEST",
     "BlockTable",
+    "first_above",
     "first_not_before",
     "near",
     "ranges",
@@ -37,8 +37,8 @@ class _Blocks(NamedTuple):
 
     A block has the records of the positions `[first, end)`. `loose` says whether it has times beyond the limit: 0 no, 1
     yes, 2 perhaps; of such a block the first `skip` records, which were read before the limit moved, are of no account.
-    `at`, `base` and `used` are those of `alignment.index.inside`: -1, 0 and 0 where the exact times of a block are not
-    kept; `opaque` and `head`, too: 0 and `NO_TIMESTAMP` where the inside of a block is loaded.
+    `at`, `base` and `used` are those of `ExactTimes`: -1, 0 and 0 where the exact times of a block are not kept;
+    `opaque` and `head` those of `OpaqueBlocks`: 0 and `NO_TIMESTAMP` where the exact times of a block can be loaded.
     """
 
     owner: npt.NDArray[np.int32]
@@ -88,20 +88,25 @@ _SMALL: Final = {"owner": np.int32, "loose": np.int8, "skip": np.int32, "opaque"
 _NO_BLOCKS: Final = _Blocks._make(np.empty(0, _SMALL.get(name, np.int64)) for name in _Blocks._fields)
 
 
-class BlockTable(ABC):
+class BlockTable:
     """Splits and the blocks of their unread records, as columns that change seldom and are read often.
 
-    Changes are collected, and taken into the columns by `_settle` before the first question after them.
+    Changes are collected: where the table `is_stale`, `take_in` and `derive` come before the next question. The blocks
+    of the split in slot `i` of the `order` are `[begin[i], stop[i])` of the columns `blocks`. By block: `attained` is
+    an event time that some record of it has, the latest known; `prefix_max`, `suffix_max` and `suffix_min` are running
+    extremes within its split.
     """
 
     def __init__(self) -> None:
         self._end_of: dict[str, int] = {}
         self._origin_of: dict[str, int] = {}
-        self._order: tuple[str, ...] = ()
-        self._blocks = _NO_BLOCKS
+        self.order: tuple[str, ...] = ()
+        self.blocks = _NO_BLOCKS
         self._added: list[_Added] = []
-        self._latest_valid_us = MAX_WATERMARK
-        self._stale = True
+        self.latest_valid_us = MAX_WATERMARK
+        self.is_stale = True
+        self.begin = self.stop = self.known_ends = self.origins = np.empty(0, np.int64)
+        self.attained = self.prefix_max = self.suffix_max = self.suffix_min = np.empty(0, np.int64)
         # Positions that were looked up last, and the blocks they are in: a plan needs those of two again and again.
         self._current: deque[tuple[Int64Array, Int64Array]] = deque(maxlen=2)
 
@@ -116,7 +121,7 @@ class BlockTable(ABC):
         if split_id in self._end_of:
             raise DuplicateSplitError(f"split {split_id!r} is in the event-time index already; unregister it first")
         self._end_of[split_id] = self._origin_of[split_id] = position
-        self._stale = True
+        self.is_stale = True
 
     def append(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
         """Add the blocks that follow the last known one of a split, `int64[k]` each. O(1) amortised a block.
@@ -136,58 +141,40 @@ class BlockTable(ABC):
             raise InvalidArgumentError(f"a block of split {split_id!r} has {count.min()} rows; must be at least 1")
         if np.count_nonzero(low > high):
             raise InvalidArgumentError(f"a block of split {split_id!r} has min_us > max_us")
-        self._add(split_id, count, low, high, 0)
+        self.add(split_id, count, low, high, 0)
 
     def limit_times(self, limit_us: int, positions: Int64Array) -> None:
         """From now on event times from `limit_us` on count as none. In opaque blocks there must not be any. O(m).
 
         Records before `positions` (`int64[n]`) were judged by an earlier limit, and this one changes nothing of them.
         """
-        self._settle()
-        self._latest_valid_us, blocks = limit_us - 1, self._blocks
+        self.latest_valid_us, blocks = limit_us - 1, self.blocks
         loose = (blocks.loose > 0) | ((blocks.high >= limit_us) & (blocks.opaque == 0))
         blocks.loose[loose] = PERHAPS_LOOSE
         read_to = np.clip(positions[blocks.owner[loose]], blocks.first[loose], blocks.end[loose])
         blocks.skip[loose] = read_to - blocks.first[loose]
-        self._stale = bool(loose.any())
+        self.is_stale = bool(loose.any())
 
     def valid(self, times: Int64Array) -> Int64Array:
         """The event times that count under the limit of `limit_times`, `NO_TIMESTAMP` in place of others. O(n)."""
-        return np.where(times <= self._latest_valid_us, times, NO_TIMESTAMP)
+        return np.where(times <= self.latest_valid_us, times, NO_TIMESTAMP)
 
-    def remove(self, split_ids: Iterable[str]) -> None:
-        """Forget splits, their blocks and their times; none if one of them is not known, an error. O(m + n)."""
-        gone = frozenset(split_ids)
-        for split_id in gone:
-            self._known_end(split_id)
-        self._settle()
-        leaves = np.fromiter((split_id in gone for split_id in self._order), np.bool_, len(self._order))
-        self._blocks = self._blocks.where(~leaves[self._blocks.owner])
+    def remove(self, gone: Set[str]) -> None:
+        """Forget splits that are known, their blocks and their times. O(m + n)."""
+        leaves = np.fromiter((split_id in gone for split_id in self.order), np.bool_, len(self.order))
+        self.blocks = self.blocks.where(~leaves[self.blocks.owner])
         for split_id in gone:
             del self._end_of[split_id], self._origin_of[split_id]
-        self._stale = True
-
-    def forget_unread(self, split_id: str, position: int) -> None:
-        """The records of a split from `position` on are not there any more: what follows them follows it. O(m + n)."""
-        if self._known_end(split_id) > position:
-            self.remove([split_id])
-            self.add_split(split_id, position)
+        self.is_stale = True
 
     def forget_before(self, positions: Int64Array) -> None:
         """Drop the blocks that end at or before `positions` (`int64[n]`). O(m + n)."""
-        self._settle()
-        keep = self._blocks.end > positions[self._blocks.owner]
+        keep = self.blocks.end > positions[self.blocks.owner]
         if not keep.all():
-            self._blocks = self._blocks.where(keep)
-            self._stale = True
+            self.blocks = self.blocks.where(keep)
+            self.is_stale = True
 
     # ---- what is there -------------------------------------------------------------------------------------------
-
-    @property
-    def split_ids(self) -> tuple[str, ...]:
-        """Ids of the known splits, sorted: the order of every array here."""
-        self._settle()
-        return self._order
 
     def __len__(self) -> int:
         return len(self._end_of)
@@ -195,24 +182,21 @@ class BlockTable(ABC):
     def __contains__(self, split_id: object) -> bool:
         return split_id in self._end_of
 
-    def ends(self) -> Int64Array:
-        """`int64[n]`: the position after the last known record of each split. O(n)."""
-        self._settle()
-        return self._ends.copy()
-
-    def _known_end(self, split_id: str) -> int:
+    def known_end(self, split_id: str) -> int:
+        """The position after the last known record of a split; an `UnknownSplitError` if it is not known. O(1)."""
         try:
             return self._end_of[split_id]
         except KeyError:
             raise UnknownSplitError(f"split {split_id!r} is not in the event-time index; register it first") from None
 
-    def _add(self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, opaque: int) -> None:
-        end = self._known_end(split_id)
+    def add(self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, opaque: int) -> None:
+        """Add blocks behind the last known one of a split, of one kind: what `opaque` says. O(1) amortised a block."""
+        end = self.known_end(split_id)
         ends = end + np.cumsum(rows)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
         self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high)))
-        self._stale = True
+        self.is_stale = True
 
     def _taken_in(self, slots: dict[str, int]) -> _Blocks:
         """What was added, as columns: made for all of it at once, as there may be a block for each of many splits."""
@@ -224,7 +208,7 @@ class BlockTable(ABC):
         sizes = [blocks.columns[0].size for blocks in added]
         owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int32), sizes)
         opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int8), sizes)
-        loose = np.where((high > self._latest_valid_us) & (opaque == 0), PERHAPS_LOOSE, 0).astype(np.int8)
+        loose = np.where((high > self.latest_valid_us) & (opaque == 0), PERHAPS_LOOSE, 0).astype(np.int8)
         head, at = np.full_like(first, NO_TIMESTAMP), np.full_like(first, -1)
         skip, base = (np.zeros(first.size, np.int32) for _ in range(2))
         return _Blocks(
@@ -242,53 +226,47 @@ class BlockTable(ABC):
             used=np.zeros_like(first),
         )
 
-    def _settle(self) -> None:
-        """Take all changes into the columns, and derive what the questions need."""
-        if not self._stale:
-            return
+    def take_in(self) -> None:
+        """Take all changes into the columns. O(m + n)."""
         order = tuple(sorted(self._end_of))
         slots = {split_id: slot for slot, split_id in enumerate(order)}
-        renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self._order), np.int32, len(self._order))
-        blocks = self._blocks._replace(owner=renumbered[self._blocks.owner]) if self._order else self._blocks
+        renumbered = np.fromiter((slots.get(split_id, -1) for split_id in self.order), np.int32, len(self.order))
+        blocks = self.blocks._replace(owner=renumbered[self.blocks.owner]) if self.order else self.blocks
         if self._added:
             blocks = blocks.followed_by(self._taken_in(slots))
         # Stable: blocks of one split stay in the order in which they came.
-        self._blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
-        self._order = order
+        self.blocks = blocks = blocks.where(np.argsort(blocks.owner, kind="stable"))
+        self.order = order
         self._current.clear()
         bounds: Int64Array = np.searchsorted(blocks.owner, np.arange(len(order) + 1, dtype=np.int32)).astype(np.int64)
-        self._begin, self._stop = bounds[:-1], bounds[1:]
-        self._ends: Int64Array = np.fromiter((self._end_of[split_id] for split_id in order), np.int64, len(order))
-        self._origins: Int64Array = np.fromiter((self._origin_of[split_id] for split_id in order), np.int64, len(order))
-        for block in np.flatnonzero(blocks.loose == PERHAPS_LOOSE):
-            self._tighten(int(block))
-        # An event time that some record of each block has, the latest one known.
-        divided = blocks.opaque == TO_A_BOUND
-        self._attained = np.where(divided, blocks.head, blocks.high) if divided.any() else blocks.high
-        self._prefix_max = running(np.maximum, blocks.high, blocks.owner)
-        self._suffix_max = running(np.maximum, self._attained[::-1], blocks.owner[::-1])[::-1]
-        self._suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
-        self._stale = False
+        self.begin, self.stop = bounds[:-1], bounds[1:]
+        self.known_ends = np.fromiter((self._end_of[split_id] for split_id in order), np.int64, len(order))
+        self.origins = np.fromiter((self._origin_of[split_id] for split_id in order), np.int64, len(order))
 
-    def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def derive(self) -> None:
+        """Derive the running extremes that questions need, after `take_in` and where bounds were tightened. O(m)."""
+        blocks = self.blocks
+        divided = blocks.opaque == TO_A_BOUND
+        self.attained = np.where(divided, blocks.head, blocks.high) if divided.any() else blocks.high
+        self.prefix_max = running(np.maximum, blocks.high, blocks.owner)
+        self.suffix_max = running(np.maximum, self.attained[::-1], blocks.owner[::-1])[::-1]
+        self.suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
+        self.is_stale = False
+
+    def current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
-        self._settle()
         current = next((blocks for asked, blocks in self._current if np.array_equal(asked, positions)), None)
         if current is None:
-            ends = self._blocks.end
-            current = first_not_before(self._begin, self._stop, lambda block: ends[block] <= positions)
+            ends = self.blocks.end
+            current = first_not_before(self.begin, self.stop, lambda block: ends[block] <= positions)
             self._current.append((positions.copy(), current))
-        return current.copy(), np.flatnonzero(current < self._stop)
+        return current.copy(), np.flatnonzero(current < self.stop)
 
-    def _begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
+    def begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
         """Whether `positions`, one for each of `blocks`, are inside them, or may have been before a restart."""
-        first, origin = self._blocks.first[blocks], self._origins[self._blocks.owner[blocks]]
+        first, origin = self.blocks.first[blocks], self.origins[self.blocks.owner[blocks]]
         begun: BoolArray = (positions > first) | ((first == origin) & (origin > 0))
         return begun
-
-    @abstractmethod
-    def _tighten(self, block: int) -> None:
-        """Replace the bounds of a block by what its records say under the limit."""
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -327,6 +305,11 @@ def first_not_before(low: Int64Array, high: Int64Array, before: Callable[[Int64A
         fits &= before(np.minimum(further, last + 1) - 1)
         low = np.where(fits, further, low)
     return low
+
+
+def first_above(values: Int64Array, bound: int, low: Int64Array, high: Int64Array) -> Int64Array:
+    """In each `[low, high)`, where `values` never fall, the first index whose value is above `bound`, or `high`."""
+    return first_not_before(low, high, lambda index: values[index] <= bound)
 
 
 def ranges(begin: Int64Array, end: Int64Array) -> Int64Array:

@@ -4,7 +4,7 @@ A split is a sequence of records, numbered by *position*. The index describes it
 groups of Parquet files, say): how many records, and the smallest and largest event time among them. That is enough to
 say how far a split reaches and in which block a cut falls; only that one block's exact times are loaded,
 through the `EventTimeLoader` that the index was given. Nothing of opaque blocks is loaded: see
-`alignment.index.inside`.
+`alignment.index.opaque`.
 
 A record is *admitted* by a bound when neither it nor an unread record before it in its split is later than the bound.
 Every method answers for all splits at once, with numpy arrays in the order of `split_ids`.
@@ -13,15 +13,18 @@ Every method answers for all splits at once, with numpy arrays in the order of `
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Iterable
 from itertools import count
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
-from alignment.index.blocks import first_not_before, near, ranges, running, sample
-from alignment.index.inside import TimedBlocks
+from alignment.index.blocks import PERHAPS_LOOSE, BlockTable, first_above, ranges
+from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader, ExactTimes
+from alignment.index.opaque import FirstLater, OpaqueBlocks
+from alignment.index.row_limit import RowLimit
 from alignment.plan.rules import share_evenly, total
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
@@ -34,12 +37,94 @@ _AIM: Final = 0.8
 """How a search for a bound begins: guesses as if records came evenly, and the part of the limit that they aim at."""
 
 
-class EventTimeIndex(TimedBlocks):
+class EventTimeIndex:
     """Event times of the unread records of many splits, by block; `locate` finds where opaque blocks are cut.
 
     With `n` splits and `m` blocks a change costs O(1) amortised a block, the first question after changes O(m + n), and
     every further one what its docstring says, in numpy steps, plus the loading of the blocks where a cut falls.
+
+    It has a table of the blocks, the exact times of some of them (of which `cached_times` are kept), and the queries
+    that find where opaque ones are cut.
     """
+
+    def __init__(
+        self, load: EventTimeLoader, *, cached_times: int = CACHED_TIMES, locate: FirstLater | None = None
+    ) -> None:
+        self._table = BlockTable()
+        self._loaded = ExactTimes(self._table, load, cached_times)
+        self._opaque = OpaqueBlocks(self._table, locate)
+        self._row_limit = RowLimit(self._table, self._loaded)
+
+    # ---- splits and blocks ---------------------------------------------------------------------------------------
+
+    def add_split(self, split_id: str, position: int = 0) -> None:
+        """Make a split known whose blocks will follow `position`; see `BlockTable.add_split`. O(1) amortised."""
+        self._table.add_split(split_id, position)
+
+    def append(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
+        """Add the blocks that follow the last known one of a split; see `BlockTable.append`. O(1) amortised a block."""
+        self._table.append(split_id, rows, min_us, max_us)
+
+    def append_opaque(self, split_id: str, rows: int, max_us: int) -> None:
+        """Add one block that is never loaded; see `OpaqueBlocks.append`. O(1) amortised."""
+        self._opaque.append(split_id, rows, max_us)
+
+    def limit_times(self, limit_us: int, positions: Int64Array) -> None:
+        """From now on event times from `limit_us` on count as none; see `BlockTable.limit_times`. O(m)."""
+        self._settle()
+        self._table.limit_times(limit_us, positions)
+
+    def valid(self, times: Int64Array) -> Int64Array:
+        """The event times that count under the limit of `limit_times`, `NO_TIMESTAMP` in place of others. O(n)."""
+        return self._table.valid(times)
+
+    def remove(self, split_ids: Iterable[str]) -> None:
+        """Forget splits, their blocks and their times; none if one of them is not known, an error. O(m + n)."""
+        gone = frozenset(split_ids)
+        for split_id in gone:
+            self._table.known_end(split_id)
+        self._settle()
+        self._table.remove(gone)
+
+    def forget_unread(self, split_id: str, position: int) -> None:
+        """The records of a split from `position` on are not there any more: what follows them follows it. O(m + n)."""
+        if self._table.known_end(split_id) > position:
+            self.remove([split_id])
+            self.add_split(split_id, position)
+
+    def forget_before(self, positions: Int64Array) -> None:
+        """Drop the blocks that end at or before `positions` (`int64[n]`). O(m + n)."""
+        self._settle()
+        self._table.forget_before(positions)
+
+    @property
+    def split_ids(self) -> tuple[str, ...]:
+        """Ids of the known splits, sorted: the order of every array here."""
+        self._settle()
+        return self._table.order
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, split_id: object) -> bool:
+        return split_id in self._table
+
+    def ends(self) -> Int64Array:
+        """`int64[n]`: the position after the last known record of each split. O(n)."""
+        self._settle()
+        return self._table.known_ends.copy()
+
+    def _settle(self) -> None:
+        """Take in what changed since the last question."""
+        if self._table.is_stale:
+            self._table.take_in()
+            for block in np.flatnonzero(self._table.blocks.loose == PERHAPS_LOOSE):
+                self._loaded.tighten(int(block))
+            self._table.derive()
+
+    def _current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        self._settle()
+        return self._table.current_block(positions)
 
     # ---- extremes --------------------------------------------------------------------------------------------------
 
@@ -49,8 +134,8 @@ class EventTimeIndex(TimedBlocks):
         A block that is partly read counts with its whole maximum.
         """
         block, unread = self._current_block(positions)
-        result = np.full(len(self._order), NO_TIMESTAMP, np.int64)
-        result[unread] = self._suffix_max[block[unread]]
+        result = np.full(len(self._table.order), NO_TIMESTAMP, np.int64)
+        result[unread] = self._table.suffix_max[block[unread]]
         return result
 
     def no_later_than(self, positions: Int64Array) -> int:
@@ -59,7 +144,7 @@ class EventTimeIndex(TimedBlocks):
         Unlike `latest_times` it counts what is unread of opaque blocks whose latest record was read or is not known.
         """
         self._settle()
-        blocks = self._blocks
+        blocks = self._table.blocks
         unread = blocks.end > positions[blocks.owner]
         return int(blocks.high[unread].max(initial=NO_TIMESTAMP))
 
@@ -72,13 +157,13 @@ class EventTimeIndex(TimedBlocks):
         """
         block, unread = self._current_block(positions)
         unread = unread if wanted is None else unread[wanted[unread]]
-        result = np.full(len(self._order), MAX_WATERMARK, np.int64)
-        result[unread] = self._suffix_min[block[unread]]
-        begun = unread[self._begun(block[unread], positions[unread]) & ~self._is_opaque(block[unread])]
-        has_more = block[begun] + 1 < self._stop[begun]
-        result[begun] = np.where(has_more, self._suffix_min[block[begun] + has_more], MAX_WATERMARK)
-        skip = positions[begun] - self._blocks.first[block[begun]]
-        for part, times, starts in self._slices(block[begun], skip, self._blocks.rows(block[begun])):
+        result = np.full(len(self._table.order), MAX_WATERMARK, np.int64)
+        result[unread] = self._table.suffix_min[block[unread]]
+        begun = unread[self._table.begun(block[unread], positions[unread]) & ~self._opaque.is_opaque(block[unread])]
+        has_more = block[begun] + 1 < self._table.stop[begun]
+        result[begun] = np.where(has_more, self._table.suffix_min[block[begun] + has_more], MAX_WATERMARK)
+        skip = positions[begun] - self._table.blocks.first[block[begun]]
+        for part, times, starts in self._loaded.slices(block[begun], skip, self._table.blocks.rows(block[begun])):
             timed = np.where(times == NO_TIMESTAMP, MAX_WATERMARK, times)
             result[begun[part]] = np.minimum(result[begun[part]], np.minimum.reduceat(timed, starts))
         return result
@@ -91,15 +176,17 @@ class EventTimeIndex(TimedBlocks):
         """
         nearest = self._nearest_opaque(positions)
         block, unread = self._current_block(positions)
-        unread = unread[~self._is_opaque(block[unread])]
-        block, skip = block[unread], positions[unread] - self._blocks.first[block[unread]]
-        kept = self._is_kept(block)
-        nearest = min(nearest, int(self._exact[self._blocks.at[block[kept]] + skip[kept]].min(initial=MAX_WATERMARK)))
+        unread = unread[~self._opaque.is_opaque(block[unread])]
+        block, skip = block[unread], positions[unread] - self._table.blocks.first[block[unread]]
+        kept = self._loaded.is_kept(block)
+        nearest = min(
+            nearest, int(self._loaded.exact[self._table.blocks.at[block[kept]] + skip[kept]].min(initial=MAX_WATERMARK))
+        )
         block, skip = block[~kept], skip[~kept]
-        for i in np.argsort(self._blocks.low[block], kind="stable"):
-            if self._blocks.low[block[i]] >= nearest:
+        for i in np.argsort(self._table.blocks.low[block], kind="stable"):
+            if self._table.blocks.low[block[i]] >= nearest:
                 break
-            nearest = min(nearest, int(self._times(int(block[i]))[skip[i]]))
+            nearest = min(nearest, int(self._loaded.times(int(block[i]))[skip[i]]))
         return nearest
 
     def maximum_times(self, positions: Int64Array, ends: Int64Array) -> Int64Array:
@@ -110,22 +197,22 @@ class EventTimeIndex(TimedBlocks):
         that were divided only what answers told counts: the maximum may be later. O(m + n).
         """
         (begin, _), (last, _) = self._current_block(positions), self._current_block(ends)
-        result = np.full(len(self._order), NO_TIMESTAMP, np.int64)
+        result = np.full(len(self._table.order), NO_TIMESTAMP, np.int64)
         whole = np.flatnonzero((ends > positions) & (last > begin))
         if whole.size:
             runs = np.column_stack([begin[whole], last[whole]]).ravel()
-            result[whole] = np.maximum.reduceat(self._attained, runs[runs < self._attained.size])[::2]
-        cut = np.flatnonzero((ends > positions) & (last < self._stop))
-        offset = ends[cut] - self._blocks.first[last[cut]]
+            result[whole] = np.maximum.reduceat(self._table.attained, runs[runs < self._table.attained.size])[::2]
+        cut = np.flatnonzero((ends > positions) & (last < self._table.stop))
+        offset = ends[cut] - self._table.blocks.first[last[cut]]
         cut, offset = cut[offset > 0], offset[offset > 0]
-        opaque = self._is_opaque(last[cut])
-        result[cut[opaque]] = np.maximum(result[cut[opaque]], self._blocks.head[last[cut[opaque]]])
+        opaque = self._opaque.is_opaque(last[cut])
+        result[cut[opaque]] = np.maximum(result[cut[opaque]], self._table.blocks.head[last[cut[opaque]]])
         cut, offset = cut[~opaque], offset[~opaque]
-        skip = np.maximum(positions[cut] - self._blocks.first[last[cut]], 0)
-        for part in self._portions(last[cut], self._held_times):
-            low, _ = self._runs(last[cut[part]], skip[part])
+        skip = np.maximum(positions[cut] - self._table.blocks.first[last[cut]], 0)
+        for part in self._loaded.portions(last[cut], self._loaded.held_times):
+            low, _ = self._loaded.runs(last[cut[part]], skip[part])
             read_to = low + (offset - skip)[part]
-            result[cut[part]] = np.maximum(result[cut[part]], self._latest[read_to - 1])
+            result[cut[part]] = np.maximum(result[cut[part]], self._loaded.latest[read_to - 1])
         return result
 
     def count_at_or_below(self, positions: Int64Array, ends: Int64Array, bound_us: int) -> Int64Array:
@@ -134,17 +221,19 @@ class EventTimeIndex(TimedBlocks):
         Loads only blocks whose minimum is at or below `bound_us`; of opaque blocks none is counted. O(n log m).
         """
         (current, _), (last, _) = self._current_block(positions), self._current_block(ends)
-        result = np.zeros(len(self._order), np.int64)
+        result = np.zeros(len(self._table.order), np.int64)
         if bound_us == NO_TIMESTAMP:
             return result
         # Nothing as early follows.
-        until = _first_above(self._suffix_min, bound_us, current, np.minimum(last + 1, self._stop))
-        columns, read = self._blocks, ranges(current, until)
-        read = read[(columns.low[read] <= bound_us) & (columns.high[read] > NO_TIMESTAMP) & ~self._is_opaque(read)]
+        until = first_above(self._table.suffix_min, bound_us, current, np.minimum(last + 1, self._table.stop))
+        columns, read = self._table.blocks, ranges(current, until)
+        read = read[
+            (columns.low[read] <= bound_us) & (columns.high[read] > NO_TIMESTAMP) & ~self._opaque.is_opaque(read)
+        ]
         owner, first, rows = columns.owner[read], columns.first[read], columns.rows(read)
         begin, end = np.clip(positions[owner] - first, 0, rows), np.clip(ends[owner] - first, 0, rows)
         owner, read, begin, end = (column[begin < end] for column in (owner, read, begin, end))
-        for part, times, starts in self._slices(read, begin, end):
+        for part, times, starts in self._loaded.slices(read, begin, end):
             counts = np.add.reduceat((times <= bound_us) & (times != NO_TIMESTAMP), starts, dtype=np.int64)
             np.add.at(result, owner[part], counts)
         return result
@@ -152,15 +241,17 @@ class EventTimeIndex(TimedBlocks):
     def times_between(self, split_id: str, start: int, stop: int) -> Int64Array:
         """Exact event times of the records `[start, stop)` of a split; loads their blocks, which must not be opaque."""
         self._settle()
-        self._known_end(split_id)
+        self._table.known_end(split_id)
         parts = [np.empty(0, np.int64)]
-        slot = bisect_left(self._order, split_id)
-        for block in range(int(self._begin[slot]), int(self._stop[slot])):
-            first = int(self._blocks.first[block])
-            if first < stop and self._blocks.end[block] > start:
-                if self._blocks.opaque[block]:
-                    raise InvalidArgumentError(f"the event times of split {split_id!r} from {first} on are only asked")
-                parts.append(self._times(block)[max(start - first, 0) : stop - first])
+        slot = bisect_left(self._table.order, split_id)
+        for block in range(int(self._table.begin[slot]), int(self._table.stop[slot])):
+            first = int(self._table.blocks.first[block])
+            if first < stop and self._table.blocks.end[block] > start:
+                if self._table.blocks.opaque[block]:
+                    raise InvalidArgumentError(
+                        f"split {split_id!r} is opaque from position {first} on: its exact event times cannot be loaded"
+                    )
+                parts.append(self._loaded.times(block)[max(start - first, 0) : stop - first])
         return np.concatenate(parts)
 
     def far_next_times(self, positions: Int64Array, later_than_us: int) -> Int64Array:
@@ -169,15 +260,20 @@ class EventTimeIndex(TimedBlocks):
         `NO_TIMESTAMP` where it is not, or nothing is unread, or it takes loading to say. O(n log m).
         """
         block, unread = self._current_block(positions)
-        result = np.full(len(self._order), NO_TIMESTAMP, np.int64)
-        unread = unread[self._blocks.high[block[unread]] > later_than_us]
-        skip = positions[unread] - self._blocks.first[block[unread]]
-        result[unread] = np.where(skip <= 0, self._blocks.low[block[unread]], NO_TIMESTAMP)
-        kept = self._is_kept(block[unread])
-        at = self._blocks.at[block[unread]] + np.maximum(skip, 0)
-        result[unread[kept]] = self._exact[at[kept]]
+        result = np.full(len(self._table.order), NO_TIMESTAMP, np.int64)
+        unread = unread[self._table.blocks.high[block[unread]] > later_than_us]
+        skip = positions[unread] - self._table.blocks.first[block[unread]]
+        result[unread] = np.where(skip <= 0, self._table.blocks.low[block[unread]], NO_TIMESTAMP)
+        kept = self._loaded.is_kept(block[unread])
+        at = self._table.blocks.at[block[unread]] + np.maximum(skip, 0)
+        result[unread[kept]] = self._loaded.exact[at[kept]]
         result = np.maximum(result, self.next_times(positions))
         return np.where(result > later_than_us, result, NO_TIMESTAMP)
+
+    def next_times(self, positions: Int64Array) -> Int64Array:
+        """Event times of the next records of opaque blocks, as far as queries found them; see `OpaqueBlocks`."""
+        self._settle()
+        return self._opaque.next_times(positions)
 
     # ---- cuts ----------------------------------------------------------------------------------------------------
 
@@ -189,28 +285,30 @@ class EventTimeIndex(TimedBlocks):
         O(n log m) beside, and O(m) where what is later was read before.
         """
         current, unread = self._current_block(positions)
-        ends = np.maximum(self._ends, positions)
+        ends = np.maximum(self._table.known_ends, positions)
         while unread.size:
-            block = _first_above(self._prefix_max, bound_us, current[unread], self._stop[unread])
-            misled = np.flatnonzero(block < self._stop[unread])
-            misled = misled[self._blocks.high[block[misled]] <= bound_us]
+            block = first_above(self._table.prefix_max, bound_us, current[unread], self._table.stop[unread])
+            misled = np.flatnonzero(block < self._table.stop[unread])
+            misled = misled[self._table.blocks.high[block[misled]] <= bound_us]
             if misled.size:
                 # The later record was in a block before.
-                later = np.append(np.flatnonzero(self._blocks.high > bound_us), self._blocks.high.size)
+                later = np.append(np.flatnonzero(self._table.blocks.high > bound_us), self._table.blocks.high.size)
                 block[misled] = later[np.searchsorted(later, current[unread[misled]])]
-            unread, block = unread[block < self._stop[unread]], block[block < self._stop[unread]]
-            skip = np.maximum(positions[unread] - self._blocks.first[block], 0)
+            unread, block = unread[block < self._table.stop[unread]], block[block < self._table.stop[unread]]
+            skip = np.maximum(positions[unread] - self._table.blocks.first[block], 0)
             # No record of these blocks is admitted: no need to look inside.
-            outside = (np.maximum(self._blocks.low[block], self._blocks.head[block]) > bound_us) & (skip == 0)
-            ends[unread[outside]] = self._blocks.first[block[outside]]
+            outside = (np.maximum(self._table.blocks.low[block], self._table.blocks.head[block]) > bound_us) & (
+                skip == 0
+            )
+            ends[unread[outside]] = self._table.blocks.first[block[outside]]
             unread, block, skip = unread[~outside], block[~outside], skip[~outside]
             first_later = self._first_later(block, skip, bound_us)
             found = first_later >= 0
-            ends[unread[found]] = self._blocks.first[block[found]] + skip[found] + first_later[found]
+            ends[unread[found]] = self._table.blocks.first[block[found]] + skip[found] + first_later[found]
             # The maximum of these was among the records already read: look on behind them.
             unread = unread[~found]
             current[unread] = block[~found] + 1
-        self._divide()
+        self._opaque.divide()
         return ends
 
     def cut_rows(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[int, Int64Array]:
@@ -222,19 +320,10 @@ class EventTimeIndex(TimedBlocks):
         loading of the blocks that the bounds in question divide; holds `max_rows` of their times, and a portion.
         """
         self._settle()
-        if self._blocks.opaque.any():
+        if self._table.blocks.opaque.any():
             bound_us, found = self._search_bound(positions, bound_us, max_rows)
             return bound_us, self._share(positions, bound_us, max_rows) if found is None else found
-        blocks, room = self._in_doubt(positions, bound_us, max_rows)
-        rows, enter, leave = self._unread(blocks, positions)
-        # Below `earliest` even all rows of all begun blocks fit; at `latest` those of complete blocks do not.
-        earliest, latest = _first_too_many(enter, rows, room), _first_too_many(leave, rows, room)
-        if earliest is None or earliest > bound_us:
-            return bound_us, self.cut(positions, bound_us)
-        until = bound_us if latest is None else min(latest, bound_us)
-        doubtful = blocks[(rows > 0) & (enter <= until) & (leave >= earliest)]
-        room -= int(rows[leave < earliest].sum())
-        first_out = self._admitted_after(doubtful, positions, room)
+        first_out = self._row_limit.first_out(positions, bound_us, max_rows)
         if first_out is None or first_out > bound_us:
             return bound_us, self.cut(positions, bound_us)
         if first_out > NO_TIMESTAMP:
@@ -246,12 +335,12 @@ class EventTimeIndex(TimedBlocks):
     def _first_later(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
         """Of each block how many records from `skip` on go before the first later one; -1 if none is later."""
         result = np.full(blocks.size, -1, np.int64)
-        opaque = self._is_opaque(blocks)
-        result[opaque] = self._locate_later(blocks[opaque], skip[opaque], bound_us)
+        opaque = self._opaque.is_opaque(blocks)
+        result[opaque] = self._opaque.locate_later(blocks[opaque], skip[opaque], bound_us)
         loaded = np.flatnonzero(~opaque)
-        for part in self._portions(blocks[loaded], self._held_times):
-            low, high = self._runs(blocks[loaded[part]], skip[loaded[part]])
-            place = _first_above(self._latest, bound_us, low, high)
+        for part in self._loaded.portions(blocks[loaded], self._loaded.held_times):
+            low, high = self._loaded.runs(blocks[loaded[part]], skip[loaded[part]])
+            place = first_above(self._loaded.latest, bound_us, low, high)
             result[loaded[part]] = np.where(place < high, place - low, -1)
         return result
 
@@ -261,16 +350,16 @@ class EventTimeIndex(TimedBlocks):
         `NO_TIMESTAMP` where what is left of a block has none with an event time.
         """
         block, unread = self._current_block(positions)
-        opaque = unread[self._is_opaque(block[unread])]
-        if (self._blocks.high[block[opaque]] == NO_TIMESTAMP).any():
+        opaque = unread[self._opaque.is_opaque(block[unread])]
+        if (self._table.blocks.high[block[opaque]] == NO_TIMESTAMP).any():
             # An answer said so.
             return NO_TIMESTAMP
         unknown = opaque[self.next_times(positions)[opaque] == NO_TIMESTAMP]
         if unknown.size:
-            skip = positions[unknown] - self._blocks.first[block[unknown]]
-            self._locate_later(block[unknown], np.maximum(skip, 0), NO_TIMESTAMP)
-            nearest = min(answer.time for answer in self._answers)
-            self._divide()
+            skip = positions[unknown] - self._table.blocks.first[block[unknown]]
+            self._opaque.locate_later(block[unknown], np.maximum(skip, 0), NO_TIMESTAMP)
+            nearest = min(answer.time for answer in self._opaque.answers)
+            self._opaque.divide()
             self._settle()
             opaque = np.setdiff1d(opaque, unknown)
         else:
@@ -298,7 +387,7 @@ class EventTimeIndex(TimedBlocks):
         fits = self.cut(positions, low)
         if _rows(positions, fits) > max_rows:
             return low, None
-        known = [bound for bound in self.divided_at() if low < bound < high]
+        known = [bound for bound in self._opaque.divided_at() if low < bound < high]
         for attempt in count():
             n_fits = _rows(positions, fits)
             following = self.nearest_time(fits)
@@ -324,113 +413,10 @@ class EventTimeIndex(TimedBlocks):
             return low, fits
         return high, None
 
-    def _in_doubt(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[Int64Array, int]:
-        """The blocks among which a limit on rows decides, and how many of their rows fit beside those before them.
-
-        What is unread before these blocks is admitted whatever the limit allows, and nothing behind them is.
-        O(n log m): looks where a sample of the blocks says.
-        """
-        current, unread = self._current_block(positions)
-        current, stop = current[unread], self._stop[unread]
-        start, ends = np.maximum(positions[unread], self._blocks.first[current]), self._blocks.end
-        index, _ = sample(current, stop)
-        # A split has read a block wholly by a bound that its maxima do not pass; it may get into a block by a bound
-        # that something from there on does not pass.
-        whole, some = self._prefix_max, self._suffix_min
-
-        def rows_until(block: Int64Array) -> int:
-            return int(np.where(block > current, ends[block - 1] - start, 0).sum())
-
-        def above(values: Int64Array) -> Callable[[int], Int64Array]:
-            return lambda bound: _first_above(values, bound, current, stop)
-
-        weights, share = self._blocks.rows(index), max_rows / max(rows_until(stop), 1)
-        fits = near(some[index], weights, share, -1, above(some), lambda block: rows_until(block) <= max_rows)
-        too_many = near(whole[index], weights, share, 1, above(whole), lambda block: rows_until(block) > max_rows)
-        begin = current if fits is None else above(whole)(min(fits[0], bound_us))
-        until = bound_us if too_many is None else min(too_many[0], bound_us)
-        return ranges(begin, _first_above(some, until, begin, stop)), max_rows - rows_until(begin)
-
-    def _unread(self, blocks: Int64Array, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Of each block: unread rows; a bound below which none of them is admitted; one from which on all are."""
-        owner, low, high = self._blocks.owner[blocks], self._blocks.low[blocks], self._blocks.high[blocks]
-        rows = np.maximum(self._blocks.end[blocks] - np.maximum(positions[owner], self._blocks.first[blocks]), 0)
-        leave = running(np.maximum, np.where(rows > 0, high, NO_TIMESTAMP), owner)
-        # What surely holds the next block back. The maximum of a block that is, or before a restart was, partly read
-        # may have been read; its minimum still is a lower bound of the rest.
-        begun = self._begun(blocks, positions[owner])
-        holds = np.where(rows > 0, np.where(begun, low, high), NO_TIMESTAMP)
-        surely_held = running(np.maximum, holds, owner)
-        held = np.full_like(leave, NO_TIMESTAMP)
-        held[1:] = np.where(owner[1:] == owner[:-1], surely_held[:-1], NO_TIMESTAMP)
-        return rows, np.maximum(held, low), leave
-
-    def _admitted_after(self, blocks: Int64Array, positions: Int64Array, room: int) -> int | None:
-        """Bound that admits the first unread record of `blocks` for which there is no room; None if there is for all.
-
-        `blocks` hold all that is doubtful of each split, in order. Keeps no more than `room` times and a portion.
-        """
-        owner, rows = self._blocks.owner[blocks], int(self._blocks.rows(blocks).sum())
-        skip = np.maximum(positions[owner] - self._blocks.first[blocks], 0)
-        fits = rows <= self._cached_times
-        kept, n_kept = [np.empty(0, np.int64)], 0
-        last_owner, before = -1, NO_TIMESTAMP
-        for part in self._portions(blocks, max(rows, 1) + 1 if fits else self._PORTION_TIMES):
-            low, high = self._runs(blocks[part], skip[part])
-            of, latest = owner[part], self._latest[high - 1]
-            if of[0] == last_owner:
-                latest[0] = max(int(latest[0]), before)
-            latest = running(np.maximum, latest, of)
-            # What records of a split wait for that are in its blocks before.
-            held = np.where(np.diff(of, prepend=last_owner) == 0, np.append(before, latest[:-1]), NO_TIMESTAMP)
-            last_owner, before = int(of[-1]), int(latest[-1])
-            if fits:
-                low, high, n_before = self._in_doubt_within(low, high, held, room)
-                room -= n_before
-            kept.append(np.maximum(self._latest[ranges(low, high)], np.repeat(held, high - low)))
-            n_kept += kept[-1].size
-            if n_kept > 2 * (room + 1) + self._PORTION_TIMES:
-                kept = [np.partition(np.concatenate(kept), room)[: room + 1]]
-                n_kept = room + 1
-        if n_kept <= room:
-            return None
-        return int(np.partition(np.concatenate(kept), room)[room])
-
-    def _in_doubt_within(
-        self, low: Int64Array, high: Int64Array, held: Int64Array, room: int
-    ) -> tuple[Int64Array, Int64Array, int]:
-        """Of runs of rising times, none below its `held`, those parts in which the limit falls; how many are before."""
-
-        def first_above(bound: int) -> Int64Array:
-            return np.where(held > bound, low, _first_above(self._latest, bound, low, high))
-
-        def rows_until(end: Int64Array) -> int:
-            return int((end - low).sum())
-
-        index, run = sample(low, high)
-        values, ones = np.maximum(self._latest[index], held[run]), np.ones_like(index)
-        share = room / max(rows_until(high), 1)
-        fits = near(values, ones, share, -1, first_above, lambda end: rows_until(end) <= room)
-        too_many = near(values, ones, share, 1, first_above, lambda end: rows_until(end) > room)
-        begin, end = low if fits is None else fits[1], high if too_many is None else too_many[1]
-        return begin, end, rows_until(begin)
-
     def _share(self, positions: Int64Array, bound_us: int, max_rows: int) -> Int64Array:
         """Of the records that `bound_us` admits `max_rows`: each split as many as any other, or all it has."""
         wanted = self.cut(positions, bound_us) - positions
         return positions + share_evenly(wanted, positions, max_rows)
-
-
-def _first_above(values: Int64Array, bound: int, low: Int64Array, high: Int64Array) -> Int64Array:
-    """In each `[low, high)`, where `values` never fall, the first index whose value is above `bound`, or `high`."""
-    return first_not_before(low, high, lambda index: values[index] <= bound)
-
-
-def _first_too_many(bounds: Int64Array, rows: Int64Array, max_rows: int) -> int | None:
-    """The least bound such that the rows of the entries at or below it are more than `max_rows`. O(m log m)."""
-    order = np.argsort(bounds)
-    over = int(np.searchsorted(np.cumsum(rows[order]), max_rows, side="right"))
-    return None if over == order.size else int(bounds[order[over]])
 
 
 def _rows(positions: Int64Array, ends: Int64Array) -> int:

@@ -153,7 +153,7 @@ def _advance(
     """The splits' own watermarks after `[positions, ends)` was read; they never go back.
 
     Where a split is cut inside an opaque block, its latest event time is not known. But its next
-    record is known to be later than `T`, so that it can be taken as read up to `T`: see `alignment.index.inside`.
+    record is known to be later than `T`, so that it can be taken as read up to `T`: see `alignment.index.opaque`.
     """
     if rules.out_of_orderness_us is not None:
         following = index.next_times(ends)

@@ -28,7 +28,7 @@ class Workers(ABC):
 
     @abstractmethod
     def submit(self, work: Callable[[], None], delay_s: float = 0.0) -> None:
-        """Have `work` done, `delay_s` seconds from now or as soon as somebody is free. It raises nothing.
+        """Have `work` done, `delay_s` seconds from now or when a worker is free. `work` must not raise.
 
         From any thread. After `close` it is not done.
         """
@@ -123,7 +123,7 @@ class WorkerPool(Workers):
                 self._free -= 1
                 work = heapq.heappop(self._work)[2]
                 if self._work:
-                    # Whoever waited for this alone now sees to the next: no deadline is without somebody who keeps it.
+                    # The worker that waited for this work now waits for the next: each deadline has a worker.
                     self._changed.notify()
                 return work
             return None

@@ -124,7 +124,7 @@ class GatewayClient:
             return b""
         if not self._has_warned:
             self._has_warned = True
-            text = "the gateway at %s:%d cannot be told what is read: %s; the query goes on, its watermark may wait"
+            text = "could not report to the gateway at %s:%d: %s; the query goes on, its watermark may wait"
             why = f"it refused a message: {reason}" if status else failure
             _log.warning(text, self.address.host, self.address.port, why)
         return None

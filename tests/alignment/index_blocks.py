@@ -10,19 +10,19 @@ from alignment.index import EventTimeIndex
 def n_blocks(index: EventTimeIndex) -> int:
     """Return the number of blocks kept, after all that was added is taken in."""
     index._settle()
-    return index._blocks.first.size
+    return index._table.blocks.first.size
 
 
 def check_kept_times(index: EventTimeIndex) -> None:
     """Assert what always holds of the times that are kept."""
     index._settle()
-    blocks = index._blocks
+    blocks = index._table.blocks
     kept = np.flatnonzero(blocks.at >= 0)
     kept = kept[np.argsort(blocks.at[kept])]
     ends = blocks.at[kept] + blocks.rows(kept)
     assert (ends[:-1] <= blocks.at[kept][1:]).all(), (blocks.at[kept], ends)
-    assert (ends <= index._filled).all(), (ends, index._filled)
-    assert index._filled <= index._exact.size == index._latest.size, (index._filled, index._exact.size)
+    assert (ends <= index._loaded.filled).all(), (ends, index._loaded.filled)
+    assert index._loaded.filled <= index._loaded.exact.size == index._loaded.latest.size, (index._loaded.filled, index._loaded.exact.size)
     for block, at, end in zip(kept.tolist(), blocks.at[kept].tolist(), ends.tolist(), strict=True):
         base = int(blocks.base[block])
-        assert (index._latest[at + base : end] == np.maximum.accumulate(index._times(block)[base:])).all(), block
+        assert (index._loaded.latest[at + base : end] == np.maximum.accumulate(index._loaded.times(block)[base:])).all(), block

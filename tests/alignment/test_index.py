@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
 from alignment.index import EventTimeIndex
+from alignment.index.exact_times import ExactTimes
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.index_blocks import n_blocks
@@ -64,7 +65,7 @@ def test_every_answer_is_that_of_the_plain_lists(
     data: st.DataObject, splits: dict[str, list[Block]], bound: int, portion: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EventTimeIndex, "_PORTION_TIMES", portion)
+        patch.setattr(ExactTimes, "PORTION_TIMES", portion)
         records = Records(splits, cached_times=data.draw(st.integers(0, 12)))
         index = records.index
         positions = positions_in(data, records)
@@ -210,16 +211,16 @@ def test_whatever_the_limits_every_answer_is_that_of_the_times_they_left(data: s
 def test_the_cache_holds_what_it_may_and_always_the_latest_block() -> None:
     records = Records({i: [Block((1, 3, 5))] for i in "abcd"}, cached_times=4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EventTimeIndex, "_PORTION_TIMES", 3)
+        patch.setattr(ExactTimes, "PORTION_TIMES", 3)
         for bound in (3, 1):
             assert records.index.cut(at(0, 0, 0, 0), bound).tolist() == [bound // 2 + 1] * 4
-            assert records.index._exact.size <= 4 + 3
+            assert records.index._loaded.exact.size <= 4 + 3
     assert len(records.loaded) == 8
 
 
 def test_a_row_limit_keeps_no_more_times_than_the_limit_and_a_portion() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EventTimeIndex, "_PORTION_TIMES", 4)
+        patch.setattr(ExactTimes, "PORTION_TIMES", 4)
         records = Records({f"s{i:02}": [Block(tuple(range(i, i + 40, 2)))] for i in range(30)}, cached_times=0)
         everything = sorted(time for times in records.times.values() for time in times)
         for max_rows in (1, 7, 100, 599):
@@ -243,7 +244,7 @@ def test_a_row_limit_over_many_splits_is_that_of_all_records_in_order(tie: int, 
         times //= tie
         splits[f"s{i:02}"] = [Block(tuple(block.tolist())) for block in np.split(times, [7, 30, 31, 90])]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EventTimeIndex, "_PORTION_TIMES", 400)
+        patch.setattr(ExactTimes, "PORTION_TIMES", 400)
         records = Records(splits, cached_times=cached)
         positions = np.zeros(60, np.int64)
         for max_rows in (1, 40, 700, 90, 2_000, 1_500, 100_000):

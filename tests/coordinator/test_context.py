@@ -174,7 +174,7 @@ def test_an_empty_list_of_blocks_is_no_news() -> None:
 def test_event_times_from_the_limit_on_bound_nothing() -> None:
     planner = started()
     planner.engine.apply(TimeLimitMoved(100))
-    planner.index._load = lambda split_id, start, stop: np.array([5, NO_TIMESTAMP])[: stop - start]
+    planner.index._loaded._load = lambda split_id, start, stop: np.array([5, NO_TIMESTAMP])[: stop - start]
     planner.host.assign_split(RecordSplit("a"), 0)
     planner.host.add_blocks("a", 2, 5, 100)
     assert planner.index.latest_times(np.zeros(1, np.int64)).tolist() == [5]

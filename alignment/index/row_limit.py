@@ -1,0 +1,142 @@
+"""A read limit on an index: which record is the first, by event time, for which there is no room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from alignment.index.blocks import BlockTable, first_above, near, ranges, running, sample
+from alignment.index.exact_times import ExactTimes
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Int64Array
+
+__all__ = ["RowLimit"]
+
+
+class RowLimit:
+    """Searches the blocks of a table, none of them opaque, and the exact times of those among which a limit decides."""
+
+    def __init__(self, table: BlockTable, loaded: ExactTimes) -> None:
+        self._table, self._loaded = table, loaded
+
+    def first_out(self, positions: Int64Array, bound_us: int, max_rows: int) -> int | None:
+        """Return the bound that admits the first unread record without room; None if all up to `bound_us` have some.
+
+        O(n log m), plus the loading of the blocks that the bounds in question divide; holds `max_rows` of their times,
+        and a portion.
+        """
+        blocks, room = self._in_doubt(positions, bound_us, max_rows)
+        rows, enter, leave = self._unread(blocks, positions)
+        # Below `earliest` even all rows of all begun blocks fit; at `latest` those of complete blocks do not.
+        earliest, latest = _first_too_many(enter, rows, room), _first_too_many(leave, rows, room)
+        if earliest is None or earliest > bound_us:
+            return None
+        until = bound_us if latest is None else min(latest, bound_us)
+        doubtful = blocks[(rows > 0) & (enter <= until) & (leave >= earliest)]
+        room -= int(rows[leave < earliest].sum())
+        return self._admitted_after(doubtful, positions, room)
+
+    def _in_doubt(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[Int64Array, int]:
+        """The blocks among which a limit on rows decides, and how many of their rows fit beside those before them.
+
+        What is unread before these blocks is admitted whatever the limit allows, and nothing behind them is.
+        O(n log m): looks where a sample of the blocks says.
+        """
+        current, unread = self._table.current_block(positions)
+        current, stop = current[unread], self._table.stop[unread]
+        start, ends = np.maximum(positions[unread], self._table.blocks.first[current]), self._table.blocks.end
+        index, _ = sample(current, stop)
+        # A split has read a block wholly by a bound that its maxima do not pass; it may get into a block by a bound
+        # that something from there on does not pass.
+        whole, some = self._table.prefix_max, self._table.suffix_min
+
+        def rows_until(block: Int64Array) -> int:
+            return int(np.where(block > current, ends[block - 1] - start, 0).sum())
+
+        def above(values: Int64Array) -> Callable[[int], Int64Array]:
+            return lambda bound: first_above(values, bound, current, stop)
+
+        weights, share = self._table.blocks.rows(index), max_rows / max(rows_until(stop), 1)
+        fits = near(some[index], weights, share, -1, above(some), lambda block: rows_until(block) <= max_rows)
+        too_many = near(whole[index], weights, share, 1, above(whole), lambda block: rows_until(block) > max_rows)
+        begin = current if fits is None else above(whole)(min(fits[0], bound_us))
+        until = bound_us if too_many is None else min(too_many[0], bound_us)
+        return ranges(begin, first_above(some, until, begin, stop)), max_rows - rows_until(begin)
+
+    def _unread(self, blocks: Int64Array, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Of each block: unread rows; a bound below which none of them is admitted; one from which on all are."""
+        owner, low, high = (
+            self._table.blocks.owner[blocks],
+            self._table.blocks.low[blocks],
+            self._table.blocks.high[blocks],
+        )
+        rows = np.maximum(
+            self._table.blocks.end[blocks] - np.maximum(positions[owner], self._table.blocks.first[blocks]), 0
+        )
+        leave = running(np.maximum, np.where(rows > 0, high, NO_TIMESTAMP), owner)
+        # What surely holds the next block back. The maximum of a block that is, or before a restart was, partly read
+        # may have been read; its minimum still is a lower bound of the rest.
+        begun = self._table.begun(blocks, positions[owner])
+        holds = np.where(rows > 0, np.where(begun, low, high), NO_TIMESTAMP)
+        surely_held = running(np.maximum, holds, owner)
+        held = np.full_like(leave, NO_TIMESTAMP)
+        held[1:] = np.where(owner[1:] == owner[:-1], surely_held[:-1], NO_TIMESTAMP)
+        return rows, np.maximum(held, low), leave
+
+    def _admitted_after(self, blocks: Int64Array, positions: Int64Array, room: int) -> int | None:
+        """Bound that admits the first unread record of `blocks` for which there is no room; None if there is for all.
+
+        `blocks` hold all that is doubtful of each split, in order. Keeps no more than `room` times and a portion.
+        """
+        owner, rows = self._table.blocks.owner[blocks], int(self._table.blocks.rows(blocks).sum())
+        skip = np.maximum(positions[owner] - self._table.blocks.first[blocks], 0)
+        fits = rows <= self._loaded.cached_times
+        kept, n_kept = [np.empty(0, np.int64)], 0
+        last_owner, before = -1, NO_TIMESTAMP
+        for part in self._loaded.portions(blocks, max(rows, 1) + 1 if fits else self._loaded.PORTION_TIMES):
+            low, high = self._loaded.runs(blocks[part], skip[part])
+            of, latest = owner[part], self._loaded.latest[high - 1]
+            if of[0] == last_owner:
+                latest[0] = max(int(latest[0]), before)
+            latest = running(np.maximum, latest, of)
+            # What records of a split wait for that are in its blocks before.
+            held = np.where(np.diff(of, prepend=last_owner) == 0, np.append(before, latest[:-1]), NO_TIMESTAMP)
+            last_owner, before = int(of[-1]), int(latest[-1])
+            if fits:
+                low, high, n_before = self._in_doubt_within(low, high, held, room)
+                room -= n_before
+            kept.append(np.maximum(self._loaded.latest[ranges(low, high)], np.repeat(held, high - low)))
+            n_kept += kept[-1].size
+            if n_kept > 2 * (room + 1) + self._loaded.PORTION_TIMES:
+                kept = [np.partition(np.concatenate(kept), room)[: room + 1]]
+                n_kept = room + 1
+        if n_kept <= room:
+            return None
+        return int(np.partition(np.concatenate(kept), room)[room])
+
+    def _in_doubt_within(
+        self, low: Int64Array, high: Int64Array, held: Int64Array, room: int
+    ) -> tuple[Int64Array, Int64Array, int]:
+        """Of runs of rising times, none below its `held`, those parts in which the limit falls; how many are before."""
+
+        def passed(bound: int) -> Int64Array:
+            return np.where(held > bound, low, first_above(self._loaded.latest, bound, low, high))
+
+        def rows_until(end: Int64Array) -> int:
+            return int((end - low).sum())
+
+        index, run = sample(low, high)
+        values, ones = np.maximum(self._loaded.latest[index], held[run]), np.ones_like(index)
+        share = room / max(rows_until(high), 1)
+        fits = near(values, ones, share, -1, passed, lambda end: rows_until(end) <= room)
+        too_many = near(values, ones, share, 1, passed, lambda end: rows_until(end) > room)
+        begin, end = low if fits is None else fits[1], high if too_many is None else too_many[1]
+        return begin, end, rows_until(begin)
+
+
+def _first_too_many(bounds: Int64Array, rows: Int64Array, max_rows: int) -> int | None:
+    """The least bound such that the rows of the entries at or below it are more than `max_rows`. O(m log m)."""
+    order = np.argsort(bounds)
+    over = int(np.searchsorted(np.cumsum(rows[order]), max_rows, side="right"))
+    return None if over == order.size else int(bounds[order[over]])
