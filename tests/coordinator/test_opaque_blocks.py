@@ -47,7 +47,7 @@ class Log(SupportsEventTimeIndex[RecordSplit], SplitEnumerator[RecordSplit, None
         pass
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        raise AssertionError("an asked block is not loaded")
+        raise AssertionError("an opaque block is not loaded")
 
     def split_at(self, split_id: str, position: int) -> RecordSplit:
         self.read[split_id] = position
