@@ -16,13 +16,14 @@ def n_blocks(index: EventTimeIndex) -> int:
 def check_kept_times(index: EventTimeIndex) -> None:
     """Assert what always holds of the times that are kept."""
     index._settle()
+    loaded = index._loaded
     blocks = index._table.blocks
     kept = np.flatnonzero(blocks.at >= 0)
     kept = kept[np.argsort(blocks.at[kept])]
     ends = blocks.at[kept] + blocks.rows(kept)
     assert (ends[:-1] <= blocks.at[kept][1:]).all(), (blocks.at[kept], ends)
-    assert (ends <= index._loaded.filled).all(), (ends, index._loaded.filled)
-    assert index._loaded.filled <= index._loaded.exact.size == index._loaded.latest.size, (index._loaded.filled, index._loaded.exact.size)
+    assert (ends <= loaded.filled).all(), (ends, loaded.filled)
+    assert loaded.filled <= loaded.exact.size == loaded.latest.size, (loaded.filled, loaded.exact.size)
     for block, at, end in zip(kept.tolist(), blocks.at[kept].tolist(), ends.tolist(), strict=True):
         base = int(blocks.base[block])
-        assert (index._loaded.latest[at + base : end] == np.maximum.accumulate(index._loaded.times(block)[base:])).all(), block
+        assert (loaded.latest[at + base : end] == np.maximum.accumulate(loaded.times(block)[base:])).all(), block
