@@ -112,7 +112,7 @@ class _SplitOutput(SourceOutput):
             raise AssertionError(f"records of split {self.split_id!r} were emitted after its output was released")
         if self.whole.schema is not None and not batch.schema.equals(self.whole.schema):
             raise AssertionError(
-                f"split {self.split_id!r}: the reader was asked for the columns {self.whole.schema}, and emitted "
+                f"split {self.split_id!r}: the reader was given the columns {self.whole.schema} to read, and emitted "
                 f"{batch.schema}"
             )
         where = np.arange(positions, positions + batch.num_rows) if isinstance(positions, int) else positions

@@ -90,7 +90,7 @@ class TokenProvider:
         if not (isinstance(made, tuple) and len(made) >= 2 and isinstance(made[0], str)):
             raise self._failed("it must return a tuple: the token, and the second since the epoch at which it expires")
         if not isinstance(made[1], (int, float)) or made[1] > _YEAR_5138_S:
-            raise self._failed("it must say in seconds since the epoch when the token expires, not in milliseconds")
+            raise self._failed("the expiry of the token must be in seconds since the epoch, not in milliseconds")
         self.trouble = ""
         return made
 
@@ -285,7 +285,7 @@ def translated(settings: Mapping[str, str]) -> dict[str, str]:
     for part in found:
         for name, value in part.items():
             if left.setdefault(name, value) != value:
-                raise _cannot(name, "a setting of the Java client that is given too says something else; give one")
+                raise _cannot(name, "it conflicts with another setting of the Java client that is given; give only one")
     return left
 
 
