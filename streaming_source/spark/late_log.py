@@ -234,5 +234,9 @@ def _write(files: fs.FileSystem, folder: str, name: str, text: str) -> None:
     written = path if at_once else posixpath.join(folder, f"_{name}")
     with files.open_output_stream(written) as stream:
         stream.write(text.encode())
-    if not at_once:
-        files.move(written, path)
+    if at_once:
+        return
+    if files.type_name != "local" and files.get_file_info(path).type is not fs.FileType.NotFound:
+        # Of the same micro-batch, which is read again: not every file system moves one file over another.
+        files.delete_file(path)
+    files.move(written, path)

@@ -84,7 +84,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     schema: pa.Schema
     shaper: RowShaper
     checkpoint: str
-    location: str
+    location: str = field(repr=False)
     first: int | None
     _target: _Committed | None = field(default=None, init=False)
     _looks_at: float = field(default=0.0, init=False)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,7 @@ from streaming_source.exceptions import (
 )
 from streaming_source.spark.late_reader import LateStreamReader
 from streaming_source.spark.readers import AlignedStreamReader
+from tests.files.stores import open_store
 from tests.spark.reading import SECOND, T0, data_source, put, stream_reader
 
 KEYS = {"eventTimeColumn": "t", "idleTimeout": "1 ms"}
@@ -395,6 +397,28 @@ def test_entries_that_are_gone_are_an_error_and_from_batch_goes_on_behind(tmp_pa
     assert behind.run() == more
     with pytest.raises(DataLossError, match="has no offsets of micro-batch 0: Spark keeps the latest 100"):
         query.late(lateRecordsFrom=1).run()
+
+
+@pytest.mark.parametrize("kind", ["fsspec without times", pytest.param("s3", marks=pytest.mark.slow)])
+def test_the_late_log_may_be_in_any_store(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    store = open_store(kind, tmp_path, request)
+    location = f"{store.uri}/log"
+    if given := store.storage:
+        keys = f"{given['access_key']}:{given['secret_key']}"
+        rest = urlencode({name: given[name] for name in ("endpoint_override", "scheme", "region")})
+        location = f"{location.replace('s3://', f's3://{keys}@')}?{rest}"
+    query = Query(tmp_path / "in", tmp_path / "cp", lateLocation=location)
+    late, keys_late = query.late(), one_late_split(tmp_path / "in", query)
+    # Written again, as after a crash.
+    (query.checkpoint / "commits" / str(query.batches("commits")[-1])).unlink()
+    query.start()
+    query.settle()
+    assert late.run() == keys_late
+    assert len(store.names("log")) == 1
+    put_log(tmp_path / "in", "c", 0, [2])
+    query.settle()
+    assert late.run() == ["c/0/0"]
+    assert len(store.names("log")) == 1
 
 
 def test_a_query_that_begins_anew_has_a_late_log_of_its_own(tmp_path: Path) -> None:
