@@ -212,7 +212,7 @@ def test_a_token_provider_is_found_by_its_name_and_equal_to_its_copies() -> None
         (lambda: "token", "it must return a tuple"),
         (
             lambda: ("token", 1_700_000_000_000),
-            "expiry of the token must be in seconds since the epoch, not in milliseconds",
+            "expiry of the token in seconds since the epoch, not in milliseconds",
         ),
     ],
 )

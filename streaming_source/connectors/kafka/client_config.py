@@ -90,7 +90,7 @@ class TokenProvider:
         if not (isinstance(made, tuple) and len(made) >= 2 and isinstance(made[0], str)):
             raise self._failed("it must return a tuple: the token, and the second since the epoch at which it expires")
         if not isinstance(made[1], (int, float)) or made[1] > _YEAR_5138_S:
-            raise self._failed("the expiry of the token must be in seconds since the epoch, not in milliseconds")
+            raise self._failed("it must give the expiry of the token in seconds since the epoch, not in milliseconds")
         self.trouble = ""
         return made
 
