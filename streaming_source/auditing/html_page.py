@@ -19,6 +19,10 @@ _DRAWN: Final = 24
 """Splits, or directories where there are several, that have a line."""
 _BATCHES: Final = 2_000
 _LISTED: Final = 1_000
+_REACH: Final = (
+    "The latest row of each split in each micro-batch, and the watermark by which Spark dropped rows of it: rows at or "
+    "below the line, or those of windows that had ended there."
+)
 
 
 def html_page(found: Counts, title: str) -> str:
@@ -28,20 +32,13 @@ def html_page(found: Counts, title: str) -> str:
     watermark.
     """
     name = "directory" if found.directories().num_rows > 1 else "split"
-    sentences = "".join(f'<p class="why">{escape(text)}</p>' for text in summary(found))
+    sentences = "<br>".join(map(escape, summary(found)))
     head, *rows = split_table(found, _LISTED)
     table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     titles = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     section = f"""<section aria-label="Audit">
-{sentences}
-{
-        _figure(
-            "reach",
-            "Event time",
-            "The latest row of each split in each micro-batch; what is below the line of Spark's "
-            "watermark one micro-batch later is dropped.",
-        )
-    }
+<p class="why">{sentences}</p>
+{_figure("reach", "Event time", _REACH)}
 {_figure("rows", "Rows", "Read in each micro-batch, and dropped of them.")}
 <figure><figcaption><h3>Splits</h3></figcaption><div class="wide" tabindex="0">
 <table class="splits"><thead><tr>{titles}</tr></thead><tbody>{table}</tbody></table></div></figure>

@@ -23,13 +23,13 @@ const plot = (name, height, series, columns, y) => {
     width: place.clientWidth, height, series: [{ label: "micro-batch" }, ...series],
     tzDate: (s) => uPlot.tzDate(new Date(s * 1e3), "Etc/UTC"),
     scales: { x: { time: false }, y: { time: !!y.time, range: y.range } },
-    axes: [{ ...axis, size: 32 }, { ...axis, size: 96, values: y.values }],
+    axes: [{ ...axis, size: 32 }, { ...axis, size: 128, values: y.values }],
     cursor: { sync: { key: "audit" } },
   }, [data.batches, ...columns], place));
 };
 const line = (label, stroke, value, more = {}) => ({ label, stroke, width: 2, points: { show: data.batches.length < 3 }, value: (u, v) => value(v), ...more });
 plot("reach", 380, [
-  ...data.splits.map(({ id }, i) => line(id, COLORS[i % COLORS.length], moment, { width: 1.5, dash: i < COLORS.length ? undefined : [6, 3] })),
+  ...data.splits.map(({ id }, i) => line(id, COLORS[i % COLORS.length], moment, { width: 1.5, spanGaps: true, points: { show: true, size: 4 }, dash: i < COLORS.length ? undefined : [6, 3] })),
   line("Spark's watermark", () => color("text"), moment, { width: 3, paths: stepped }),
 ], [...data.splits.map(({ latest }) => seconds(latest)), seconds(data.watermark)], {
   time: true, values: (u, splits) => splits.map((s) => moment(s).slice(0, 16)),
