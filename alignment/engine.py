@@ -249,7 +249,7 @@ class Engine:
         conditions = PlanConditions(
             max_rows=max_rows,
             # A run that only reads what is there (AvailableNow) goes alone.
-            group_limit_us=self._group_limit_us if self._drains_from_us is None else MAX_WATERMARK,
+            group_limit_us=self._group_limit_us,
             horizon_us=self.horizon_us,
             idle=self.idle_clock.idle(self.table, self._drains_from_us, marked),
             complete=self._among(self.complete),

@@ -149,6 +149,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def drain(self) -> None:
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
         self._drains_from_us = self._now_us()
+        if self._group is not None:
+            self._group.drain()
         if self._started:
             self.host.calls.end()
             self._drain_engine()
@@ -193,8 +195,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if not self._started:
             self.start()
         engine, event_times = self.runtime.engine, self.runtime.event_times
-        # A snapshot says nothing of the time that passes while it is read.
-        group = None if self.is_draining else self._group
+        group, has_renewed = self._group, False
         while True:
             self.host.run()
             self._take_added()
@@ -214,8 +215,21 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self._look_for_more()
                 has_looked = True
             elif event_times.is_at_rest and not event_times.probe_last(engine.table.holders()):
-                self._warn_of_unread()
-                return self.state
+                if group is None or not group.holds(engine.nearest_us()):
+                    self._warn_of_unread()
+                    return self.state
+                if group.may_go_on and not has_renewed:
+                    # The others have taken in what this source has just reported.
+                    has_renewed = True
+                elif group.is_worth_waiting():
+                    # A run ends once no source has anything: so this one has a micro-batch without a record.
+                    self._plan(max_rows, group, is_turn=True)
+                    return self.state
+                else:
+                    # Go on without the others.
+                    group.leave()
+                    group = self._group = None
+                    engine.apply(events.GroupLimitMoved(MAX_WATERMARK))
             else:
                 self.host.calls.wait()
 
@@ -329,8 +343,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     # ---- inside: plans -------------------------------------------------------------------------------------------
 
-    def _plan(self, max_rows: int | None, group: GroupExchange | None) -> bool:
-        """Plan, and commit the plan if there is news in it; whether there is."""
+    def _plan(self, max_rows: int | None, group: GroupExchange | None, *, is_turn: bool = False) -> bool:
+        """Plan, and commit the plan if there is news in it, or `is_turn`; whether it was committed."""
         engine, limit_us = self.runtime.engine, self.host.event_time_limit_us
         if limit_us is not None:
             engine.apply(events.TimeLimitMoved(limit_us))
@@ -342,13 +356,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
             waits_until_us = self._read_us + self._rules.max_delay_us
         plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
-        is_news = self._announce_again or self._announces_end or engine.has_news(plan)
+        is_news = is_turn or self._announce_again or self._announces_end or engine.has_news(plan)
         if is_news:
             if plan.rows:
                 self._read_us = now_us
             self._commit(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if group is not None:
-            group.report(plan.slowest_us, engine.nearest_us())
+            nearest_us = engine.nearest_us()
+            # A source that has read all that a run reads holds nobody.
+            has_ended = self.is_draining and nearest_us is None and self.runtime.event_times.is_at_rest
+            group.report(None if has_ended else plan.slowest_us, nearest_us)
         return is_news
 
     def _may_wait_for_rows(self) -> bool:

@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +16,7 @@ from typing import Final
 
 from alignment.explain import GroupMember
 from alignment.groups import SourceReport, is_waited_for, source_limit
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.coordinator.calls import AsyncCalls
 
 __all__ = ["GroupExchange"]
@@ -29,8 +30,13 @@ _LISTEN_S: Final = 0.05
 """How often a source that waits for the others looks whether it may go on: an exchange costs well under a millisecond,
 and a backlog of two queries moves on by a drift each time (FLINK-37399)."""
 
+_TURNS: Final = 20
+_PAUSE_S: Final = 0.05
+"""How often a source that is being drained looks whether it may go on, and for how long each time, before it leaves."""
+
 _LEASE_INTERVALS: Final = 10
 _SHORTEST_LEASE_US: Final = 10_000_000
+_FOR_A_RUN_US: Final = 30 * 24 * 3600 * 1_000_000
 
 _TABLE: Final = """
     CREATE TABLE IF NOT EXISTS report (
@@ -83,6 +89,8 @@ class GroupExchange:
         # Whether something is to be read as soon as the others let it; and the limit of the last plan.
         self._waits = False
         self._planned_limit_us: int = MAX_WATERMARK
+        # While draining: at which limit it waits, since when, and for how many turns.
+        self._held_at_us, self._held_since_us, self._turns = MAX_WATERMARK, 0, 0
         self.source_id = uuid.uuid4().hex
 
     def start(self, calls: AsyncCalls) -> None:
@@ -92,6 +100,42 @@ class GroupExchange:
         takes longer than its lease.
         """
         calls.repeat(lambda: self.renew_when_due(reads=self._waits), min(self._interval_us / 1e6, _LISTEN_S))
+
+    def drain(self) -> None:
+        """Count as a member from now on, as slow as can be, until this source has planned, or its process has ended.
+
+        All sources of a query are drained before the first of them plans (AvailableNow), so that each knows of the
+        others. A report is renewed with each plan and by nothing else, and may be a micro-batch old: no lease ends.
+        """
+        with self._lock:
+            self._lease_us = _FOR_A_RUN_US
+            self._report = replace(self._report, watermark=MIN_WATERMARK)
+            self._exchange()
+
+    def holds(self, next_us: int | None) -> bool:
+        """Whether the limit of the last plan keeps this source from its next record."""
+        return next_us is not None and next_us > self._planned_limit_us
+
+    def is_worth_waiting(self) -> bool:
+        """Whether a source that is being drained shall wait one more time.
+
+        Until the limit has stood for as long as the shortest lease, and many turns: then a member that counts does not
+        go on. It may be of another query, whose micro-batches this one does not see.
+        """
+        if self._planned_limit_us != self._held_at_us:
+            self._held_at_us, self._held_since_us, self._turns = self._planned_limit_us, self.now_us(), 0
+        self._turns += 1
+        if self._turns > 2:
+            time.sleep(_PAUSE_S)
+        if self._turns <= _TURNS or self.now_us() - self._held_since_us < _SHORTEST_LEASE_US:
+            return True
+        _log.warning(
+            "alignment group %r: %s has not gone on for %d s; this source goes on without the group",
+            self._group,
+            "a member" if self.slowest is None else self.slowest.source,
+            _SHORTEST_LEASE_US // 1_000_000,
+        )
+        return False
 
     @property
     def may_go_on(self) -> bool:

@@ -35,6 +35,7 @@ class Planned:
         max_rows: int | None = None,
         min_rows: int | None = None,
         max_delay_us: int = 0,
+        available_now: bool = False,
     ) -> None:
         self.source = TestingSource(splits, clock=group.clock, bounded=bounded, records_per_fetch=1000)
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 us")
@@ -43,6 +44,7 @@ class Planned:
         self._group = group
         self._max_rows = max_rows
         self._min_rows, self._max_delay_us = min_rows, max_delay_us
+        self._available_now = available_now
         self._positions: dict[str, int] = {}
         self._begin(SourceState.initial())
 
@@ -126,6 +128,8 @@ class Planned:
             workers=self._workers,
             meeting=self.meeting,
         )
+        if self._available_now:
+            self.planning.drain()
         self.planning.restore(state)
 
 
