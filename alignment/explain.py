@@ -13,9 +13,11 @@ from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = [
+    "FUTURE_US",
     "Bounds",
     "Cause",
     "Explanation",
+    "FarRecord",
     "GroupMember",
     "LastBatch",
     "QueryEnd",
@@ -30,7 +32,7 @@ _COUNTING: Final = (SplitStatus.ACTIVE, SplitStatus.PAUSED)
 _SOON_US = 1_000_000
 """A split that has had nothing to read for less is not silent: its next records are on their way."""
 
-_FUTURE_US = 15 * 60 * 1_000_000
+FUTURE_US = 15 * 60 * 1_000_000
 """Event times may be so much later than the clock here: clocks differ, time zones by more than that."""
 
 _LONG_BATCH_US = 10_000_000
@@ -71,6 +73,7 @@ class Cause(StrEnum):
     ALL_IDLE = "allIdle"
     SILENT = "silent"
     EMPTY = "empty"
+    INVALID = "invalid"
     SOURCE = "source"
     TRANSACTION = "transaction"
     REPORT = "report"
@@ -143,6 +146,13 @@ class QueryEnd:
     overdue: str | None = None
 
 
+class FarRecord(NamedTuple):
+    """A record that brought the watermark of its split into the future: its event time, and where it is."""
+
+    time_us: int
+    place: str
+
+
 class SplitExplanation(NamedTuple):
     """One split in work: a tuple, since each trigger makes one for each split.
 
@@ -152,7 +162,9 @@ class SplitExplanation(NamedTuple):
     the announced watermark, so far. `silent_since_us` is the processing time since which it has had nothing to read;
     None if it has, or that is not known. `next_us` is the event time of its next record, where that is further beyond
     the bound than another drift, else None; `place` where that record is, as the connector calls it, if it does.
-    `locked` records are there that cannot be read yet, of transactions that are open.
+    `locked` records are there that cannot be read yet, of transactions that are open. Of a split without a watermark
+    `invalid` positions were read, and no record there has an event time. `far` is the record that brought its watermark
+    into the future, where it did and that is known.
     """
 
     split_id: str
@@ -167,6 +179,8 @@ class SplitExplanation(NamedTuple):
     next_us: int | None = None
     place: str | None = None
     locked: int = 0
+    invalid: int = 0
+    far: FarRecord | None = None
 
     @property
     def next_place(self) -> str:
@@ -192,7 +206,8 @@ class Explanation:
     last micro-batch, `end` that of the query; None where neither is known. The query last looked for records at
     `probed_us`: that a split is silent is known up to then; None for up to `at_us`. `reads` is in words what the source
     reads: a path, a pattern, topics. `away` is in words why splits cannot be reached that wait for the source, and
-    since when; None where that is not known.
+    since when; None where that is not known. With a bound of `needed_bound_us` no record would have been late that a
+    split delivered while it was read; None where that is not known.
     """
 
     watermark: int
@@ -210,6 +225,7 @@ class Explanation:
     probed_us: int | None = None
     reads: str | None = None
     away: str | None = None
+    needed_bound_us: int | None = None
 
     @property
     def waits_for_group(self) -> bool:
@@ -252,7 +268,7 @@ class Explanation:
     @property
     def is_in_the_future(self) -> bool:
         """Whether the watermark is later than the clock, by more than clocks differ."""
-        return self.at_us + _FUTURE_US < self.watermark < MAX_WATERMARK
+        return self.at_us + FUTURE_US < self.watermark < MAX_WATERMARK
 
     @property
     def batch_takes_us(self) -> int | None:
@@ -294,14 +310,14 @@ class Explanation:
             return Cause.ALL_IDLE if self.splits else Cause.NO_SPLITS
         first = holders[0]
         if first.next_us is not None:
-            return Cause.FUTURE if first.next_us > self.at_us + _FUTURE_US else Cause.DRIFT
+            return Cause.FUTURE if first.next_us > self.at_us + FUTURE_US else Cause.DRIFT
         if first.waits_for is WaitsFor.RECORDS:
             return self._of_silence(first)
         return Cause.SLOWEST if first.waits_for is WaitsFor.NOTHING else Cause(first.waits_for.value)
 
     def _of_silence(self, holder: SplitExplanation) -> Cause:
         if holder.watermark == MIN_WATERMARK:
-            return Cause.EMPTY
+            return Cause.INVALID if holder.invalid else Cause.EMPTY
         known_us = self.at_us if self.probed_us is None else min(self.probed_us, self.at_us)
         since_us = known_us if holder.silent_since_us is None else holder.silent_since_us
         if known_us - max(since_us, self.stands_since_us) >= _SOON_US:

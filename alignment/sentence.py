@@ -200,6 +200,9 @@ def _why(explanation: Explanation, holder: SplitExplanation) -> str:
     since = "" if holder.silent_since_us is None else f" since {moment(holder.silent_since_us, near_us)}"
     if explanation.cause is Cause.EMPTY:
         return f"has never had a record with an event time, and nothing to read{since}"
+    if explanation.cause is Cause.INVALID:
+        positions = "position" if holder.invalid == 1 else "positions"
+        return f"has been read for {holder.invalid:,} {positions}, and no record there has a valid event time"
     if explanation.cause is Cause.SILENT:
         return f"has delivered nothing{since}"
     return {
@@ -268,7 +271,10 @@ def _member(explanation: Explanation) -> str:
 def _idle(explanation: Explanation, holder: SplitExplanation) -> str:
     idle_at_us = None if explanation.cause is Cause.SLOWEST else explanation.idle_at_us(holder)
     if idle_at_us is None:
-        never = explanation.cause in (Cause.SILENT, Cause.EMPTY) and explanation.bounds.idle_timeout_us is None
+        never = (
+            explanation.cause in (Cause.SILENT, Cause.EMPTY, Cause.INVALID)
+            and explanation.bounds.idle_timeout_us is None
+        )
         return "; without idleTimeout it never becomes idle" if never else ""
     if explanation.end is not None and not explanation.is_draining:
         return ""
@@ -283,8 +289,13 @@ def _idle(explanation: Explanation, holder: SplitExplanation) -> str:
 def _future(explanation: Explanation, where: str) -> str:
     latest = max(explanation.splits, key=lambda split: split.watermark, default=None)
     ahead = duration_text(explanation.watermark - explanation.at_us)
-    of = "" if latest is None else f" of split {latest.split_id!r}, before position {latest.position},"
-    return f"{where}, {ahead} in the future: a record{of} is dated so, and whatever follows in time is late."
+    record = "a record is dated so"
+    if latest is not None and latest.far is not None:
+        far = latest.far
+        record = f"a record of split {latest.split_id!r}, at {far.place}, is dated {moment(far.time_us)}"
+    elif latest is not None:
+        record = f"a record of split {latest.split_id!r}, before position {latest.position}, is dated so"
+    return f"{where}, {ahead} in the future: {record}, and whatever follows in time is late."
 
 
 def _pinned(explanation: Explanation) -> list[str]:

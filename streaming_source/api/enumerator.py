@@ -389,6 +389,13 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         listed any more. By default all was added when it was found.
         """
 
+    def place_of(self, split_id: str, position: int) -> str | None:
+        """Where the record at `position` is, in words that lead a person there; None for what `SourceSplit.place` says.
+
+        Override it where a split does not know what follows its own position: one that was read to the end of a file.
+        """
+        return None
+
     @abstractmethod
     def split_at(self, split_id: str, position: int) -> SplitT:
         """The split in the state in which the record at `position` is next."""

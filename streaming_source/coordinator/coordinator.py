@@ -23,6 +23,7 @@ from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
+from streaming_source.coordinator.strange_times import StrangeTimes
 from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import SourceError
 
@@ -89,6 +90,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._announce_again = self._announces_end = self._started = self._warned = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self._batch: LastBatch | None = None
+        self._strange = StrangeTimes()
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -257,6 +259,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._take_added()
         explanation = self.runtime.engine.explain(self._now_us())
         known, position_at, known_ends = self.state.by_id(), self.runtime.event_times.position_at, self.host.known_ends
+        far = self._strange.far
         seen_to = {i: position_at(i, known_to) for i, (_, known_to) in self.runtime.engine.available().items()}
         splits = [
             _located(
@@ -264,9 +267,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 known.get(split.split_id),
                 position_at(split.split_id, split.position),
                 known_ends.get(split.split_id, 0) - seen_to[split.split_id],
+                self.runtime.event_times.place_of(split.split_id, split.position)
+                if split.next_us is not None
+                else None,
             )
             for split in explanation.splits
         ]
+        splits = [split._replace(far=far.get(split.split_id)) for split in splits] if far else splits
+        if explanation.bounds.out_of_orderness_us is not None:
+            splits = [_without_times(split, known.get(split.split_id)) for split in splits]
         blocked, away = self.host.enumerator.blocked_splits(), self.host.enumerator.unreachable_splits()
         if isinstance(blocked, Mapping):
             splits = [split._replace(locked=blocked.get(split.split_id, 0)) for split in splits]
@@ -279,6 +288,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             batch=self._batch,
             reads=self._source.identity[:_SHOWN],
             away=next(iter(away.values()), None) if isinstance(away, Mapping) else None,
+            needed_bound_us=self._strange.needed_bound_us,
         )
 
     def ranges(
@@ -444,6 +454,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if plan.late.any():
             late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
+        bound_us = self._rules.strategy.out_of_orderness_us
+        self._strange.note(engine.table, plan, runtime.event_times, self._now_us(), bound_us)
         splits = runtime.event_times.commit_plan(ids, plan.after.positions.tolist())
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
@@ -466,7 +478,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             time_limit_us=time_limit_us,
         )
         self._announce_again = False
-        self._forget_splits(engine.commit(plan))
+        finished = engine.commit(plan)
+        self._strange.forget(finished)
+        self._forget_splits(finished)
 
     def _begin_batch(self, rows: int) -> None:
         now_us, before, share = self._now_us(), self._batch, None
@@ -509,7 +523,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self.runtime.event_times.drain(self._drains_from_us)
 
 
-def _located(split: SplitExplanation, state: SourceSplit | None, position: int, unseen: int) -> SplitExplanation:
+def _without_times(split: SplitExplanation, state: SourceSplit | None) -> SplitExplanation:
+    """With what was read of a split that has no watermark: no record of it has an event time."""
+    if state is None or split.watermark > MIN_WATERMARK or split.waits_for is WaitsFor.REPORT:
+        return split
+    return split._replace(invalid=max(split.position - state.origin().position, 0))
+
+
+def _located(
+    split: SplitExplanation, state: SourceSplit | None, position: int, unseen: int, place: str | None
+) -> SplitExplanation:
     """In positions of the source, with all records that it reports to be there: of `unseen` positions none was seen."""
     if position == split.position and unseen <= 0 and split.next_us is None:
         return split
@@ -517,7 +540,8 @@ def _located(split: SplitExplanation, state: SourceSplit | None, position: int, 
         if split.waits_for is WaitsFor.RECORDS:
             split = split._replace(waits_for=WaitsFor.NOTHING, silent_since_us=None)
         split = split._replace(behind=split.behind + unseen)
-    place = state.place if split.next_us is not None and state is not None and state.position == position else None
+    if place is None and split.next_us is not None and state is not None and state.position == position:
+        place = state.place
     return split._replace(position=position, place=place)
 
 

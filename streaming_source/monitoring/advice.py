@@ -61,6 +61,7 @@ def advice_on(history: Sequence[WatermarkReport]) -> list[Advice]:
         _reports,
         _future,
         _unit,
+        _invalid,
         _silence,
         _idle,
         _no_splits,
@@ -226,9 +227,9 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
         yield Advice(
             "maxOutOfOrderness",
             f"{counted(disordered.total(), 'record')} of {named(disordered)} came late while their split was being "
-            f"read: out of order by more than maxOutOfOrderness, {format_duration(bounds.out_of_orderness_us)}. Raise "
-            "it: streaming_source.advise(frame), or streaming-source advise, prints which bound covers how many "
-            "records.",
+            f"read: out of order by more than maxOutOfOrderness, {format_duration(bounds.out_of_orderness_us)}. "
+            f"Raise it{_enough(reports)}: streaming_source.advise(frame), or streaming-source advise, prints which "
+            "bound covers how many records.",
         )
     if came_back and bounds.idle_timeout_us is not None:
         yield Advice(
@@ -245,9 +246,27 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
         )
 
 
+def _enough(reports: Sequence[Explanation]) -> str:
+    """The bound that would have been enough, rounded up to milliseconds."""
+    needed_us = max((one.needed_bound_us or 0 for one in reports), default=0)
+    return f", to {format_duration(-(-needed_us // 1000) * 1000)} at least" if needed_us else ""
+
+
+def _invalid(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    last = reports[-1]
+    invalid = {split.split_id: split.invalid for split in last.splits if split.invalid}
+    if invalid:
+        yield Advice(
+            "eventTimeColumn",
+            f"No record of {named(invalid)} had a valid event time so far, in {sum(invalid.values()):,} positions: "
+            "they are null, cannot be read, or lie outside of what maxFutureSkew and the exact watermark take. See "
+            "that eventTimeColumn and timestampUnit are those of these records.",
+        )
+
+
 def _silence(reports: Sequence[Explanation]) -> Iterator[Advice]:
     last = reports[-1]
-    if last.cause not in (Cause.SILENT, Cause.EMPTY):
+    if last.cause not in (Cause.SILENT, Cause.EMPTY, Cause.INVALID):
         return
     timeout_us, holder = last.bounds.idle_timeout_us, last.holders[0]
     idle_at_us = last.idle_at_us(holder)
@@ -302,12 +321,17 @@ def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
         first = next((a for a, b in pairwise(known) if a.watermark < b.watermark == split.watermark), None)
         behind = min((one.position for one in known if one.watermark == split.watermark), default=split.position)
         where = f"before position {behind}" if first is None else f"from position {first.position} to {behind}"
+        record = (
+            f"Among the records of split {split.split_id!r} {where} one is dated {moment(split.watermark)} or later"
+        )
+        if split.far is not None:
+            far = split.far
+            record = f"The record at {far.place} of split {split.split_id!r} is dated {moment(far.time_us)}"
         yield Advice(
             "maxFutureSkew",
-            f"Among the records of split {split.split_id!r} {where} one is dated {moment(split.watermark)} or later. "
-            "Watermarks never go back: begin with a new checkpoint, and with maxFutureSkew, '1 hour' say. Records that "
-            "are further ahead of the clock are then invalid: they move no watermark, and invalidTimestamp decides "
-            "what becomes of them.",
+            f"{record}. Watermarks never go back: begin with a new checkpoint, and with maxFutureSkew, '1 hour' say. "
+            "Records that are further ahead of the clock are then invalid: they move no watermark, and "
+            "invalidTimestamp decides what becomes of them.",
         )
 
 

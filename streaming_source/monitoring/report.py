@@ -7,10 +7,10 @@
 
 All of it is as it was when the micro-batch was planned, and decoding a state ignores it. `behind` counts the records of
 each of the offset's splits that were there and not read: those wait for `waitsFor`, the others for records. Where they
-say something there follow `others` (splits that wait for something else), `holds`, `next` and `locked` (see
-`SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`, `group` (a
-`GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records of the
-micro-batch, and `reads` is what the source reads.
+say something there follow `others` (splits that wait for something else), `holds`, `next`, `locked`, `invalid` and
+`far` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`,
+`group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records
+of the micro-batch, `reads` is what the source reads, and `needs` the bound with which no record would have been late.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from alignment.arrow_times import format_timestamp
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration, parse_duration_us
-from alignment.explain import Bounds, Explanation, GroupMember, LastBatch, SplitExplanation, WaitsFor
+from alignment.explain import Bounds, Explanation, FarRecord, GroupMember, LastBatch, SplitExplanation, WaitsFor
 from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
@@ -92,6 +92,7 @@ class WatermarkReport:
             "probedAt": _text(explanation.probed_us),
             "reads": explanation.reads,
             "away": explanation.away,
+            "neededBound": None if (needed := explanation.needed_bound_us) is None else format_duration(needed),
             "rowsLate": explanation.late,
             "rowsBehind": sum(split.behind for split in explanation.splits),
             "metrics": self._offsets_behind() if self.source == _KAFKA else None,
@@ -128,6 +129,7 @@ class WatermarkReport:
                 probed_us=micros_of(found["probedAt"]) if "probedAt" in found else None,
                 reads=found.get("reads"),
                 away=found.get("away"),
+                needed_bound_us=_duration_of(found.get("neededBound")),
             )
             return cls(found["source"], found["n"], explanation)
         except (KeyError, TypeError, AttributeError) as error:
@@ -156,6 +158,10 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
         found["nextRecord"] = _text(split.next_us)
     if split.locked:
         found["rowsLocked"] = split.locked
+    if split.invalid:
+        found["invalid"] = split.invalid
+    if split.far is not None:
+        found["farRecord"] = {"time": _text(split.far.time_us), "place": split.far.place}
     return found if split.place is None else found | {"place": split.place}
 
 
@@ -174,7 +180,13 @@ def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanatio
         next_us=micros_of(found["nextRecord"]) if "nextRecord" in found else None,
         place=found.get("place"),
         locked=found.get("rowsLocked", 0),
+        invalid=found.get("invalid", 0),
+        far=_far_from_json(found["farRecord"]) if "farRecord" in found else None,
     )
+
+
+def _far_from_json(found: Mapping[str, Any]) -> FarRecord:
+    return FarRecord(micros_of(found["time"]), found["place"])
 
 
 def _member_to_json(member: GroupMember) -> dict[str, Any]:
@@ -212,6 +224,10 @@ def _bounds_to_json(bounds: Bounds) -> dict[str, Any]:
 def _bounds_from_json(found: Mapping[str, Any]) -> Bounds:
     given = {field: parse_duration_us(found[name], name=name) for name, field in _BOUNDS.items() if name in found}
     return Bounds(**given, max_rows=found.get("maxRowsPerTrigger"), min_rows=found.get("minRowsPerTrigger"))
+
+
+def _duration_of(text: str | None) -> int | None:
+    return None if text is None else parse_duration_us(text, name="neededBound")
 
 
 def _known(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,6 +286,9 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "rows": None if explanation.batch is None else explanation.batch.rows,
         "reads": explanation.reads,
         "away": explanation.away,
+        "invalid": {str(at): split.invalid for at, split in splits.items() if split.invalid},
+        "far": {str(at): split.far for at, split in splits.items() if split.far is not None},
+        "needs": explanation.needed_bound_us,
         "places": None if all(map(eq, places, _places(offset))) else places,
     }
     return {name: value for name, value in facts.items() if value}
@@ -312,6 +331,8 @@ def report_of_offset(
                         next_us=next_us,
                         place=place,
                         locked=facts.get("locked", {}).get(str(at), 0),
+                        invalid=facts.get("invalid", {}).get(str(at), 0),
+                        far=FarRecord(*far) if (far := facts.get("far", {}).get(str(at))) else None,
                     )
                 )
         explanation = Explanation(
@@ -328,6 +349,7 @@ def report_of_offset(
             batch=None if batch is None else replace(batch, rows=facts.get("rows", 0 if facts else None)),
             reads=facts.get("reads"),
             away=facts.get("away"),
+            needed_bound_us=facts.get("needs"),
         )
         return WatermarkReport(offset["source"], offset["n"], explanation)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

@@ -202,9 +202,10 @@ def record_from_the_future(on_call: OnCall) -> None:
 
 def record_from_the_future_behind_a_finished_file(on_call: OnCall) -> None:
     on_call.add("a", *range(20))
-    on_call.add("a", FUTURE_S, 22)
     on_call.add("b", *range(20))
     on_call.start(maxOutOfOrderness="2 seconds", maxDrift="30 seconds", idleTimeout="1 hour")
+    on_call.query.processAllAvailable()
+    on_call.add("a", FUTURE_S, 22)
 
 
 def watermark_in_the_future(on_call: OnCall) -> None:
@@ -402,7 +403,15 @@ COURSES: tuple[Course, ...] = (
     ),
     Course(
         no_event_times,
-        (Situation("no record has an event time", "empty", "a", ("idleTimeout",), stored="empty"),),
+        (
+            Situation(
+                "no record has an event time",
+                "invalid",
+                "a",
+                ("eventTimeColumn", "idleTimeout"),
+                ("read for 3 positions", "no record there has a valid event time"),
+            ),
+        ),
         is_quick=True,
     ),
     Course(
@@ -438,7 +447,12 @@ COURSES: tuple[Course, ...] = (
         record_from_the_future_behind_a_finished_file,
         (
             Situation(
-                "a file begins in the future", "future", "a", ("maxFutureSkew",), ("row 0 of", "a/part-002.parquet")
+                "a file begins in the future",
+                "future",
+                "a",
+                ("maxFutureSkew",),
+                ("row 0 of a/part-003.parquet",),
+                stored="silent",
             ),
         ),
     ),
@@ -450,7 +464,7 @@ COURSES: tuple[Course, ...] = (
                 "future",
                 "a",
                 ("maxFutureSkew",),
-                ("from position 20 to 23",),
+                ("at row 1 of a/part-002.parquet, is dated 2099-01-01",),
                 "future",
             ),
         ),
@@ -501,7 +515,15 @@ COURSES: tuple[Course, ...] = (
     ),
     Course(
         bound_too_small,
-        (Situation("records are late", "silent", "a", ("maxOutOfOrderness", "idleTimeout"), ("advise(frame)",)),),
+        (
+            Situation(
+                "records are late",
+                "silent",
+                "a",
+                ("maxOutOfOrderness", "idleTimeout"),
+                ("Raise it, to 11 seconds at least", "advise(frame)"),
+            ),
+        ),
     ),
     Course(
         old_split_is_new,

@@ -275,6 +275,11 @@ def watermark_in_the_future(folder: Path) -> Situation:
     return query.run().let_pass(1)
 
 
+def no_valid_times(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": [None, None, None], "carrier=UA": records([0, 1])})
+    return query.run().let_pass(5)
+
+
 def lost_reports(folder: Path) -> Situation:
     splits = {"carrier=HA": records([0]), "carrier=UA": records([10])}
     query = Situation(folder, splits, reports=lambda reports: [r for r in reports if r.split_id != "carrier=HA"])
@@ -345,6 +350,7 @@ SITUATIONS: dict[str, Callable[[Path], Situation]] = {
         empty_partition,
         record_from_the_future,
         watermark_in_the_future,
+        no_valid_times,
         lost_reports,
         dead_group_member,
         read_limit_too_small,

@@ -76,6 +76,7 @@ def test_the_advice_on_a_bound_that_is_too_small_names_where_to_find_a_better_on
     query.let_pass(2)
     found = advice(query)["maxOutOfOrderness"]
     assert found.startswith("1 record of 'a' came late")
+    assert "Raise it, to 8 seconds at least: " in found
     assert "streaming_source.advise(frame)" in found
 
 

@@ -33,6 +33,7 @@ EXPECTED: dict[str, tuple[str, list[str], list[str]]] = {
     "empty partition": ("empty", ["orders-2"], ["idleTimeout"]),
     "record from the future": ("future", [HA], ["maxFutureSkew"]),
     "watermark in the future": ("future", [HA], ["maxFutureSkew"]),
+    "no valid times": ("invalid", [HA], ["eventTimeColumn", "idleTimeout"]),
     "lost reports": ("report", [HA], ["gatewayHost"]),
     "dead group member": ("group", [HA], ["maxDrift"]),
     "read limit too small": ("rows", [HA, UA], ["maxRowsPerTrigger"]),

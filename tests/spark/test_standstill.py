@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from alignment.combine import SplitStatus
-from alignment.explain import Bounds, Explanation, SplitExplanation, WaitsFor
+from alignment.explain import Bounds, Explanation, LastBatch, SplitExplanation, WaitsFor
 from streaming_source.spark.planning import StandstillWarning
 
 SECOND = 1_000_000
@@ -72,3 +74,28 @@ def test_a_watermark_that_moves_or_that_nobody_holds_is_no_matter(caplog: pytest
     query.splits = []
     query.let_pass(200)
     assert not caplog.records
+
+
+def test_a_micro_batch_that_is_not_done_in_time_is_named_by_a_timer_of_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    is_asked = threading.Event()
+
+    def explain() -> Explanation:
+        is_asked.set()
+        return Explanation(5 * SECOND, 90 * SECOND, 0, (split("a", 5),), batch=LastBatch(60 * SECOND, 7))
+
+    warning = StandstillWarning(10_000, explain)
+    warning.begin_batch()
+    timer = warning._timer
+    assert timer is not None
+    timer.join(30)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "The last micro-batch, of 7 records, planned at 1970-01-01 00:01:00 UTC, has "
+    )
+    is_asked.clear()
+    warning = StandstillWarning(3_600 * SECOND, explain)
+    warning.begin_batch()
+    warning.end_batch()
+    assert not is_asked.is_set()

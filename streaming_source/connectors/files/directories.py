@@ -198,6 +198,13 @@ class DirectoryEnumerator(FileSplitEnumerator):
         row = position - file.position if position < file.end else None
         return FileSplit(split_id, position, file.name, row, file.number)
 
+    def place_of(self, split_id: str, position: int) -> str | None:
+        log = self._logs.get(split_id)
+        file = log.locate(position) if log else None
+        if file is None or position >= file.end:
+            return None
+        return FileSplit(split_id, position, file.name, position - file.position, file.number).place
+
     def finish_split(self, split_id: str) -> None:
         super().finish_split(split_id)
         self._finished.add(split_id)

@@ -77,5 +77,13 @@ class IndexedTimes(EventTimeProvider[SplitT]):
         for part in self._index.ranges(*ends, stop - start):
             yield from read_range(self._source, part.split, self._schema, assigner, columns)
 
+    @property
+    def knows_each(self) -> bool:
+        # One that cuts opaque blocks does not know all that is in them.
+        return type(self._index).first_later is SupportsEventTimeIndex.first_later
+
+    def place_of(self, split_id: str, position: int) -> str | None:
+        return self._index.place_of(split_id, position)
+
     def extend_snapshot(self) -> None:
         self._index.extend_snapshot()

@@ -80,6 +80,15 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
+    @property
+    def knows_each(self) -> bool:
+        """Whether `event_times` gives the event time of each record."""
+        return True
+
+    def place_of(self, split_id: str, position: int) -> str | None:
+        """Where the record at a position of the index is, as a person finds it; None where only its split knows."""
+        return None
+
     def position_at(self, split_id: str, position: int) -> int:
         """The source's position that stands for one of the index."""
         return position

@@ -75,6 +75,10 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         self._finds_again = False
         self._started = False
 
+    @property
+    def knows_each(self) -> bool:
+        return False
+
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:

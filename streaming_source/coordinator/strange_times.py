@@ -1,0 +1,85 @@
+"""Which records of planned micro-batches have event times that stand out: for `explain` alone, no plan knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from alignment.combine import SplitStatus
+from alignment.explain import FUTURE_US, FarRecord
+from alignment.plan import MicroBatchPlan, SplitTable
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MIN_WATERMARK, BoolArray, Int64Array
+from streaming_source.coordinator.event_times.provider import EventTimeProvider
+
+__all__ = ["StrangeTimes"]
+
+_MOST_SPLITS: Final = 10
+_MOST_RECORDS: Final = 100_000
+"""Of so many splits of a micro-batch, and so many records of each, event times are loaded to look at them."""
+
+
+class StrangeTimes:
+    """Records that stand out, of the splits in work.
+
+    `far` has by split id the first record that brought the watermark of its split into the future. `needed_bound_us` is
+    the smallest bound on out-of-orderness with which none of the late records would have been late that a split
+    delivered while it was read; None if there was none. Neither is known where only readers know event times.
+    """
+
+    def __init__(self) -> None:
+        self.far: dict[str, FarRecord] = {}
+        self.needed_bound_us: int | None = None
+
+    def note(
+        self,
+        before: SplitTable,
+        plan: MicroBatchPlan,
+        event_times: EventTimeProvider[Any],
+        now_us: int,
+        bound_us: int | None,
+    ) -> None:
+        """A plan is about to be committed, behind a table of the same splits. O(n), and O(records) where some do."""
+        if not event_times.knows_each:
+            return
+        limit_us = now_us + FUTURE_US
+        leapt = (plan.after.watermarks > limit_us) & (before.watermarks <= limit_us)
+        for slot, start, times in _loaded(leapt, before, plan, event_times):
+            split_id, ahead = before.split_ids[slot], np.flatnonzero(times > limit_us)
+            if ahead.size:
+                position = start + int(ahead[0])
+                place = event_times.place_of(split_id, position) or f"position {position}"
+                self.far[split_id] = FarRecord(int(times[ahead[0]]), place)
+        if bound_us is None or not plan.late.any():
+            return
+        was_read = (before.watermarks > MIN_WATERMARK) & (before.statuses != SplitStatus.IDLE)
+        for slot, _, times in _loaded((plan.late > 0) & was_read, before, plan, event_times):
+            needed_us = _disorder(times, int(before.watermarks[slot]) + bound_us + 1)
+            self.needed_bound_us = max(needed_us, self.needed_bound_us or 0)
+
+    def forget(self, split_ids: Iterable[str]) -> None:
+        """These splits are not in work any more."""
+        for split_id in split_ids:
+            self.far.pop(split_id, None)
+
+
+def _loaded(
+    wanted: BoolArray,
+    before: SplitTable,
+    plan: MicroBatchPlan,
+    event_times: EventTimeProvider[Any],
+) -> Iterator[tuple[int, int, Int64Array]]:
+    """Slot, first position, and event times of what the plan reads of some splits, where that is not too much."""
+    rows = plan.after.positions - before.positions
+    for slot in np.flatnonzero(wanted & (rows > 0) & (rows <= _MOST_RECORDS))[:_MOST_SPLITS].tolist():
+        start, stop = int(before.positions[slot]), int(plan.after.positions[slot])
+        yield slot, start, np.asarray(event_times.event_times(before.split_ids[slot], start, stop), np.int64)
+
+
+def _disorder(times: Int64Array, latest_us: int) -> int:
+    """How far a record is behind the latest before it, at most; `latest_us` is the latest before all of them."""
+    valid = times[times != NO_TIMESTAMP]
+    latest = np.maximum(np.maximum.accumulate(valid), latest_us) if valid.size else valid
+    return int((latest - valid).max(initial=0))
