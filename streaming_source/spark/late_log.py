@@ -32,7 +32,7 @@ from streaming_source.data_files.stores import Root, without_secrets
 from streaming_source.exceptions import DataLossError, OffsetError, StoreUnavailableError
 from streaming_source.spark.offsets import OffsetCodec
 
-__all__ = ["LateEntry", "LateLog", "LatePlace", "grown_splits", "new_log_id"]
+__all__ = ["LateEntry", "LateLog", "LatePlace", "new_log_id"]
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class LateLog:
 
     def write(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> None:
         """Write the entry of a micro-batch that routed records. One file, of the size of the splits that had some."""
-        grown = grown_splits(begun, ended)
+        grown = _grown_splits(begun, ended)
         states = {"start": _only(begun, grown), "end": _only(ended, grown)}
         entry = {"v": _VERSION, **{name: self._codec.encode(state) for name, state in states.items()}}
         place = LatePlace(ended.sequence, ended.routed)
@@ -195,7 +195,7 @@ class LateLog:
             ) from error
 
 
-def grown_splits(begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> set[str]:
+def _grown_splits(begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> set[str]:
     """Ids of the splits that had late records between two states."""
     before = dict(zip(begun.table.split_ids, begun.late.tolist(), strict=True))
     after = zip(ended.table.split_ids, ended.late.tolist(), strict=True)
