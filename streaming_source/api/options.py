@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import Any
+from functools import cache
+from numbers import Integral, Real
+from typing import Any, Final, get_args, get_type_hints
 
 from alignment.durations import parse_duration_us
 from alignment.exceptions import InvalidArgumentError
@@ -26,6 +28,7 @@ __all__ = [
     "any_text",
     "arguments",
     "boolean",
+    "check_plain_types",
     "choice",
     "duration",
     "duration_field",
@@ -167,6 +170,36 @@ def durations_as_timedelta(value: Any) -> None:
         if "minimum_us" in one.metadata and not (given is None and one.default is None):
             duration_us = _duration_us(one.name, given, one.metadata["minimum_us"])
             object.__setattr__(value, one.name, timedelta(microseconds=duration_us))
+
+
+def check_plain_types(value: Any) -> None:
+    """Raise an `OptionError` where a truth or number of a dataclass is given as something else; in `__post_init__`.
+
+    A text such as `"true"` is what the option of the same name takes, and would count as true here whatever it says.
+    """
+    kind: Any = type(value)
+    for name, kinds in _plain_types(kind).items():
+        given = getattr(value, name)
+        fits = isinstance(given, bool) if kinds == {bool} else isinstance(given, tuple(kinds))
+        if not fits or (isinstance(given, bool) and bool not in kinds):
+            what = " or ".join(_KINDS[kind] for kind in _KINDS if kind in kinds)
+            raise OptionError(f"{name} = {given!r}: must be {what}, not {type(given).__name__}; give it as such")
+
+
+_KINDS: Final = {bool: "True or False", Integral: "a whole number", Real: "a number", type(None): "None"}
+
+
+@cache
+def _plain_types(kind: type[Any]) -> dict[str, frozenset[type[Any]]]:
+    """Name of each field that holds a truth or a number, or None instead -> the types that it takes."""
+    numbers = {bool: bool, int: Integral, float: Real, type(None): type(None)}
+    hints = {name: {*(get_args(hint) or [hint])} for name, hint in get_type_hints(kind).items()}
+    declared = {one.name for one in fields(kind)}
+    return {
+        name: frozenset(numbers[hint] for hint in taken)
+        for name, taken in hints.items()
+        if name in declared and taken <= numbers.keys()
+    }
 
 
 def option_names(kind: type[Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 import pyarrow as pa
 
 from alignment.arrow_times import UTC
-from streaming_source.api.options import boolean, choice, integer, option_field
+from streaming_source.api.options import boolean, check_plain_types, choice, integer, option_field
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.formats.base import FileFormat
 from streaming_source.exceptions import FileGoneError, MalformedDataError, OptionError
@@ -85,6 +85,7 @@ class ReadingConfig:
     time_zone: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
         if str(self.indexing) == "off":
             raise OptionError(
                 "indexing = 'off': which records a micro-batch has is decided by their event times, ahead of reading; "
@@ -108,6 +109,21 @@ class ReadingConfig:
             object.__setattr__(self, "format", self.format.with_columns(self.data_schema))
         if self.files_ahead is not None and self.files_ahead < 1:
             raise OptionError(f"filesAhead = {self.files_ahead!r}: must be at least 1, or left out")
+
+    def _check_types(self) -> None:
+        if not isinstance(self.format, FileFormat):
+            raise OptionError(
+                f"format = {self.format!r}: must be a format with its options; give one of "
+                "streaming_source.connectors.files, such as CsvFormat(header=True)"
+            )
+        if self.data_schema is not None and not isinstance(self.data_schema, pa.Schema):
+            raise OptionError(
+                f"data_schema = {self.data_schema!r}: must be a pyarrow.Schema; give one, as in "
+                "pa.schema([('ts', pa.timestamp('us', 'UTC'))])"
+            )
+        if isinstance(self.columns, str):
+            raise OptionError(f"columns = {self.columns!r}: must be a tuple of names, as in ('a', 'b')")
+        check_plain_types(self)
 
     @property
     def reading(self) -> FileFormat:

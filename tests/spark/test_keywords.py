@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StructType
 
 import streaming_source
 import streaming_source.connectors
+from streaming_source import FileSource
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.option_text import FrameKeywords, keyword_options, option_text, path_text
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS
@@ -91,5 +92,7 @@ def test_a_value_is_written_as_the_parser_of_its_option_reads_it(value: Any, tex
 
 
 def test_several_paths_are_a_json_list() -> None:
+    assert FileSource(["/a", Path("/b")]) == FileSource('["/a", "/b"]')  # type: ignore[arg-type]
+    assert FileSource(Path("/a")) == FileSource("/a")  # type: ignore[arg-type]
     assert path_text(Path("/a")) == "/a"
     assert path_text(["/a", Path("/b")]) == '["/a", "/b"]'

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from streaming_source import (
+    DataGeneratorSource,
     FieldTimestampAssigner,
     FileSource,
     WatermarkGenerator,
@@ -156,6 +157,14 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "a class without a name": (lambda: register(NO_SPARK, type("Own", (Source,), {})), 'write name = "..."'),
     "the name of another": (lambda: register(NO_SPARK, type("Own", (FileSource,), NAMED)), "choose another name"),
     "a class in place of the session": (lambda: register(FileSource), "as in register(spark, "),  # type: ignore[arg-type]
+    # arguments of sources
+    "a format by its name": (lambda: FileSource("/data", format="csv"), "such as CsvFormat(header=True)"),  # type: ignore[arg-type]
+    "a schema as text": (lambda: FileSource("/data", data_schema="ts timestamp"), "as in pa.schema([('ts', "),
+    "columns as text": (lambda: FileSource("/data", columns="ts"), "as in ('a', 'b')"),  # type: ignore[arg-type]
+    "a truth as text": (lambda: FileSource("/data", bounded="false"), "not str; give it as such"),  # type: ignore[arg-type]
+    "a number as text": (lambda: FileSource("/data", max_files_per_trigger="5"), "not str; give it as such"),  # type: ignore[arg-type]
+    "no path at all": (lambda: FileSource(None), "give one such as '/data/logs'"),  # type: ignore[arg-type]
+    "generated splits as text": (lambda: DataGeneratorSource(splits="4"), "not str; give it as such"),  # type: ignore[arg-type]
     # what takes a frame, a query or a strategy
     "a path in place of a frame": (lambda: with_exact_watermark("/data"), "give it what load() returned"),  # type: ignore[arg-type]
     "a path to advise on": (lambda: advise("/data"), "run streaming-source advise PATH|TOPIC"),  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ from streaming_source.api import (
 from streaming_source.api.options import (
     Parser,
     boolean,
+    check_plain_types,
     duration_field,
     durations_as_timedelta,
     integer,
@@ -182,6 +183,7 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     enumerator_checkpoint_serializer = JsonSerializer(GeneratorCheckpoint)
 
     def __post_init__(self) -> None:
+        check_plain_types(self)
         durations_as_timedelta(self)
         object.__setattr__(self, "start_time", _moment("start_time", self.start_time))
         for field_ in fields(self):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from os import PathLike
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
@@ -187,6 +189,7 @@ class FilesConfig(ReadingConfig):
     storage: StorageOptions = NO_STORAGE_OPTIONS
 
     def __post_init__(self) -> None:
+        self._take_paths()
         super().__post_init__()
         durations_as_timedelta(self)
         options = option_names(type(self))
@@ -205,6 +208,15 @@ class FilesConfig(ReadingConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{options[name]} = {value!r}: must be at least 1, or left out")
+
+    def _take_paths(self) -> None:
+        path = self.path
+        if isinstance(path, list | tuple) and path and all(isinstance(one, str | PathLike) for one in path):
+            object.__setattr__(self, "path", json.dumps([str(one) for one in path]))
+        elif isinstance(path, PathLike):
+            object.__setattr__(self, "path", str(path))
+        elif not isinstance(path, str):
+            raise OptionError(f"path = {path!r}: must be a path, or a list of paths; give one such as '/data/logs'")
 
     @property
     def needs_files(self) -> list[str]:

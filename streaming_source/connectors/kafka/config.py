@@ -13,6 +13,7 @@ from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import (
     arguments,
     boolean,
+    check_plain_types,
     choice,
     duration_field,
     durations_as_timedelta,
@@ -100,6 +101,7 @@ class KafkaConfig:
     )
 
     def __post_init__(self) -> None:
+        check_plain_types(self)
         durations_as_timedelta(self)
         if self.indexing not in get_args(Indexing):
             raise OptionError(f"indexing = {self.indexing!r}: must be one of {', '.join(get_args(Indexing))}")
