@@ -15,7 +15,11 @@ from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATE
 PAGE = Path(__file__).with_name("options.md")
 
 _SECTIONS = (
-    ("Event time, watermarks, alignment", "With `from_source` the `WatermarkStrategy` says this.", STRATEGY_OPTIONS),
+    (
+        "Event time, watermarks, alignment",
+        "With `from_source` the `WatermarkStrategy` takes their place.",
+        STRATEGY_OPTIONS,
+    ),
     ("The frame", "Of every format; keywords of `from_source`: `max_rows_per_trigger`.", FRAME_OPTIONS),
     ("Sources of your own", "Keywords of `from_source` beside those of the frame.", SOURCE_OPTIONS),
     ("`aligned_files`", "", FileSource.options()),

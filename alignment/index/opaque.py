@@ -104,7 +104,7 @@ class OpaqueBlocks:
         positions, times = self._locate(split_ids, starts, stops, bound_us)
         if ((positions < starts) | (positions > stops) | ((positions < stops) & (times <= bound_us))).any():
             raise InvalidArgumentError(
-                f"locate was asked for the first record in [start, stop) later than {bound_us}, and gave another"
+                f"locate must return the first record in [start, stop) later than {bound_us}, and gave another"
             )
         columns = (blocks.tolist(), starts.tolist(), positions.tolist(), times.tolist())
         self.answers += [_Answer(*answer, bound_us) for answer in zip(*columns, strict=True)]

@@ -95,8 +95,8 @@ def take_over(
             for part in offsets:
                 if not chosen.matches(part.topic) or part not in chosen.select(part.topic, [part.number]):
                     raise OptionError(
-                        f"{chosen.kind} does not choose partition {part}, of which the checkpoint has an offset; say "
-                        "it as the old query does"
+                        f"{chosen.kind} does not choose partition {part}, of which the checkpoint has an offset; "
+                        "choose topics as the old query does"
                     )
             watermark_ms = json.loads(metadata).get("batchWatermarkMs", 0)
             if number in commits:

@@ -121,7 +121,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """
         if self._started:
             raise SourceError(
-                f"cannot restore state {state.sequence}: planning has begun, and stands at state "
+                f"cannot restore state {state.sequence}: planning has begun, and is at state "
                 f"{self.state.sequence}; go on from an earlier state with rewind()"
             )
         calls = AsyncCalls(self._workers, self._now_us)

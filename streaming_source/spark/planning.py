@@ -318,7 +318,8 @@ def _meeting(rules: ReadRules, name: str) -> GroupExchange | None:
     if not folders:
         raise OptionError(
             "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
-            "group have no place to meet; without alignmentGroup, maxDrift holds together the splits of one source"
+            "group have no directory in common; leave alignmentGroup out, and maxDrift holds together the splits of "
+            "one source"
         )
     from streaming_source.coordinator.group_exchange import GroupExchange
 

@@ -50,7 +50,7 @@ def test_the_last_two_offsets_become_ours_and_all_else_is_copied(tmp_path: Path)
         (
             ['{"a":{"0":3}}'],
             ["--subscribe", "b"],
-            "subscribe does not choose partition a-0, .* say it as the old query",
+            "subscribe does not choose partition a-0, .* choose topics as the old query",
         ),
         (['{"a":{"0":3}}'], ["--assign", '{"a":[1]}'], "assign does not choose partition a-0"),
         (['{"a":{"0":3}}'], [], "what to read is not said: give exactly one of subscribe"),

@@ -71,7 +71,7 @@ def test_cd_02_once_planning_has_begun_no_state_is_restored() -> None:
     with pytest.raises(SourceError) as caught:
         planning.restore(first)
     assert str(caught.value) == (
-        "cannot restore state 0: planning has begun, and stands at state 1; go on from an earlier state with rewind()"
+        "cannot restore state 0: planning has begun, and is at state 1; go on from an earlier state with rewind()"
     )
     assert planning.state is state
     planning.close()

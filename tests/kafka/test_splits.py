@@ -343,7 +343,7 @@ def test_of_brokers_that_do_not_answer_nothing_is_known(caplog: pytest.LogCaptur
     brokers.now = 7.0
     assert brokers.ends.end("a-0") is None
     assert [record.message for record in caplog.records] == [
-        "nothing is idle until the brokers say where their logs end: no brokers"
+        "no split becomes idle until the brokers return the ends of their logs: no brokers"
     ]
     brokers.fails, brokers.now = False, 9.0
     assert brokers.ends.end("a-0") == LogEnd(4, 4)

@@ -115,8 +115,8 @@ def time_column(
             return names[0]
         names = names or [field.name for field in schema if pa.types.is_timestamp(field.type)]
     raise OptionError(
-        f"several columns are of timestamps ({', '.join(names)}), and the checkpoint does not say which withWatermark "
-        "has; name it with --time"
+        f"several columns are of timestamps ({', '.join(names)}), and the checkpoint has not recorded which one "
+        "withWatermark has; name it with --time"
     )
 
 

@@ -250,7 +250,7 @@ def _format_of(uri: str, options: Mapping[str, str]) -> FileFormat:
     if not any(name.lower() == "fileformat" for name in options):
         if ending not in _FORMATS:
             raise OptionError(
-                f"the names of the files do not say their format ({uri.rpartition('/')[2]}); give it with "
+                f"the names of the files do not show their format ({uri.rpartition('/')[2]}); give it with "
                 "-o fileFormat=parquet, orc, json, csv or text"
             )
         given["fileFormat"] = _FORMATS[ending] or ending

@@ -82,7 +82,7 @@ class FilesConfig(ReadingConfig):
             "path",
             text,
             "Directory to read, a path or URI; also the argument of `load`. Several are a JSON list; `*`, `?`, `[a-z]` "
-            "and `{a,b}` stand for parts of names.",
+            "and `{a,b}` match parts of names.",
             "required",
         )
     )
@@ -151,7 +151,7 @@ class FilesConfig(ReadingConfig):
         None,
         "pathGlobFilter",
         text,
-        "Only files whose names match are there: `*`, `?`, `[a-z]` and `{a,b}` stand for parts of a name.",
+        "Only files whose names match are read: `*`, `?`, `[a-z]` and `{a,b}` match parts of a name.",
     )
     modified_after: str | None = option_field(
         None, "modifiedAfter", _time_text, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."

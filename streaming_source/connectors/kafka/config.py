@@ -65,14 +65,14 @@ class KafkaConfig:
         "5 minutes",
         "brokerTimeout",
         _SHORTEST_US,
-        "For how long brokers that do not answer, or the leader of one partition, are asked again before the query "
+        "How long the source tries brokers again that do not answer, or the leader of one partition, before the query "
         "fails.",
     )
     fetch_retries: int | None = option_field(
         None,
         "fetchOffset.numRetries",
         integer(0),
-        "How often a question for topics or offsets that failed is asked again, within `brokerTimeout`.",
+        "How often a failed request for topics or offsets is repeated, within `brokerTimeout`.",
         "as often as `brokerTimeout` allows",
     )
     fetch_retry_interval: timedelta | str | None = option_field(

@@ -181,7 +181,7 @@ class LogEnds:
         except SourceError as error:
             if self._fails_since is None:
                 self._fails_since = now
-                _log.warning("nothing is idle until the brokers say where their logs end: %s", error)
+                _log.warning("no split becomes idle until the brokers return the ends of their logs: %s", error)
             self._known = {}
             if self._clock() - self._fails_since >= self._patience_s:
                 raise

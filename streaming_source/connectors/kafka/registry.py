@@ -53,7 +53,9 @@ class SchemaRegistry:
     def of(cls, url: str, settings: Mapping[str, str]) -> SchemaRegistry:
         """Check what the user gave; an `OptionError` if the client does not take it, or cannot be had."""
         if "url" in settings:
-            raise OptionError("option schemaRegistry.url cannot be set: say where it is with option schemaRegistryUrl")
+            raise OptionError(
+                "option schemaRegistry.url cannot be set: name the registry with option schemaRegistryUrl"
+            )
         for number, part in enumerate(url.split(","), 1):
             if not _is_address(part):
                 # Not shown: there may be a password in it.

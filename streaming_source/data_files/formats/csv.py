@@ -175,7 +175,7 @@ class CsvFormat(RecordFormat):
         if self._has_comments(data):
             data = b"".join(self._split(data))
         if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
-            raise ValueError("a carriage return stands alone")
+            raise ValueError("a carriage return without a line feed")
         types = {field.name: field.type for field in fields}
         # Any one will do to see how the records are taken apart, as bytes, which everything can be.
         convert = csv.ConvertOptions(column_types=types or {names[0]: pa.binary()}, **self._nulls())

@@ -145,7 +145,7 @@ class LineFormat(FileFormat):
         "auto",
         "compression",
         choice(*_COMPRESSIONS),
-        "csv, json, text: how files are compressed; `auto`: as the endings of their names say.",
+        "csv, json, text: how files are compressed; `auto`: by the endings of their names.",
     )
     encoding: str = option_field("UTF-8", "encoding", text, "csv, json, text: encoding of the files.")
     block_bytes: int = _BLOCK_BYTES
