@@ -75,10 +75,9 @@ class GivenColumns:
 
     def of(self, file: ListedFile, path: str) -> dict[str, pa.Scalar]:
         """Return the values of a file with this path; a `SchemaError` for one that is not of its column's type."""
-        given = dict(self._of_directory(file.directory)) if self._in_names else {}
-        if METADATA.name in self._types:
-            given[METADATA.name] = self._metadata(file, path)
-        return given
+        # One dictionary for all files of a directory: it is pickled once for each task that reads some of them.
+        given = self._of_directory(file.directory) if self._in_names else {}
+        return {**given, METADATA.name: self._metadata(file, path)} if METADATA.name in self._types else given
 
     def _parsed(self, directory: str) -> dict[str, pa.Scalar]:
         return {
