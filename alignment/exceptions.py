@@ -28,7 +28,7 @@ WIDTH: Final = 110
 class AlignmentError(Exception):
     """Base of everything that the package ``alignment`` raises on purpose.
 
-    A message that is too long for one line is broken, where it can be between sentences: what is to be done stands at
+    A message that is too long for one line is broken, where it can be between sentences: what is to be done is at
     the end of a message, and so on the last line that a user sees.
     """
 
@@ -70,4 +70,4 @@ class UnknownMemberError(_UnknownKeyError):
 
 
 class DuplicateSplitError(AlignmentError, ValueError):
-    """The split is registered already; a split id stands for one split only."""
+    """The split is registered already; a split id is of one split only."""

@@ -1,6 +1,6 @@
 """Watermarks and the generators that make them.
 
-A watermark ``W`` says: no more records with an event time of ``W`` or less. A split's watermark never goes
+A watermark ``W`` declares: no more records with an event time of ``W`` or less. A split's watermark never goes
 back. Each split has a generator of its own, so that one split's pace never speaks for another (FLIP-27).
 """
 
@@ -35,10 +35,10 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 MIN_WATERMARK: Final = -(2**63)
-"""The watermark that says nothing: the one before any record."""
+"""The watermark before any record."""
 
 MAX_WATERMARK: Final = 2**63 - 1
-"""The watermark that says: no record will ever come again."""
+"""The watermark after the last record: none will ever come again."""
 
 
 class WatermarkOutput(Protocol):
@@ -106,7 +106,7 @@ class WatermarkGenerator(ABC):
         """Emit a watermark, mark the split idle or active, or do nothing.
 
         Called after the records of each micro-batch, and between two micro-batches, also without records, as often as
-        :meth:`WatermarkStrategy.with_auto_watermark_interval` says.
+        :meth:`WatermarkStrategy.with_auto_watermark_interval` sets.
         """
 
     @abstractmethod

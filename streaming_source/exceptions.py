@@ -39,11 +39,11 @@ class SchemaError(SourceError, ValueError):
 
 
 class NoSchemaError(SchemaError):
-    """The data does not tell which columns there are: the user has to."""
+    """The columns cannot be taken from the data: the user has to give them."""
 
 
 class NoDataError(NoSchemaError):
-    """There is no data yet that could tell which columns there are."""
+    """There is no data yet to take the columns from."""
 
 
 class MalformedDataError(SourceError, ValueError):
@@ -71,8 +71,8 @@ class CheckpointError(SourceError, ValueError):
 
 
 class LateRecordError(SourceError):
-    """A record is late, and option `late` asked to fail then."""
+    """A record is late, and option `late` is `fail`."""
 
 
 class UnsupportedOperationError(SourceError, NotImplementedError):
-    """A connector was asked for something that it does not offer, and that is optional."""
+    """A connector does not offer an optional operation that was called."""

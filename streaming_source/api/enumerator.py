@@ -169,9 +169,9 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @abstractmethod
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
-        """Add the next records of a split as one opaque block, cut where `SupportsEventTimeIndex.first_later` says.
+        """Add the next records of a split as one opaque block, which `SupportsEventTimeIndex.first_later` cuts.
 
-        Only where `supports_opaque_blocks` says so. It covers `rows` positions; where these have gaps, it has fewer
+        Only where `supports_opaque_blocks` is true. It covers `rows` positions; where these have gaps, it has fewer
         records. One of these has the event time `max_us`, below `event_time_limit_us`, and none is later.
         """
 
@@ -179,8 +179,8 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     def expect_records(self, ends: Mapping[str, int]) -> None:
         """There are records before these positions of these splits, whatever is known of them.
 
-        For a `call_async` with `at_each_trigger`, of a source without an index of event times: a trigger does not say
-        that there is nothing to read before it has looked at the splits that have more than it knows of.
+        For a `call_async` with `at_each_trigger`, of a source without an index of event times: a trigger does not
+        report that there is nothing to read before it has looked at the splits that have more than it knows of.
         """
 
     @abstractmethod
@@ -268,7 +268,7 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """Ids of splits with records that cannot be read yet: these are not idle. By default there are none.
 
         A mapping gives the number of these records with each id, 0 where it is not known.
-        A reader that the planner looks ahead with can say so itself, see `CaughtUp.BLOCKED`.
+        A reader that the planner looks ahead with can report it itself, see `CaughtUp.BLOCKED`.
         """
         return ()
 
@@ -390,7 +390,7 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         """
 
     def place_of(self, split_id: str, position: int) -> str | None:
-        """Where the record at `position` is, in words that lead a person there; None for what `SourceSplit.place` says.
+        """Describe where the record at `position` is, for a person; None for the text of `SourceSplit.place`.
 
         Override it where a split does not know what follows its own position: one that was read to the end of a file.
         """
@@ -416,10 +416,10 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         """Assign splits that were kept waiting, if it is their turn; whether any was assigned. By default none waits.
 
         A source with more splits than can be in work at once assigns them in the order of their earliest records, and
-        says with `SplitEnumeratorContext.set_horizon` from when on there are others. Called before each plan while
-        there is a horizon, until nothing is assigned. `readable` splits in work have something to read; the next record
-        has the event time `nearest_us`: where it is beyond the horizon, nothing can be read before more splits are in
-        work.
+        reports with `SplitEnumeratorContext.set_horizon` from which event time on there are others. Called before each
+        plan while there is a horizon, until nothing is assigned. `readable` splits in work have something to read; the
+        next record has the event time `nearest_us`: where it is beyond the horizon, nothing can be read before more
+        splits are in work.
         """
         return False
 

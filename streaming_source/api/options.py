@@ -175,7 +175,7 @@ def durations_as_timedelta(value: Any) -> None:
 def check_plain_types(value: Any) -> None:
     """Raise an `OptionError` where a truth or number of a dataclass is given as something else; in `__post_init__`.
 
-    A text such as `"true"` is what the option of the same name takes, and would count as true here whatever it says.
+    Text is for the option of the same name: as an argument `"false"` would count as true.
     """
     kind: Any = type(value)
     for name, kinds in _plain_types(kind).items():

@@ -37,12 +37,12 @@ class RetryPolicy:
     Examples
     --------
     >>> answers = iter([ConnectionError("away"), "here"])
-    >>> def ask():
+    >>> def request():
     ...     answer = next(answers)
     ...     if isinstance(answer, Exception):
     ...         raise answer
     ...     return answer
-    >>> RetryPolicy(30).run(ask)
+    >>> RetryPolicy(30).run(request)
     'here'
     """
 

@@ -19,7 +19,7 @@ __all__ = ["FrameKeywords", "columns_text", "keyword_options", "option_text", "p
 
 
 class FrameKeywords(TypedDict, total=False):
-    """The options of the frame as keywords, for editors and type checkers; `docs/options.md` says what they mean."""
+    """The options of the frame as keywords, for editors and type checkers; `docs/options.md` describes them."""
 
     event_time_as: str
     lateness: Literal["bounded", "none"]

@@ -24,6 +24,18 @@ REFUSED_ON_PLAIN_PAGES = re.compile(rf"{REFUSED.pattern}|\b(asks?|asked|tells?|s
 PLAIN_PAGES = ("README.md", "files.md", "options.md", "write-a-connector.md")
 """Pages that are in plain words as a whole; one that becomes so is added."""
 
+PLAIN_MODULES = (
+    "streaming_source/api",
+    "streaming_source/exceptions.py",
+    "streaming_source/spark/frames.py",
+    "streaming_source/spark/option_text.py",
+    "streaming_source/spark/options.py",
+    "alignment/strategy.py",
+    "alignment/watermarks.py",
+    "alignment/exceptions.py",
+)
+"""Where users read docstrings: those are in plain words as a whole."""
+
 _NAMES = re.compile(r"`[^`]*`|\*\*[^*]*\*\*|\"[^\"]*\"")
 """Code, headwords and output that is quoted."""
 
@@ -69,6 +81,22 @@ def test_no_page_in_plain_words_has_one_of_the_others(name: str) -> None:
     text = next(page for page in (ROOT / "README.md", *PAGES) if page.name == name).read_text(encoding="utf-8")
     prose = _NAMES.sub("", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     found = [line for line in prose.splitlines() if REFUSED_ON_PLAIN_PAGES.search(line)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", PLAIN_MODULES)
+def test_no_docstring_of_a_plain_module_has_one_of_the_others(name: str) -> None:
+    parts = [ROOT / name] if name.endswith(".py") else sorted((ROOT / name).glob("*.py"))
+    found = []
+    for path in parts:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                lines = _NAMES.sub("", node.value.value).splitlines()
+                found += [f"{path.name}: {line.strip()}" for line in lines if REFUSED_ON_PLAIN_PAGES.search(line)]
     assert not found, "\n".join(found)
 
 
