@@ -1,4 +1,4 @@
-"""Why the watermark stands where it does: what an `Engine` says of itself."""
+"""Why the watermark stands where it does: causes, and the state of a source that they follow from."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class Explanation:
 
     @staticmethod
     def _first_away(holders: tuple[SplitExplanation, ...]) -> tuple[SplitExplanation, ...]:
-        """First those of which nobody can do anything but to bring the source back."""
+        """Those first that go on only when the source is back."""
         return tuple(sorted(holders, key=lambda split: split.waits_for is not WaitsFor.SOURCE))
 
     @cached_property

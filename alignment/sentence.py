@@ -18,7 +18,7 @@ _DAY_US: Final = 86_400 * _SECOND_US
 _WORDS: Final = ("year", "day", "record", "split")
 """Units whose plural has an `s`; the others are abbreviations."""
 _STANDING_US: Final = _SECOND_US
-"""A watermark that has not moved for less than this is not said to stand."""
+"""A watermark that has not moved for less than this *is* somewhere; after that it *stands* there."""
 
 
 def sentence(explanation: Explanation) -> str:

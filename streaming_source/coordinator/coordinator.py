@@ -455,7 +455,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
         bound_us = self._rules.strategy.out_of_orderness_us
-        self._strange.note(engine.table, plan, runtime.event_times, self._now_us(), bound_us)
+        self._strange.note(engine.table, plan, engine.index, runtime.event_times, self._now_us(), bound_us)
         splits = runtime.event_times.commit_plan(ids, plan.after.positions.tolist())
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late

@@ -9,6 +9,7 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.explain import FUTURE_US, FarRecord
+from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK, BoolArray, Int64Array
@@ -37,16 +38,20 @@ class StrangeTimes:
         self,
         before: SplitTable,
         plan: MicroBatchPlan,
+        index: EventTimeIndex,
         event_times: EventTimeProvider[Any],
         now_us: int,
         bound_us: int | None,
     ) -> None:
-        """A plan is about to be committed, behind a table of the same splits. O(n), and O(records) where some do."""
+        """A plan is about to be committed, behind a table of the same splits. O(n), and O(records) where some do.
+
+        The index still has the records that are planned.
+        """
         if not event_times.knows_each:
             return
         limit_us = now_us + FUTURE_US
         leapt = (plan.after.watermarks > limit_us) & (before.watermarks <= limit_us)
-        for slot, start, times in _loaded(leapt, before, plan, event_times):
+        for slot, start, times in _loaded(leapt, before, plan, index):
             split_id, ahead = before.split_ids[slot], np.flatnonzero(times > limit_us)
             if ahead.size:
                 position = start + int(ahead[0])
@@ -55,7 +60,7 @@ class StrangeTimes:
         if bound_us is None or not plan.late.any():
             return
         was_read = (before.watermarks > MIN_WATERMARK) & (before.statuses != SplitStatus.IDLE)
-        for slot, _, times in _loaded((plan.late > 0) & was_read, before, plan, event_times):
+        for slot, _, times in _loaded((plan.late > 0) & was_read, before, plan, index):
             needed_us = _disorder(times, int(before.watermarks[slot]) + bound_us + 1)
             self.needed_bound_us = max(needed_us, self.needed_bound_us or 0)
 
@@ -69,13 +74,13 @@ def _loaded(
     wanted: BoolArray,
     before: SplitTable,
     plan: MicroBatchPlan,
-    event_times: EventTimeProvider[Any],
+    index: EventTimeIndex,
 ) -> Iterator[tuple[int, int, Int64Array]]:
     """Slot, first position, and event times of what the plan reads of some splits, where that is not too much."""
     rows = plan.after.positions - before.positions
     for slot in np.flatnonzero(wanted & (rows > 0) & (rows <= _MOST_RECORDS))[:_MOST_SPLITS].tolist():
         start, stop = int(before.positions[slot]), int(plan.after.positions[slot])
-        yield slot, start, np.asarray(event_times.event_times(before.split_ids[slot], start, stop), np.int64)
+        yield slot, start, index.times_between(before.split_ids[slot], start, stop)
 
 
 def _disorder(times: Int64Array, latest_us: int) -> int:

@@ -176,7 +176,7 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
             history.append(_at(planned, now_us, planned.planned_at_us))
             at_us = now_us
         elif state.is_at_work and history:
-            # Spark planned it after its last report, and does not say when.
+            # Spark planned it after its last report: the time of the plan is not known.
             at_work = LastBatch(at_us)
             history.append(_with(history[-1], at_us=now_us, batch=at_work, probed_us=at_us))
             at_us = now_us
@@ -190,7 +190,7 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
 
 
 def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
-    """The same from the checkpoint alone, of a query that runs or does not: what its last micro-batch says now.
+    """The same from the checkpoint alone, of a query that runs or does not: what its last micro-batch means now.
 
     `path` is its `checkpointLocation`; `now_us` processing time in microseconds since the epoch, None
     for that of the clock. A `CheckpointError` if it is no checkpoint. Whether the query runs is not in a checkpoint: a

@@ -103,7 +103,7 @@ class History:
 
     Times in its tables are UTC; null is what is not known, such as a watermark before any, or of a source that has
     ended. `source` is the place of a source in the query. What a split or a source is in a micro-batch, it is after it:
-    as its planner said when it was done, or of a checkpoint, when it was planned.
+    as its planner reported when it was done, or of a checkpoint, when it was planned.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class History:
             times.at_us = MIN_WATERMARK
 
     def batches(self) -> pa.Table:
-        """One row a micro-batch: what Spark says of it, without watermark rows; see `Statistics`."""
+        """One row a micro-batch: what Spark reports of it, without watermark rows; see `Statistics`."""
         return self._table(0)
 
     def sources(self) -> pa.Table:

@@ -36,10 +36,10 @@ _KEYS: Final = (
 )
 _DRIFT: Final = (
     "How far the foremost split that counts is ahead of the slowest. Where the slowest has a gap between two records, "
-    "or comes back from being idle, that may be more than maxDrift: nobody waits for records that are not there."
+    "or comes back from being idle, that may be more than maxDrift: no split waits for records that are not there."
 )
 _ABSENT: Final = (
-    '<p class="faint">A checkpoint does not say how many rows a micro-batch had, nor how many are in state: '
+    '<p class="faint">A checkpoint does not have the rows of a micro-batch, nor those in state: '
     "the report of an AlignmentListener draws these too.</p>"
 )
 _COLUMNS: Final = {

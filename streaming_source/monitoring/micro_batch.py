@@ -1,8 +1,8 @@
-"""One micro-batch, from a query's progress or from its checkpoint: what its sources say, and Spark's statistics.
+"""One micro-batch, from a query's progress or from its checkpoint: the reports of its sources, and Spark's statistics.
 
 A frame with the exact watermark has one more row in each micro-batch that its source has a part in, at `watermark +
 4000 years`. Spark counts it: in `numInputRows`, and in `max` and `avg` of `eventTime`. The statistics are without it.
-A checkpoint says what its offset log says: it needs no Spark.
+Of a checkpoint the offset log is read, without Spark.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class MicroBatch:
 
     `watermark_us` is Spark's own watermark in it: that of the micro-batch before, of all sources, to the millisecond.
     It `is_committed` if it was read and written to its end, at `committed_at_us` where that is known. `sources` has of
-    each source of the query what its offset says, None of one that is not of this library; `statistics` what Spark
-    counted, which a checkpoint does not say.
+    each source of the query the report in its offset, None of one that is not of this library; `statistics` what Spark
+    counted, which is not in a checkpoint.
     """
 
     number: int
@@ -211,7 +211,7 @@ class OffsetLog:
                 ) from None
 
     def query_id(self) -> str | None:
-        """Which tells it from another query that has the checkpoint later; None before it has started."""
+        """The id of the query: another one that uses the checkpoint later has another; None before it has started."""
         text = self.text("metadata")
         return None if text is None else str(json.loads(text)["id"])
 

@@ -15,7 +15,7 @@ from streaming_source.monitoring.micro_batch import MicroBatch
 __all__ = ["Query", "QueryState"]
 
 _AT_WORK: Final = "Processing new data"
-"""What Spark's status of a query says between the planning of a micro-batch and its commit."""
+"""The status that Spark gives a query between the planning of a micro-batch and its commit."""
 
 _WRAPPED: Final = re.compile(r"^\[STREAM_FAILED\] .*?terminated with exception: ", re.DOTALL)
 _TRACE: Final = "Traceback (most recent call last):"
@@ -54,7 +54,7 @@ class Query(Protocol):
 class QueryState:
     """A query at this moment: its name, its `end` if it does not run, and whether a micro-batch is at work.
 
-    `checkpoint` is where it is, None where Spark does not say it (Spark Connect).
+    `checkpoint` is where it is, None where that is not known (Spark Connect).
     """
 
     name: str | None

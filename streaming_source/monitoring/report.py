@@ -1,6 +1,6 @@
-"""What one source said of itself after one micro-batch: as a value, as JSON, and as its offset has it.
+"""What one source reports after one micro-batch: as a value, as JSON, and as its offset has it.
 
-`why` in an offset is what it holds beside the state, so that a checkpoint alone says why its watermark stands.
+`why` in an offset is what it holds beside the state, so that a checkpoint alone shows why its watermark stands.
 
     "why": {"bounds": {"maxOutOfOrderness": "5 seconds", "maxDrift": "10 minutes", "idleTimeout": "1 minute"},
             "limit": 1357034400000000, "waitsFor": "drift", "behind": [0, 812, 0]}
@@ -297,7 +297,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
 def report_of_offset(
     offset: Offset, at_us: int = 0, stands_since_us: int = 0, batch: LastBatch | None = None
 ) -> WatermarkReport:
-    """What an offset says of its source at a time, and with the time at which the watermark moved last. O(n).
+    """What an offset has of its source at a time, and with the time at which the watermark moved last. O(n).
 
     `batch` is what else is known of its micro-batch. A `ValueError` if it is no offset of this library.
     """

@@ -2,7 +2,9 @@
 
 A *course* is one query that goes through situations, one after the other. `tests/monitoring/test_on_call.py` runs them
 on Spark: those that are `quick` in `make test`, so that each cause is in one of them; all others in `make soak`.
-Situations of Kafka's brokers are in `tests/kafka/test_on_call.py`.
+Situations of Kafka's brokers are in `tests/kafka/test_outage.py` and `test_lost_leader.py`; splits that wait their turn
+(`horizon`) are in `tests/alignment/test_explain.py` and lost reports (`report`) in `tests/monitoring/situations.py`:
+these need no Spark.
 """
 
 from __future__ import annotations
@@ -234,6 +236,12 @@ def no_event_times(on_call: OnCall) -> None:
     on_call.start(invalidTimestamp="null", idleTimeout="1 hour")
 
 
+def empty_directory(on_call: OnCall) -> None:
+    on_call.add("a")
+    on_call.add("b", *range(20))
+    on_call.start(idleTimeout="1 hour")
+
+
 def gap_in_event_time(on_call: OnCall) -> None:
     on_call.add("a", *range(20))
     on_call.add("a", 36_000, 36_001)
@@ -413,6 +421,10 @@ COURSES: tuple[Course, ...] = (
             ),
         ),
         is_quick=True,
+    ),
+    Course(
+        empty_directory,
+        (Situation("a split never had a record", "empty", "a", ("idleTimeout",), ("has never had a record",)),),
     ),
     Course(
         gap_in_event_time,
