@@ -21,7 +21,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # Tests and Spark start hundreds of Python processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo test soak versions check lint types format kafka bench bench-quick notebooks clean
+.PHONY: help setup java demo test soak platforms versions check lint types format kafka bench bench-quick notebooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,10 @@ test: $(CLASSES) java ## run the tests (JOBS=3 at a time, PROFILE=quick, ci or s
 soak: $(CLASSES) java ## run what make test leaves out, and the random tests with many examples
 	@echo "==> soak: $(JOBS) at a time; this takes long"
 	@$(PYTEST) -m "soak or hypothesis" --hypothesis-profile=soak
+
+platforms: $(CLASSES) java ## run the library where people run Spark: Spark Connect, a cluster of processes, a pipeline
+	@echo "==> platforms"
+	@$(PYTHON) -m pytest tests/platforms tests/spark/test_connect.py tests/spark/test_cluster.py -n 1 --durations=10
 
 versions: $(STAMP) java ## run quick start and core tests on each pair of Python and PySpark (ONLY=3.13: of that Python)
 	@echo "==> versions: environments in .venvs, 0.8 GB each; the tests take some minutes on each"

@@ -373,7 +373,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._commit(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if group is not None:
             nearest_us = engine.nearest_us()
-            # A source that has read all that a run reads holds nobody.
+            # A source that has read all that a run reads does not count in the group.
             has_ended = self.is_draining and nearest_us is None and self.runtime.event_times.is_at_rest
             group.report(None if has_ended else plan.slowest_us, nearest_us)
         return is_news

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
+from alignment.exceptions import InvalidArgumentError
 from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, frame_schema
@@ -80,7 +81,8 @@ def _columns(source: AlignedDataSource, on_server: Callable[[], StructType]) -> 
     try:
         return source.schema()
     except Exception as error:
-        if isinstance(error, OptionError) or (isinstance(error, SchemaError) and not isinstance(error, NoSchemaError)):
+        is_wrong_use = isinstance(error, OptionError | SchemaError | InvalidArgumentError)
+        if is_wrong_use and not isinstance(error, NoSchemaError):
             raise
         missed = error
     try:
