@@ -18,6 +18,13 @@ from tests.scenarios.support import Group, Planned
 DRIFT = 10
 
 
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    started = Group(tmp_path)
+    yield started
+    started.close()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _without_pauses() -> Iterator[None]:
     """Time is the test's own."""
