@@ -1,8 +1,37 @@
 """Everything that a source knows between two micro-batches, owned by one pure state machine.
 
-The world sends an `Engine` events; the engine plans micro-batches from them, and says why the watermark stands where
-it does. It has no clock, does no I/O but loading the event times where a cut falls, and knows no connector. The same
-events and plans in the same order lead to the same state: `alignment.recording` replays them.
+Theory of operation
+===================
+
+**Three calls change an engine.** `apply` takes an event: something became known. `plan` chooses what the next
+micro-batch reads, at a processing time. `commit` accepts the last plan. The engine has no clock and does no I/O but
+loading the event times where a cut falls, and knows no connector: the same calls in the same order lead to the same
+state, and `alignment.recording` replays them.
+
+**Each fact has one owner.** The `table` has of each split in work the next position, the watermark that its own records
+gave it, and its status; and the announced watermark. Only a commit moves positions. The `index` has what is unread, and
+its event times; where readers report, only where splits end, and the `ReactivePlanner` has what was reported. The
+`idle_clock` has since when splits have had nothing to read, and when they were probed. `SplitGenerators` have the
+watermarks that no bound gives. What is left is in fields of the engine: which splits get no more records, the horizon,
+the limit of the alignment group.
+
+**The life of a split.** It is *assigned*, and counts from the next plan on, from `MIN_WATERMARK`. It is *active*,
+*paused* or *idle*, as each plan concludes. It is *complete* once no record will be added, *finished* by the plan that
+reads the last one, and leaves with the commit of that plan. Nothing is remembered of a split that left: one that is
+assigned with the same id later is new.
+
+**The life of a plan.** It is a function of the state and of the call's arguments. A plan that has no news (`has_news`)
+is dropped, and costs nothing: the next one begins from the same table. A split that joins makes the last plan
+worthless, since it counts.
+
+**Why commit and plan are two.** Between them the coordinator writes the state down; what it wrote is read, and what it
+did not write was never planned. A restart begins from a state with `Restored`, and takes the same events again.
+
+**What always holds** is in `validate`, which tests call after each step.
+
+**It could be better.** Any event makes a plan due, also one that cannot change it. An explanation is worked out anew
+after each event. Numbers of the index and positions of the source are both an int64 in a `SplitTable`: the coordinator
+translates at its border, where types tell them apart (`RecordNumber`), and here only names do.
 """
 
 from __future__ import annotations
@@ -22,7 +51,7 @@ from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitT
 from alignment.plan.by_index import plan_micro_batch
 from alignment.story import EventLog, StoryEvent
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
     from alignment.plan.by_reports import ReactivePlanner
@@ -78,7 +107,7 @@ class Engine:
         self._reactive = reactive
         self._generators = generators
         self.idle_clock = IdleClock(idle_timeout_us)
-        # Of the last committed plan; what a plan is compared with to see whether Spark must hear of it.
+        # Of the last committed plan: a plan that differs from it has news for Spark.
         self._announced = SplitTable.empty()
         # Assigned since the last plan: position, origin, and when.
         self._joining: dict[str, tuple[int, int, int]] = {}
@@ -87,7 +116,7 @@ class Engine:
         self.horizon_us: int = MAX_WATERMARK
         self._group_limit_us: int = MAX_WATERMARK
         self._no_more_splits = False
-        # Since when what is there is all there is (AvailableNow); None as long as more may come.
+        # Since when only what is there is read (AvailableNow); None otherwise.
         self._drains_from_us: int | None = None
         self._changed = False
         self._planned_us = self._stands_since_us = 0
@@ -231,7 +260,7 @@ class Engine:
         max_rows: int | None = None,
         *,
         min_rows: int | None = None,
-        waits_until_us: int = MIN_WATERMARK,
+        waits_until_us: int = LONG_AGO_US,
     ) -> MicroBatchPlan:
         """Plan the next micro-batch at a processing time; see `commit`.
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK, Int64Array
+from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK, Int64Array
 
 __all__ = [
     "BlocksIndexed",
@@ -200,7 +200,7 @@ class Planned:
     now_us: int
     max_rows: int | None
     min_rows: int | None = None
-    waits_until_us: int = MIN_WATERMARK
+    waits_until_us: int = LONG_AGO_US
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from alignment.combine import SplitStatus
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = [
     "FUTURE_US",
@@ -370,7 +370,7 @@ def explain_splits(
         waits_for, silent_since_us, next_us = limit, None, None
         if behind == 0:
             waits_for = WaitsFor.REPORT if split_id in unreported else WaitsFor.RECORDS
-            silent_since_us = since if since > MIN_WATERMARK else None
+            silent_since_us = since if since > LONG_AGO_US else None
         if split_id in blocked:
             waits_for = blocked[split_id]
         if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK:

@@ -11,7 +11,7 @@ from alignment.combine import SplitStatus
 from alignment.explain import WaitsFor
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK, BoolArray, Int64Array
+from alignment.watermarks import LONG_AGO_US, BoolArray, Int64Array
 
 __all__ = ["IdleClock"]
 
@@ -25,7 +25,7 @@ class IdleClock:
     epoch.
 
     A split is idle after `timeout_us` without anything to read; None for never. `caught_up_us` (`int64[n]`) is since
-    when each has had nothing, if it has nothing; `MIN_WATERMARK` where it is idle from before a restart. `blocked`
+    when each has had nothing, if it has nothing; `LONG_AGO_US` where it is idle from before a restart. `blocked`
     splits cannot be read now, and what for: they are not idle, until a probe finds that it is over.
     `last_probe_us` is when the last probe began, whatever it found and wherever; None before any.
     """
@@ -36,7 +36,7 @@ class IdleClock:
         # The position of each split before its first record.
         self._origins: Int64Array = np.empty(0, np.int64)
         self._deadline_us: int | None = None
-        self._probed_all_us: int = MIN_WATERMARK
+        self._probed_all_us: int = LONG_AGO_US
         self._probed_us: dict[str, int] = {}
         self.blocked: dict[str, WaitsFor] = {}
         self.last_probe_us: int | None = None
@@ -49,7 +49,7 @@ class IdleClock:
         """Start with restored splits, as `Restored` has them: those that were idle still are. O(n)."""
         # The wall clock may have been put back since.
         since_us = np.where(silent_since_us == NO_TIMESTAMP, now_us, np.minimum(silent_since_us, now_us))
-        self.caught_up_us = np.where(statuses == SplitStatus.IDLE, MIN_WATERMARK, since_us)
+        self.caught_up_us = np.where(statuses == SplitStatus.IDLE, LONG_AGO_US, since_us)
         self._origins = origins
         self._deadline_us = None
         self._probed_us.clear()
@@ -90,8 +90,8 @@ class IdleClock:
         self._probed_us.pop(split_id, None)
 
     def probed_us(self, split_id: str) -> int:
-        """When the last probe of a split began that found nothing more; `MIN_WATERMARK` before any. O(1)."""
-        return max(self._probed_us.get(split_id, MIN_WATERMARK), self._probed_all_us)
+        """When the last probe of a split began that found nothing more; `LONG_AGO_US` before any. O(1)."""
+        return max(self._probed_us.get(split_id, LONG_AGO_US), self._probed_all_us)
 
     # ---- plans ---------------------------------------------------------------------------------------------------
 
@@ -109,9 +109,9 @@ class IdleClock:
         """
         probed_us = np.full(len(table), self._probed_all_us, np.int64)
         if self._probed_us:
-            each = (self._probed_us.get(split_id, MIN_WATERMARK) for split_id in table.split_ids)
+            each = (self._probed_us.get(split_id, LONG_AGO_US) for split_id in table.split_ids)
             probed_us = np.maximum(probed_us, np.fromiter(each, np.int64, len(table)))
-        is_probed = probed_us > MIN_WATERMARK
+        is_probed = probed_us > LONG_AGO_US
         if drains_from_us is None:
             idle = self._is_timed_out(probed_us)
         else:
@@ -147,7 +147,7 @@ class IdleClock:
     def _is_timed_out(self, probed_us: Int64Array) -> BoolArray:
         if self.timeout_us is None:
             return np.zeros(len(self), np.bool_)
-        since = np.maximum(probed_us, MIN_WATERMARK + self.timeout_us) - self.timeout_us
+        since = np.maximum(probed_us, LONG_AGO_US + self.timeout_us) - self.timeout_us
         # What was idle before a restart is idle until something is found, probed or not.
-        is_known = (probed_us > MIN_WATERMARK) | (self.caught_up_us == MIN_WATERMARK)
+        is_known = (probed_us > LONG_AGO_US) | (self.caught_up_us == LONG_AGO_US)
         return np.asarray((self.caught_up_us <= since) & is_known)

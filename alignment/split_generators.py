@@ -16,8 +16,9 @@ from alignment.combine import SplitStatus
 from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import SplitTable
-from alignment.timestamps import raw_field
+from alignment.timestamps import NO_TIMESTAMP, raw_field
 from alignment.watermarks import (
+    LONG_AGO_US,
     MAX_WATERMARK,
     MIN_WATERMARK,
     BoolArray,
@@ -110,7 +111,7 @@ class RunningGenerator:
         """The next records: a batch that has the columns, and their event times, `NO_TIMESTAMP` where not valid."""
         columns = self._generator.columns
         if records is None or not columns:
-            times = times[times != MIN_WATERMARK]
+            times = times[times != NO_TIMESTAMP]
             records = pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), len(times), [None]))
         else:
             records = pa.RecordBatch.from_arrays([raw_field(records, name) for name in columns], names=list(columns))
@@ -147,7 +148,7 @@ class SplitGenerators(ABC):
         # Of the records that are not seen yet: see `GeneratorState`; the last entry is the last micro-batch.
         self._time_limits: dict[str, list[tuple[int, int]]] = {}
         self._calls = 0
-        self.emits_at_us = MIN_WATERMARK
+        self.emits_at_us = LONG_AGO_US
         self.record: Callable[[object], None] | None = None
 
     def begin(self, table: SplitTable, now_us: int) -> None:
@@ -181,7 +182,7 @@ class SplitGenerators(ABC):
     def take_report(self, report: RangeReport) -> bool:
         """What a reader saw says the watermark, where readers report; whether it is new. O(1)."""
         split_id, said = report.split_id, self._said.get(report.split_id)
-        if said is None or report.stop <= self._seen_to.get(split_id, MIN_WATERMARK):
+        if said is None or report.stop <= self._seen_to.get(split_id, 0):
             return False
         said.emit_watermark(report.watermark_us)
         said.is_idle = report.is_idle

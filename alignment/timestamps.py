@@ -45,7 +45,10 @@ __all__ = [
 ]
 
 NO_TIMESTAMP: Final = -(2**63)
-"""The event time of a record that has none."""
+"""The event time of a record that has none, and the earliest or latest of records of which none has one.
+
+Its number is that of `MIN_WATERMARK`, which says where each may be used.
+"""
 
 _INT64_MAX = 2**63 - 1
 

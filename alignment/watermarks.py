@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "LONG_AGO_US",
     "MAX_WATERMARK",
     "MIN_WATERMARK",
     "BoolArray",
@@ -35,10 +36,17 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 MIN_WATERMARK: Final = -(2**63)
-"""The watermark before any record."""
+"""The watermark before any record: of a split, a source or a group, never of a record.
+
+Its number is that of `NO_TIMESTAMP`, which is of a record, or of the earliest or latest of some, and never of a
+watermark: so the bound that follows from no event time is no watermark, and no watermark makes a record late.
+"""
 
 MAX_WATERMARK: Final = 2**63 - 1
-"""The watermark after the last record: none will ever come again."""
+"""The watermark after all records: none will ever come again. As a bound or a limit: there is none."""
+
+LONG_AGO_US: Final = -(2**63)
+"""The processing time before all others: of what has not happened, or before a restart."""
 
 
 class WatermarkOutput(Protocol):

@@ -19,9 +19,9 @@ __all__ = ["SplitTable"]
 class SplitTable:
     """The state of a source's splits between two micro-batches, in columns.
 
-    In the order of the `split_ids`, which are sorted: the position of the next record of each split; the watermark that
-    its own records gave it, `MIN_WATERMARK` before any; and its `SplitStatus`. `combined` is the watermark announced so
-    far; it never goes back.
+    In the order of the `split_ids`, which are sorted: the position of the next record of each split, in the table of an
+    engine as its index counts, in that of a state as the source does; the watermark that its own records gave it,
+    `MIN_WATERMARK` before any; and its `SplitStatus`. `combined` is the watermark announced so far; it never goes back.
     """
 
     split_ids: tuple[str, ...]

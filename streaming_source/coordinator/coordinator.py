@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +15,12 @@ from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.explain import Explanation, LastBatch, SplitExplanation, WaitsFor
 from alignment.plan import MicroBatchPlan, total
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
-from streaming_source.coordinator.event_times import IndexedTimes
+from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.strange_times import StrangeTimes
@@ -260,12 +260,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         explanation = self.runtime.engine.explain(self._now_us())
         known, position_at, known_ends = self.state.by_id(), self.runtime.event_times.position_at, self.host.known_ends
         far = self._strange.far
-        seen_to = {i: position_at(i, known_to) for i, (_, known_to) in self.runtime.engine.available().items()}
+        available = self.runtime.engine.available()
+        seen_to = {split_id: position_at(split_id, RecordNumber(end)) for split_id, (_, end) in available.items()}
         splits = [
             _located(
                 split,
                 known.get(split.split_id),
-                position_at(split.split_id, split.position),
+                position_at(split.split_id, RecordNumber(split.position)),
                 known_ends.get(split.split_id, 0) - seen_to[split.split_id],
                 self.runtime.event_times.place_of(split.split_id, split.position)
                 if split.next_us is not None
@@ -362,7 +363,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if group is not None:
             engine.apply(events.GroupLimitMoved(group.renew()))
         self.runtime.event_times.before_plan()
-        now_us, min_rows, waits_until_us = self._now_us(), self._rules.min_rows, MIN_WATERMARK
+        now_us, min_rows, waits_until_us = self._now_us(), self._rules.min_rows, LONG_AGO_US
         if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
             waits_until_us = self._read_us + self._rules.max_delay_us
         plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
@@ -456,7 +457,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
         bound_us = self._rules.strategy.out_of_orderness_us
         self._strange.note(engine.table, plan, engine.index, runtime.event_times, self._now_us(), bound_us)
-        splits = runtime.event_times.commit_plan(ids, plan.after.positions.tolist())
+        numbers = cast("list[RecordNumber]", plan.after.positions.tolist())
+        splits = runtime.event_times.commit_plan(ids, numbers)
         table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
         checkpoint = self.host.snapshot(sequence)

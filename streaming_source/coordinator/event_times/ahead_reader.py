@@ -31,7 +31,7 @@ from streaming_source.api.split import SplitT
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.base import SplitOutput
 
-__all__ = ["AheadReader", "AheadSplit", "Fetched", "SeenBlock", "columns_for_times", "read_range"]
+__all__ = ["AheadReader", "AheadSplit", "FetchResult", "FetchedBlock", "columns_for_times", "read_range"]
 
 
 def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Sequence[str] = ()) -> pa.Schema:
@@ -44,7 +44,7 @@ def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Se
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SeenBlock:
+class FetchedBlock:
     """Consecutive records of a split: their positions, as in `RecordBlock`, and event times, `int64[n]`.
 
     `records` has the columns of them that a watermark generator needs; None if none does.
@@ -71,14 +71,14 @@ class SeenBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchResult:
     """What one fetch brought of one split: blocks in order, none empty; and whether nothing more will come.
 
     `caught_up` is what `SplitReader.caught_up` says. `said` is what the source said of the split: behind how many of
     these records, the watermark, and whether it is idle.
     """
 
-    blocks: tuple[SeenBlock, ...]
+    blocks: tuple[FetchedBlock, ...]
     finished: bool
     caught_up: CaughtUp | None = None
     said: tuple[tuple[int, int, bool], ...] = ()
@@ -135,12 +135,14 @@ class AheadReader(Generic[SplitT]):
         """A split to fetch, from its position on."""
         return AheadSplit(split, self._source.end_of_stream, self._new_output())
 
-    def fetch(self, splits: Mapping[str, AheadSplit[SplitT]], paused: Set[str] = frozenset()) -> dict[str, Fetched]:
+    def fetch(self, splits: Mapping[str, AheadSplit[SplitT]], paused: Set[str] = frozenset()) -> dict[str, FetchResult]:
         """Fetch once, of these splits but for the paused. May block until `wake_up`.
 
         Gives what came of each split; of one that is paused only if something did, as where pausing is not supported.
         """
-        fetched = {split_id: Fetched((), finished=True) for split_id, split in splits.items() if split.has_reached_end}
+        fetched = {
+            split_id: FetchResult((), finished=True) for split_id, split in splits.items() if split.has_reached_end
+        }
         if not fetched:
             fetched = self._fetch(self._opened(), splits, paused)
         if all(split_id in fetched and fetched[split_id].finished for split_id in splits):
@@ -164,7 +166,7 @@ class AheadReader(Generic[SplitT]):
 
     def _fetch(
         self, reader: SplitReader[SplitT], splits: Mapping[str, AheadSplit[SplitT]], paused: Set[str]
-    ) -> dict[str, Fetched]:
+    ) -> dict[str, FetchResult]:
         if not reader.supports_pausing:
             paused = frozenset()
         self._change_splits(reader, splits, paused)
@@ -183,9 +185,9 @@ class AheadReader(Generic[SplitT]):
         for split_id, split in splits.items():
             (blocks, said), is_finished = split.times.take(), split_id in finished or split.has_reached_end
             if blocks or is_finished:
-                fetched[split_id] = Fetched(blocks, is_finished, said=said)
+                fetched[split_id] = FetchResult(blocks, is_finished, said=said)
             elif said or split_id not in paused:
-                fetched[split_id] = Fetched(blocks, is_finished, reader.caught_up(split_id), said)
+                fetched[split_id] = FetchResult(blocks, is_finished, reader.caught_up(split_id), said)
         for split_id in finished:
             self._added.pop(split_id, None)
             self._paused.discard(split_id)
@@ -224,7 +226,7 @@ class AheadReader(Generic[SplitT]):
 
 def read_range(
     source: Source[SplitT, Any], split: SplitT, schema: pa.Schema, assigner: TimestampAssigner, columns: Sequence[str]
-) -> Iterator[SeenBlock]:
+) -> Iterator[FetchedBlock]:
     """The records of a split up to its stop: their event times, and these columns."""
     reader = AheadReader(source, schema, assigner, columns=columns)
     ahead = reader.take_over(split)
@@ -245,7 +247,7 @@ class _TimesOutput(SourceOutput):
         self._assigner = assigner
         self._columns = columns
         self._hears = hears
-        self._blocks: list[SeenBlock] = []
+        self._blocks: list[FetchedBlock] = []
         self._rows = 0
         self._latest = LatestWatermark()
         self._said: list[tuple[int, int, bool]] = []
@@ -262,7 +264,7 @@ class _TimesOutput(SourceOutput):
             names = sorted({top_level_column(column, batch.schema.names) for column in self._columns})
             records = batch.select(names).take(pa.array(np.arange(batch.num_rows)))
         self._blocks.append(
-            SeenBlock(positions if isinstance(positions, int) else np.array(positions, np.int64), times, records)
+            FetchedBlock(positions if isinstance(positions, int) else np.array(positions, np.int64), times, records)
         )
         self._rows += batch.num_rows
 
@@ -284,7 +286,7 @@ class _TimesOutput(SourceOutput):
         else:
             ignore(what)
 
-    def take(self) -> tuple[tuple[SeenBlock, ...], tuple[tuple[int, int, bool], ...]]:
+    def take(self) -> tuple[tuple[FetchedBlock, ...], tuple[tuple[int, int, bool], ...]]:
         """What was collected, and what was said, since the last call."""
         taken = tuple(self._blocks), tuple(self._said)
         self._blocks, self._said, self._rows = [], [], 0

@@ -9,14 +9,14 @@ from alignment.strategy import WatermarkStrategy
 from alignment.watermarks import Int64Array
 from streaming_source.api import Source, SplitRange, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator.event_times.provider import EventTimeProvider
+from streaming_source.coordinator.event_times.provider import EventTimeProvider, RecordNumber
 from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from streaming_source.coordinator.event_times.ahead_reader import SeenBlock
+    from streaming_source.coordinator.event_times.ahead_reader import FetchedBlock
 
 __all__ = ["IndexedTimes"]
 
@@ -59,8 +59,10 @@ class IndexedTimes(EventTimeProvider[SplitT]):
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
         return self._index.assign_waiting(readable, nearest_us)
 
-    def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
-        return tuple(self._index.split_at(i, position) for i, position in zip(split_ids, positions, strict=True))
+    def commit_plan(self, split_ids: Sequence[str], numbers: Sequence[RecordNumber]) -> tuple[SplitT, ...]:
+        return tuple(
+            self._index.split_at(split_id, number) for split_id, number in zip(split_ids, numbers, strict=True)
+        )
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         return self._index.ranges(start, end, rows_per_range)
@@ -68,7 +70,7 @@ class IndexedTimes(EventTimeProvider[SplitT]):
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         return self._index.event_times(split_id, start, stop)
 
-    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
+    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[FetchedBlock]:
         # Here and not above: it brings the readers with it.
         from streaming_source.coordinator.event_times.ahead_reader import read_range
 
@@ -82,8 +84,8 @@ class IndexedTimes(EventTimeProvider[SplitT]):
         # One that cuts opaque blocks does not know all that is in them.
         return type(self._index).first_later is SupportsEventTimeIndex.first_later
 
-    def place_of(self, split_id: str, position: int) -> str | None:
-        return self._index.place_of(split_id, position)
+    def place_of(self, split_id: str, number: int) -> str | None:
+        return self._index.place_of(split_id, number)
 
     def extend_snapshot(self) -> None:
         self._index.extend_snapshot()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NewType
 
 import numpy as np
 
@@ -18,13 +18,22 @@ from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
     from alignment.recording import Recorder
-    from streaming_source.coordinator.event_times.ahead_reader import SeenBlock
+    from streaming_source.coordinator.event_times.ahead_reader import FetchedBlock
 
-__all__ = ["EventTimeProvider"]
+__all__ = ["EventTimeProvider", "RecordNumber"]
+
+RecordNumber = NewType("RecordNumber", int)
+"""A place in a split as the engine and its index count it.
+
+Where the enumerator has an index, and where readers report, it is the position of the source. Where the planner reads
+ahead it counts records from the position at which the split was taken over: positions may have gaps, numbers have none.
+"""
 
 
 class EventTimeProvider(ABC, Generic[SplitT]):
-    """Fills the planner's index, and turns its positions into splits and ranges, on the coordinator's thread.
+    """Fills the planner's index, and turns its numbers into splits and ranges, on the coordinator's thread.
+
+    A *number* is what the index has for a position of the source: see `RecordNumber`.
 
     It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`;
     opaque blocks are cut where `first_later` says, if there are any.
@@ -67,8 +76,8 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         return False
 
     @abstractmethod
-    def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
-        """A state is handed out in which these positions of the index are next: its splits."""
+    def commit_plan(self, split_ids: Sequence[str], numbers: Sequence[RecordNumber]) -> tuple[SplitT, ...]:
+        """Return the splits of the next state, in which the records of these numbers are next."""
 
     @abstractmethod
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
@@ -85,24 +94,24 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         """Whether `event_times` gives the event time of each record."""
         return True
 
-    def place_of(self, split_id: str, position: int) -> str | None:
-        """Where the record at a position of the index is, as a person finds it; None where only its split knows."""
+    def place_of(self, split_id: str, number: int) -> str | None:
+        """Where the record at a number of the index is, as a person finds it; None where only its split knows."""
         return None
 
-    def position_at(self, split_id: str, position: int) -> int:
-        """The source's position that stands for one of the index."""
-        return position
+    def position_at(self, split_id: str, number: RecordNumber) -> int:
+        """Return the position of the source for a number of the index."""
+        return number
 
     @abstractmethod
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         """See `SupportsEventTimeIndex`."""
 
-    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
+    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[FetchedBlock]:
         """The records of `[start, stop)` with the columns that a watermark generator needs."""
         raise UnsupportedOperationError(f"{type(self).__name__} has no records")
 
-    def said_before(self, split_id: str, position: int) -> tuple[int, bool] | None:
-        """What the source itself said of a split behind the records before a position: see `SourceWatermarks`."""
+    def said_before(self, split_id: str, number: int) -> tuple[int, bool] | None:
+        """Return what the source emitted of a split with the records before a number: see `SourceWatermarks`."""
         return None
 
     def before_plan(self) -> None:

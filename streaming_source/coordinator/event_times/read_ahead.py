@@ -20,17 +20,17 @@ import numpy.typing as npt
 
 from alignment.events import Probed, SplitsBlocked
 from alignment.sentence import named
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK
 from streaming_source.api import CaughtUp, Source, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, Fetched, SeenBlock
-from streaming_source.coordinator.event_times.provider import EventTimeProvider
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, FetchedBlock, FetchResult
+from streaming_source.coordinator.event_times.provider import EventTimeProvider, RecordNumber
 from streaming_source.coordinator.event_times.split_scan import (
-    Arrival,
+    FetchedRecords,
     Fetcher,
     FetchScheduler,
-    ScannedRecords,
+    PostedFetch,
     SplitScan,
     Stage,
 )
@@ -54,7 +54,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     Every split may be ahead by an equal share of the bound, and by one fetch more. It may be ahead in event time by the
     drift that is allowed, of the split that was scanned least far and may have more: what is later cannot be planned
     before that one was scanned further. Where other splits are fetched with the same `SplitReader` a split that is
-    ahead is paused there. Positions in the index are numbers of records, see `ScannedRecords`.
+    ahead is paused there. Positions in the index are numbers of records, see `FetchedRecords`.
 
     A split has been caught up with when a fetch brings nothing, by itself or after it was woken from a long wait; that
     is when its idleness begins, and where an AvailableNow run ends.
@@ -80,7 +80,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             must_pause=self._fetching.kind != "per_split" and not rules.allow_unaligned,
         )
         # Of the splits that ended with the last state: its ranges are still to be cut.
-        self._ended: dict[str, ScannedRecords] = {}
+        self._ended: dict[str, FetchedRecords] = {}
         # All below is guarded by the lock, which is held for moments only. The coordinator reads what it alone changes
         # without it.
         self._lock = threading.Lock()
@@ -118,10 +118,10 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             fetched = {split_id for fetcher in self._fetchers.values() for split_id in fetcher.scans}
         return self._scans.keys() | self._ended.keys() | fetched
 
-    def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
+    def commit_plan(self, split_ids: Sequence[str], numbers: Sequence[RecordNumber]) -> tuple[SplitT, ...]:
         self._ended.clear()
         splits = []
-        for split_id, number in zip(split_ids, positions, strict=True):
+        for split_id, number in zip(split_ids, numbers, strict=True):
             scan = self._scans[split_id]
             splits.append(scan.split.at(scan.seen.position_at(number)))
             if number > scan.seen.committed_to:
@@ -146,7 +146,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     # ---- what the planner reads ----------------------------------------------------------------------------------
 
     def is_warm(self) -> bool:
-        return all(scan.scanned_us > MIN_WATERMARK for scan in self._scans.values())
+        return all(scan.scanned_us > LONG_AGO_US for scan in self._scans.values())
 
     @property
     def knows_all(self) -> bool:
@@ -165,24 +165,24 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         with self._lock:
             return all(scan.is_done or (self._is_ahead(scan) and not scan.untaken) for scan in self._scans.values())
 
-    def position_at(self, split_id: str, position: int) -> int:
-        return self._scans[split_id].seen.position_at(position)
+    def position_at(self, split_id: str, number: RecordNumber) -> int:
+        return self._scans[split_id].seen.position_at(number)
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         return self._scans[split_id].seen.times(start, stop)
 
-    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[SeenBlock]:
+    def blocks(self, split_id: str, start: int, stop: int) -> Iterable[FetchedBlock]:
         return self._scans[split_id].seen.blocks(start, stop)
 
-    def said_before(self, split_id: str, position: int) -> tuple[int, bool] | None:
-        return self._scans[split_id].seen.said_before(position)
+    def said_before(self, split_id: str, number: int) -> tuple[int, bool] | None:
+        return self._scans[split_id].seen.said_before(number)
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """See `EventTimeProvider`. Cut where a fetch ended, unless a split can be read from any position."""
         if end.is_divisible:
             return SplitRange.evenly(start, end.position, rows_per_range)
         scan = self._scans.get(end.split_id)
-        seen = scan.seen if scan is not None else self._ended.get(end.split_id, ScannedRecords(end.position))
+        seen = scan.seen if scan is not None else self._ended.get(end.split_id, FetchedRecords(end.position))
         parts = seen.cut(start.position, end.position, rows_per_range)
         return [SplitRange(start.at(begin).until(stop), rows) for begin, stop, rows in parts]
 
@@ -253,7 +253,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             was_timed, fetcher.is_timed = fetcher.is_timed, True
         if not was_timed:
             self._calls.workers.submit(partial(self._wake, fetcher, fetcher.fetches), fetcher.patience_s)
-        began_us, fetched, error = self._calls.now_us(), dict[str, Fetched](), None
+        began_us, fetched, error = self._calls.now_us(), dict[str, FetchResult](), None
         try:
             fetched = fetcher.reader.fetch({split_id: scan.ahead for split_id, scan in scans.items()}, paused)
             if len(self._fetchers) > _MAX_OPEN:
@@ -298,7 +298,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             with self._lock:
                 fetcher.end_waking()
 
-    def _judge(self, fetcher: Fetcher[SplitT], began_us: int, fetched: dict[SplitScan[SplitT], Fetched]) -> None:
+    def _judge(self, fetcher: Fetcher[SplitT], began_us: int, fetched: dict[SplitScan[SplitT], FetchResult]) -> None:
         """Under the lock: pass on what a fetch brought, and decide when to fetch again."""
         brought = any(part.blocks or part.finished for part in fetched.values())
         nothing = fetcher.judge(brought)
@@ -310,7 +310,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             scan.judge(part, MAX_WATERMARK if limit_us is None else limit_us, others=brought, nothing=nothing)
             scan.is_last = part.finished or (drains and scan.found_nothing)
             if part.blocks or part.said or scan.is_last or scan.found_nothing or not brought:
-                self._pass_on(Arrival(scan, began_us, part, scan.found_nothing, scan.is_last))
+                self._pass_on(PostedFetch(scan, began_us, part, scan.found_nothing, scan.is_last))
         fetcher.stage = Stage.RESTING
         if brought or fetcher.is_wanted:
             self._fetch_soon(fetcher)
@@ -326,7 +326,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 self._turns.add(fetcher, quiet=True)
                 self._begin_ready()
 
-    def _pass_on(self, arrival: Arrival[SplitT]) -> None:
+    def _pass_on(self, arrival: PostedFetch[SplitT]) -> None:
         last = arrival.scan.last_arrival
         if last is not None and last.is_like(arrival) and not arrival.is_last:
             # As long as nobody takes them they do not pile up.
@@ -341,7 +341,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         if not fetcher.is_gone:
             raise error
 
-    def _take_over(self, arrival: Arrival[SplitT]) -> None:
+    def _take_over(self, arrival: PostedFetch[SplitT]) -> None:
         scan, fetched, blocks = arrival.scan, arrival.fetched, arrival.fetched.blocks
         with self._lock:
             if scan.last_arrival is arrival:

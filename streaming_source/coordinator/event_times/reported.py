@@ -26,7 +26,7 @@ from streaming_source.api import Source, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader
-from streaming_source.coordinator.event_times.provider import EventTimeProvider
+from streaming_source.coordinator.event_times.provider import EventTimeProvider, RecordNumber
 from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import SourceError
 
@@ -103,8 +103,8 @@ class ReportedTimes(EventTimeProvider[SplitT]):
     def split_ids(self) -> Set[str]:
         return self._known.keys() | self._split_ends.split_ids()
 
-    def commit_plan(self, split_ids: Sequence[str], positions: Sequence[int]) -> tuple[SplitT, ...]:
-        return tuple(self._known[i].split.at(position) for i, position in zip(split_ids, positions, strict=True))
+    def commit_plan(self, split_ids: Sequence[str], numbers: Sequence[RecordNumber]) -> tuple[SplitT, ...]:
+        return tuple(self._known[i].split.at(number) for i, number in zip(split_ids, numbers, strict=True))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         return SplitRange.evenly(start, end.position, rows_per_range)

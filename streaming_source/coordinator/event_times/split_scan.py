@@ -11,12 +11,13 @@ from itertools import pairwise
 from typing import Final, Generic, TypeVar
 
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK, Int64Array
+from alignment.watermarks import LONG_AGO_US, Int64Array
 from streaming_source.api import CaughtUp
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, Fetched, SeenBlock
+from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, FetchedBlock, FetchResult
+from streaming_source.coordinator.event_times.provider import RecordNumber
 
-__all__ = ["Arrival", "FetchScheduler", "Fetcher", "ScannedRecords", "SplitScan", "Stage"]
+__all__ = ["FetchScheduler", "FetchedRecords", "Fetcher", "PostedFetch", "SplitScan", "Stage"]
 
 _FIRST_RETRY_S: Final = 0.02
 _LAST_RETRY_S: Final = 0.5
@@ -33,7 +34,7 @@ _NO_FETCH: Final = 0
 _ANY_FETCH: Final = 2**63
 
 
-class ScannedRecords:
+class FetchedRecords:
     """The records of one split that were scanned and are in no state yet.
 
     Positions may have gaps, the index has none: in the index records are *numbered*. The number of the first record is
@@ -42,10 +43,10 @@ class ScannedRecords:
     """
 
     def __init__(self, position: int) -> None:
-        self._blocks: list[SeenBlock] = []
+        self._blocks: list[FetchedBlock] = []
         # Number after the last record of each block.
         self._ends: list[int] = []
-        self.end = self.committed_to = position
+        self.end = self.committed_to = RecordNumber(position)
         # (position, number) of where a range may begin or end: between blocks, and where states are.
         self._borders: list[tuple[int, int]] = [(position, position)]
         # (number, watermark, is_idle) of what the source itself said behind the record before that number; rising.
@@ -56,13 +57,13 @@ class ScannedRecords:
         """Records that were seen and not handed out."""
         return self.end - self.committed_to
 
-    def append(self, block: SeenBlock) -> None:
-        self.end += len(block)
+    def append(self, block: FetchedBlock) -> None:
+        self.end = RecordNumber(self.end + len(block))
         self._blocks.append(block)
         self._ends.append(self.end)
         self._borders.append((block.end, self.end))
 
-    def position_at(self, number: int) -> int:
+    def position_at(self, number: RecordNumber) -> int:
         """Position from which on the record of that number is the next: the one after the record before it. O(log n).
 
         So a range that stops there has its last record right before the stop.
@@ -83,14 +84,14 @@ class ScannedRecords:
         i = bisect_left(self._said, (number + 1,))
         return None if i == 0 else self._said[i - 1][1:]
 
-    def blocks(self, first: int, stop: int) -> Iterator[SeenBlock]:
+    def blocks(self, first: int, stop: int) -> Iterator[FetchedBlock]:
         """The records of these numbers, without their positions. O(blocks)."""
         for block, end in zip(self._blocks, self._ends, strict=True):
             begin = end - len(block)
             part = slice(max(first - begin, 0), max(stop - begin, 0))
             if len(times := block.times[part]):
                 records = None if block.records is None else block.records.slice(part.start, len(times))
-                yield SeenBlock(0, times, records)
+                yield FetchedBlock(0, times, records)
 
     def times(self, first: int, stop: int) -> Int64Array:
         """Event times of the records of these numbers, which are of one block. O(log n)."""
@@ -98,7 +99,7 @@ class ScannedRecords:
         begin = self._ends[i] - len(self._blocks[i])
         return self._blocks[i].times[first - begin : stop - begin]
 
-    def commit_plan(self, number: int) -> None:
+    def commit_plan(self, number: RecordNumber) -> None:
         """The records before `number` are in a state that was handed out. O(blocks)."""
         last, self.committed_to = self.committed_to, number
         border = (self.position_at(number), number)
@@ -129,7 +130,7 @@ class SplitScan(Generic[SplitT]):
     Attributes
     ----------
     scanned_us
-        When the last fetch began that the coordinator took over; `MIN_WATERMARK` if it took over none.
+        When the last fetch began that the coordinator took over; `LONG_AGO_US` if it took over none.
     is_done
         Whether that was the last one.
     untaken, front_us
@@ -144,22 +145,22 @@ class SplitScan(Generic[SplitT]):
 
     def __init__(self, ahead: AheadSplit[SplitT]) -> None:
         self.ahead = ahead
-        self.seen = ScannedRecords(ahead.split.position)
-        self.scanned_us = MIN_WATERMARK
+        self.seen = FetchedRecords(ahead.split.position)
+        self.scanned_us = LONG_AGO_US
         self.is_done = False
         # Guarded by the lock.
         self.untaken = 0
-        self.front_us = MIN_WATERMARK
+        self.front_us = NO_TIMESTAMP
         self.is_gone = self.is_last = self.found_nothing = False
         self.passed_over = 0
-        self.last_arrival: Arrival[SplitT] | None = None
+        self.last_arrival: PostedFetch[SplitT] | None = None
 
     @property
     def split(self) -> SplitT:
         """As it was taken over."""
         return self.ahead.split
 
-    def judge(self, fetched: Fetched, time_limit_us: int, *, others: bool, nothing: bool) -> None:
+    def judge(self, fetched: FetchResult, time_limit_us: int, *, others: bool, nothing: bool) -> None:
         """A fetch is over; under the lock.
 
         `fetched` is what it brought of this split, of which event times from the limit on are invalid. It brought
@@ -272,16 +273,16 @@ class Fetcher(Generic[SplitT]):
 
 
 @dataclass(slots=True, eq=False)
-class Arrival(Generic[SplitT]):
+class PostedFetch(Generic[SplitT]):
     """What a fetch brought of a split, on its way to the coordinator."""
 
     scan: SplitScan[SplitT]
     began_us: int
-    fetched: Fetched
+    fetched: FetchResult
     found_nothing: bool
     is_last: bool
 
-    def is_like(self, other: Arrival[SplitT]) -> bool:
+    def is_like(self, other: PostedFetch[SplitT]) -> bool:
         """Whether both found nothing, and know the same of it."""
         is_same = self.fetched.caught_up is other.fetched.caught_up and not other.fetched.said
         return self.found_nothing and other.found_nothing and is_same

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.coordinator.event_times.ahead_reader import SeenBlock
-from streaming_source.coordinator.event_times.split_scan import ScannedRecords
+from streaming_source.coordinator.event_times.ahead_reader import FetchedBlock
+from streaming_source.coordinator.event_times.split_scan import FetchedRecords
 from tests.examples import examples
 
 
-def block(positions: list[int], first_time: int = 0) -> SeenBlock:
+def block(positions: list[int], first_time: int = 0) -> FetchedBlock:
     """With the times `first_time`, and one more each."""
     has_gaps = positions[-1] - positions[0] >= len(positions)
     where = np.array(positions, np.int64) if has_gaps else positions[0]
-    return SeenBlock(where, np.arange(first_time, first_time + len(positions)))
+    return FetchedBlock(where, np.arange(first_time, first_time + len(positions)))
 
 
 def test_a_block_says_where_its_records_are_with_gaps_and_without() -> None:
@@ -30,13 +30,13 @@ def test_a_block_says_where_its_records_are_with_gaps_and_without() -> None:
 
 
 def test_the_bounds_of_a_block_are_its_extremes_and_a_record_without_a_time_is_the_smallest() -> None:
-    assert SeenBlock(0, np.array([4, 2, 3])).bounds() == (2, 4)
-    assert SeenBlock(0, np.array([4, NO_TIMESTAMP])).bounds() == (NO_TIMESTAMP, 4)
-    assert SeenBlock(0, np.array([NO_TIMESTAMP])).bounds() == (NO_TIMESTAMP, NO_TIMESTAMP)
+    assert FetchedBlock(0, np.array([4, 2, 3])).bounds() == (2, 4)
+    assert FetchedBlock(0, np.array([4, NO_TIMESTAMP])).bounds() == (NO_TIMESTAMP, 4)
+    assert FetchedBlock(0, np.array([NO_TIMESTAMP])).bounds() == (NO_TIMESTAMP, NO_TIMESTAMP)
 
 
 def test_a_gap_however_wide_is_no_record() -> None:
-    seen = ScannedRecords(10)
+    seen = FetchedRecords(10)
     seen.append(block([10, 1_000_000]))
     seen.append(block([9_000_000]))
     assert seen.unread == 3
@@ -44,7 +44,7 @@ def test_a_gap_however_wide_is_no_record() -> None:
 
 
 def test_records_are_cut_between_blocks_into_ranges_that_are_worth_it() -> None:
-    seen = ScannedRecords(0)
+    seen = FetchedRecords(0)
     for first in range(0, 50, 10):
         seen.append(block(list(range(first, first + 10))))
     seen.commit_plan(50)
@@ -54,13 +54,13 @@ def test_records_are_cut_between_blocks_into_ranges_that_are_worth_it() -> None:
 
 
 def test_where_nothing_is_known_of_what_lies_between_there_is_one_range() -> None:
-    seen = ScannedRecords(30)
+    seen = FetchedRecords(30)
     assert seen.cut(10, 30, 5) == [(10, 30, 20)]
     assert seen.cut(10, 25, 5) == [(10, 25, 15)]
 
 
 def test_a_state_inside_of_a_block_divides_it() -> None:
-    seen = ScannedRecords(0)
+    seen = FetchedRecords(0)
     seen.append(block([0, 2, 4, 6]))
     seen.commit_plan(1)
     seen.commit_plan(3)
@@ -70,7 +70,7 @@ def test_a_state_inside_of_a_block_divides_it() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_what_was_handed_out_twice_over_takes_no_room(count: int) -> None:
-    seen = ScannedRecords(0)
+    seen = FetchedRecords(0)
     for number in range(1000):
         seen.append(block(list(range(number * count, (number + 1) * count))))
         seen.commit_plan((number + 1) * count)
@@ -84,7 +84,7 @@ class SeenWalk(RuleBasedStateMachine):
     @initialize(start=st.integers(0, 20))
     def take_over(self, start: int) -> None:
         self.start = start
-        self.seen = ScannedRecords(start)
+        self.seen = FetchedRecords(start)
         self.positions: list[int] = []
         self.times: list[int] = []
         # Numbers at which blocks begin, and those that states have.
@@ -102,7 +102,7 @@ class SeenWalk(RuleBasedStateMachine):
         has_gaps = positions[-1] - positions[0] >= len(positions)
         where = np.array(positions, np.int64) if has_gaps else positions[0]
         self.begins.append(self.start + len(self.positions))
-        self.seen.append(SeenBlock(where, np.array(times, np.int64)))
+        self.seen.append(FetchedBlock(where, np.array(times, np.int64)))
         self.positions += positions
         self.times += times
 
