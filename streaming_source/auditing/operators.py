@@ -45,13 +45,15 @@ class EventTimeField:
 class Operator:
     """One stateful operator. `event_times` are of its key, or of each side of a join that has a watermark.
 
-    They are known if `is_known`: the schema of its state is of a version that is read.
+    They are known if `is_known`: the schema of its state is of a version that is read. `key` names the columns of its
+    key.
     """
 
     number: int
     name: str
     event_times: tuple[EventTimeField, ...]
     is_known: bool
+    key: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -59,6 +61,12 @@ class Operator:
         if self.name == _AGGREGATE and any(field.is_window for field in self.event_times):
             return "windowed aggregation"
         return _TITLES.get(self.name, self.name)
+
+    @property
+    def window_column(self) -> int | None:
+        """Which column of the key of an aggregation is a window; None if none is."""
+        names = [field.name for field in self.event_times if field.is_window]
+        return self.key.index(names[0]) if names and self.name == _AGGREGATE else None
 
     @property
     def is_join(self) -> bool:
@@ -128,7 +136,7 @@ def _given(window: str | None, operator: Operator) -> str:
     if window is None:
         what = "the gap" if operator.name == _SESSIONS else "the size (and the slide, where there is one)"
         raise OptionError(
-            f"the checkpoint keeps that the query has {operator.title}, and not {what}; give it with --window, as in "
+            f"the checkpoint shows that the query has {operator.title}, and not {what}; give it with --window, as in "
             '--window "1 hour" or --window "1 hour, 15 minutes"'
         )
     return window
@@ -152,6 +160,7 @@ def _operator(checkpoint: Checkpoint, number: int) -> Operator:
         ) from None
     event_times: list[EventTimeField] = []
     is_known = False
+    key: tuple[str, ...] = ()
     for place in _schema_files(folder, stores):
         if (schema := checkpoint.bytes_of(place)) is None:
             continue
@@ -159,9 +168,10 @@ def _operator(checkpoint: Checkpoint, number: int) -> Operator:
         if structs is None:
             continue
         is_known = True
+        key = key or tuple(str(field["name"]) for field in structs[0]["fields"])
         # Sessions and joins keep their event times in the value.
         event_times += _event_times(structs[1 if name in (_SESSIONS, _JOIN) else 0])
-    return Operator(number, name, tuple(event_times), is_known)
+    return Operator(number, name, tuple(event_times), is_known, key)
 
 
 def _schema_files(folder: str, stores: Sequence[str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from streaming_source.auditing.result import AuditedQuery, SourceSummary
 from streaming_source.auditing.rule import Rule, SessionWindows, Undecided
 from streaming_source.auditing.sources import AuditedSource, SplitRead, source_of
 from streaming_source.auditing.sources.event_time import EventTime
+from streaming_source.auditing.state_windows import windows_of_state
 from streaming_source.auditing.watermark_check import watermark_note
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
@@ -50,7 +51,7 @@ def audit(
         led to the watermarks in the checkpoint; for Kafka the record's timestamp.
     window
         Size, slide and start of the query's windows, as in `"1 hour"` or `"1 hour, 15 minutes"`; of session windows the
-        gap. The checkpoint does not keep them.
+        gap. Absent: the windows that the state of Spark's default provider shows.
     mode
         The query's output mode, which the checkpoint does not keep: `append`, `update` or `complete`.
     source
@@ -82,8 +83,11 @@ def audit(
     found = Checkpoint.open(checkpoint, storage)
     operators = operators_of(found)
     places = range(len(found.source_names))
-    rule = rule_of(operators, len(places), mode, window)
     first = first_operator(operators, len(places)) if operators else None
+    if window is None and first is not None and (column := first.window_column) is not None:
+        windows = windows_of_state(found, first.number, len(first.key), column)
+        window = None if windows is None else str(windows)
+    rule = rule_of(operators, len(places), mode, window)
     times = _for_each(time, len(places), "time")
     paths = _for_each(source, len(places), "source")
     zone, unit, pattern = (given.pop(name, None) for name in ("timeZone", "timestampUnit", "timePattern"))

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from alignment.durations import parse_duration_us
+from alignment.durations import format_duration, parse_duration_us
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.exceptions import OptionError
 
@@ -139,6 +139,11 @@ class Windows(Rule):
         if not 0 < slide <= size:
             raise OptionError(f"window = {text!r}: the slide must be positive and at most the size; correct it")
         return cls(size, slide, start)
+
+    def __str__(self) -> str:
+        parts = [self.size_us, self.slide_us, self.start_us]
+        kept = 3 if self.start_us else 2 if self.is_sliding else 1
+        return ", ".join(format_duration(us) for us in parts[:kept])
 
     @property
     def needs_time(self) -> bool:

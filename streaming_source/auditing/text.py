@@ -46,6 +46,8 @@ def _sentences(audit: Counts) -> Iterator[str]:
         yield f"{audit.dropped:,} of {read:,} rows were dropped ({_share(audit.dropped, read)}) by {operator}."
     if audit.query.undecided is None and operator is not None:
         yield from _kept(audit)
+    if audit.query.window is not None:
+        yield f"Its windows are of {audit.query.window}, and its output mode is {audit.query.mode}."
     if audit.exact_from > 0:
         yield (
             f"Spark has removed the offsets of the micro-batches before {audit.exact_from}: what they dropped is "

@@ -210,3 +210,10 @@ def test_nothing_is_written_to_the_checkpoint(root: Path) -> None:
     assert found["dropped"] + found["emitted"] + found["open"] + found["unknown"] == found["read"] == 720
     assert found["carriers"][0]["split"].startswith("fast/")
     assert state() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"LZ4Block", b"\x28\xb5\x2f\xfd" * 20])
+def test_windows_are_asked_for_where_the_state_cannot_be_read(root: Path, content: bytes) -> None:
+    (root / "checkpoint/state/0/0/1.delta").write_bytes(content)
+    with pytest.raises(OptionError, match=r"and not the size .*; give it with --window"):
+        streaming_source.audit(str(root / "checkpoint"))

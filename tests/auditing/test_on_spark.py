@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 import streaming_source
 from streaming_source.auditing import Audit
+from streaming_source.auditing.rule import Windows
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Run, Time
 from tests.spark.support import forget_batches, last_batch
@@ -207,10 +208,11 @@ def skewed(seed: int, directories: int = 3, parts: int = 4, rows: int = 60) -> F
     return files
 
 
-def audited(checkpoint: Path, query: Query, ending: str) -> Audit:
+def audited(checkpoint: Path, query: Query, ending: str, window: str | None = None) -> Audit:
+    """Without a `window` it is that of the state."""
     options = {"txt": {"timePattern": r"^\[(.*?)\]"}, "csv": {"header": "true"}}.get(ending, {})
     time = {"txt": "value", "csv": "ts", "json": "ts"}.get(ending)
-    return streaming_source.audit(str(checkpoint), time=time, window=query.window, mode=query.mode, options=options)
+    return streaming_source.audit(str(checkpoint), time=time, window=window, mode=query.mode, options=options)
 
 
 MINUTE = 60 * SECOND
@@ -253,6 +255,8 @@ def test_a_query_that_was_killed_and_restarted_is_counted_to_the_row(
 
     found = audited(checkpoint, query, ending)
 
+    in_windows = query.size_us is not None and query.mode != "complete"
+    assert found.query.window == (str(Windows.parse(query.window or "")) if in_windows else found.query.window)
     done = naive.run(query, logged_batches(checkpoint, root, files))
     assert_counted(found, done, sink, query, checkpoint)
     assert (found.dropped > 0) == (query.mode != "complete")
@@ -269,7 +273,7 @@ def test_a_query_drawn_by_seed_is_counted_as_spark_ran_it(spark: SparkSession, t
     write(root, files, "parquet")
     run(load(spark, root, "parquet", draw.randint(1, 5), query.delay_ms), query, sink, checkpoint)
 
-    found = audited(checkpoint, query, "parquet")
+    found = audited(checkpoint, query, "parquet", query.window)
 
     directory = os.path.commonpath([str(Path(name).parent) for name in files])
     batches = logged_batches(
