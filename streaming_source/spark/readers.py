@@ -11,6 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -300,9 +301,7 @@ def _channel(
     gateway: GatewayAddress,
     strategy: WatermarkStrategy | None,
 ) -> ReaderChannel:
-    # Few queries have one: a worker process need not load sockets and TLS. A client without a JVM has no TaskContext.
-    from pyspark import TaskContext
-
+    # Few queries have one: a worker process need not load sockets and TLS.
     from streaming_source.gateway import GatewayClient
 
     task = TaskContext.get()
