@@ -108,3 +108,32 @@ def test_a_task_fails_whose_topic_is_created_again_while_it_emits_and_reads_noth
         with pytest.raises(SourceError, match=r"created again, while this task read it.*start the query again"):
             list(batches)
         assert list(on_executor(begun.reader).read(task)) == []
+
+
+def test_topics_that_are_gone_leave_the_offset_and_one_of_their_names_may_come_again(topic: Topic) -> None:
+    others = [Topic(topic.broker, f"{topic.name}-{i}").create() for i in range(4)]
+    topic.create()
+    options = {"subscribe": None, "subscribePattern": topic.name, "discoveryInterval": "200 ms"}
+    read: Counter[bytes | None] = Counter()
+    with reading(topic, failOnDataLoss="false", watermarkRows="true", **options) as begun:
+
+        def known() -> set[str]:
+            # Each state follows from news.
+            topic.write(named("more", 1))
+            read.update(values(begun.next()))
+            written = begun.offset["enumerator"]
+            return set(written[1]["topics"]) if written else set()
+
+        wait_until(lambda: len(known()) == 5, "all topics")
+        for other in others:
+            other.delete()
+        wait_until(lambda: known() == {topic.name}, "the deleted ones to be forgotten")
+        again = others[0].create()
+        again.write(named("again", 7))
+        wait_until(lambda: len(known()) == 2 and read[b"again-0-6"], "the one that came again")
+        assert f"{again.name}-0" in {f"{entry[0][0]}-{entry[0][1]}" for entry in begun.offset["splits"]}
+    assert {value: n for value, n in read.items() if value and value.startswith(b"again")} == {
+        b"again-0-%d" % i: 1 for i in range(7)
+    }
+    for other in others:
+        other.close()

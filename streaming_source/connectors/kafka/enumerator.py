@@ -86,6 +86,7 @@ class PartitionDiscovery:
         self._brokers = brokers
         self._config = config
         self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
+        self._forgotten: frozenset[str] = frozenset()
         self._is_complete = config.end is not None and checkpoint is not None
 
     def look(self) -> Found:
@@ -95,8 +96,9 @@ class PartitionDiscovery:
         partitions.
         """
         topics, gone = self._list()
-        now = dict(self._known or {})
-        # Not forgotten: one of its name that comes later is another one.
+        forgotten, self._forgotten = self._forgotten, frozenset()
+        now = {name: one for name, one in (self._known or {}).items() if one.partitions or name not in forgotten}
+        # Kept for a while: one of its name that comes now is another one, and gets other splits.
         now.update((topic.name, replace(topic, partitions=())) for topic in gone)
         new: list[tuple[Partition, KnownTopic]] = []
         for topic in () if self._is_complete else topics.values():
@@ -117,6 +119,10 @@ class PartitionDiscovery:
         lost = tuple(split.split_id for topic in gone for split in topic.splits())
         remembered = KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._config.end_description)
         return Found(splits, lost, remembered)
+
+    def forget(self, names: Collection[str]) -> None:
+        """Topics that are gone, and of which no state has a split any more, may come again with the same splits."""
+        self._forgotten |= frozenset(names)
 
     def lost_splits(self) -> frozenset[str]:
         """Ids of the splits of which the topic is not there any more. One call; what is found is not remembered."""
@@ -197,6 +203,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
     def __post_init__(self) -> None:
         self._checkpoint = self.discovery.checkpoint
+        # By the names of topics that are gone: the first state that a snapshot was taken for since.
+        self._gone_in: dict[str, int] = {}
 
     def start(self) -> None:
         # After a restart, too, where no partition is added: what was read may have been deleted, or created again.
@@ -216,6 +224,17 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self._taken_back.extend(splits)
 
     def snapshot_state(self, checkpoint_id: int) -> KafkaCheckpoint:
+        """Without topics that are gone since two states: the first one had their splits, finished, the next one none.
+
+        The state that a micro-batch starts from, and the one that it leads to, must not have two splits of one id.
+        """
+        gone = {topic.name for topic in self._checkpoint.topics if not topic.partitions}
+        self._gone_in = {name: self._gone_in.get(name, checkpoint_id) for name in gone}
+        left = {name for name, first in self._gone_in.items() if checkpoint_id >= first + 2}
+        if left:
+            self.discovery.forget(left)
+            kept = tuple(topic for topic in self._checkpoint.topics if topic.name not in left)
+            self._checkpoint = replace(self._checkpoint, topics=kept)
         return self._checkpoint
 
     def end_positions(self, splits: Sequence[KafkaSplit]) -> list[int | None]:

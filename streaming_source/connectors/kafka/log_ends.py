@@ -94,6 +94,7 @@ class Leaders:
 
     def keep(self, parts: Collection[Partition]) -> None:
         """Only these partitions are left."""
+        self._answered.intersection_update(parts)
         self._away = {part: known for part, known in self._away.items() if part in parts}
 
 

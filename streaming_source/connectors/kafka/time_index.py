@@ -145,6 +145,7 @@ class TimeIndex:
         """Forget a split that was read to its end."""
         self._splits.pop(split_id, None)
         self._gone.discard(split_id)
+        self._lost.discard(split_id)
 
     def commit_plan(self, split_id: str, position: int) -> KafkaSplit:
         """The split at a position; what is before it is in a state."""
