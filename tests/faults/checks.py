@@ -33,12 +33,19 @@ RUN = "FAULTS_RUN"
 """Environment variable that all processes of a run inherit."""
 
 
-def check_output(out: Path, sink: str, shape: str, times: Mapping[str, list[int]], watermark: int) -> int:
+def check_output(
+    out: Path,
+    sink: str,
+    shape: str,
+    times: Mapping[str, list[int]],
+    positions: Mapping[str, list[int]],
+    watermark: int,
+) -> int:
     """That a sink holds exactly what a batch over all of the input gives, but for windows that the last watermark has
     not closed; how many rows that is.
     """
     found = sorted(tuple(row.values()) for row in _sink_rows(out, sink).to_pylist())
-    wanted = sorted(_rows(times) if shape == "rows" else _windows(times, watermark))
+    wanted = sorted(_rows(times, positions) if shape == "rows" else _windows(times, positions, watermark))
     assert found == wanted, f"{out.name}: {wrong_rows(found, wanted)}"
     return len(found)
 
@@ -50,18 +57,20 @@ def wrong_rows(found: list[Any], wanted: list[Any]) -> str:
     return f"{len(missing)} rows missing {missing[:3]}, {len(odd)} wrong {odd[:3]}, {twice} twice"
 
 
-def _rows(times: Mapping[str, list[int]]) -> Iterator[tuple[Any, ...]]:
+def _rows(times: Mapping[str, list[int]], positions: Mapping[str, list[int]]) -> Iterator[tuple[Any, ...]]:
     for split, of_split in times.items():
-        for position, us in enumerate(of_split):
+        for position, us in zip(positions[split], of_split, strict=True):
             yield split, position, us
 
 
-def _windows(times: Mapping[str, list[int]], watermark: int) -> Iterator[tuple[Any, ...]]:
+def _windows(
+    times: Mapping[str, list[int]], positions: Mapping[str, list[int]], watermark: int
+) -> Iterator[tuple[Any, ...]]:
     for split, of_split in times.items():
         starts = np.array(of_split, np.int64) // WINDOW_US * WINDOW_US
         for start in np.unique(starts[starts <= watermark - WINDOW_US]).tolist():
-            positions = np.flatnonzero(starts == start)
-            yield start, split, len(positions), int(positions.sum())
+            inside = np.array(positions[split], np.int64)[starts == start]
+            yield start, split, len(inside), int(inside.sum())
 
 
 def _sink_rows(out: Path, sink: str) -> pa.Table:

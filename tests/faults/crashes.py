@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.inputs import CONNECTORS, place_of
+from tests.faults.inputs import CONNECTORS, TRANSACTIONS, place_of
 from tests.faults.steps import PLANNER_STEPS, READ_STEPS
 from tests.faults.supervisor import AT_RANDOM, Fault, Query, Supervisor
 from tests.spark.cluster import Cluster
 
-__all__ = ["Report", "chain", "queries_of"]
+__all__ = ["Report", "chain", "driver_kills", "queries_of"]
 
 GENERATED = 30_000
 """Records in each split of the generator, ten minutes' worth: what is left is read at the end."""
@@ -116,6 +116,37 @@ def chain(
         raise AssertionError(
             f"{again}\n{error}\nstruck: {supervisor.struck}\nfailures: {supervisor.failures()}"
         ) from error
+    finally:
+        supervisor.close()
+
+
+def driver_kills(seed: int, folder: Path, brokers: str, *, kills: int = 20) -> Report:
+    """Kill the driver again and again, each time after its third commit, over live topics of transactions.
+
+    Two queries, rows and windows, go on from their checkpoints in the next driver.
+
+    Raises
+    ------
+    AssertionError
+        If something is not as it must be.
+    """
+    begun, rng = time.monotonic(), random.Random(seed)
+    queries = []
+    for shape, sink in (("rows", "batches"), ("windows", "files")):
+        place = place_of(TRANSACTIONS, folder / "in", lambda: brokers, generated=0)
+        queries.append(Query(shape, TRANSACTIONS, place, shape, sink))
+    supervisor = Supervisor(folder, queries, rng)
+    try:
+        for life in range(kills + 1):
+            for query in queries:
+                query.readers = rng.randint(1, 3)
+                # The last one reads what is left.
+                query.max_rows = rng.choice((50, 500, 10_000)) if life < kills else 20_000
+            supervisor.start(f"local[{rng.randint(1, 3)},4]")
+            end = (rng.choice(queries).name, Fault(AT_RANDOM, "kill driver")) if life < kills else None
+            supervisor.live({}, end, commits=3)
+        supervisor.finish()
+        return {**supervisor.check(), "seconds": round(time.monotonic() - begun)}
     finally:
         supervisor.close()
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming import StreamingQuery
 import streaming_source.spark.registration as registration
 from alignment import WatermarkStrategy
 from streaming_source.spark.frames import from_source
-from tests.faults.inputs import BOUND_US, BOUNDABLE, event_time_of, source_of
+from tests.faults.inputs import BOUND_US, BOUNDABLE, OF_KAFKA, event_time_of, source_of
 from tests.faults.steps import Steps, stepped_format
 
 WINDOW = "10 seconds"
@@ -106,7 +106,7 @@ class Running:
             num_readers=query["readers"],
             **({"indexing": "off"} if query["connector"] == "own, off" else {}),
         )
-        times = "timestamp" if query["connector"] == "kafka" else "ts"
+        times = "timestamp" if query["connector"] in OF_KAFKA else "ts"
         if query["shape"] == "rows":
             return frame.select("_split", "_position", F.unix_micros(times).alias("us"))
         counted = frame.groupBy(F.window(times, WINDOW), "_split")

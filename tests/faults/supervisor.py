@@ -187,10 +187,12 @@ class Supervisor:
         *,
         pause_s: float = 0.0,
         seconds: float = 0.0,
+        commits: int = 0,
     ) -> None:
         """Strike each query with its faults, one after another; then end the driver, if it shall end.
 
-        With `seconds` no fault begins when they have passed. After each one its query rests for `pause_s`.
+        It ends after so many `commits` of each query in this life. With `seconds` no fault begins when these are over.
+        After each one its query rests for `pause_s`.
         """
         self._pause_s, self._last_at = pause_s, time.monotonic() + (seconds or math.inf)
         work = {}
@@ -206,6 +208,9 @@ class Supervisor:
         self._until(lambda: (self.folder / "started").exists(), "all queries to start")
         self._until(lambda: self._all_done(work), "all faults", 900 + seconds)
         self._until(self._is_settled, "what faults left behind to go away", every=0.2)
+        for query in self.queries:
+            wanted, checkpoint = work[query.name].since + commits, self._checkpoint(query.name)
+            self._until(lambda: last_commit(checkpoint) >= wanted, f"{commits} commits of {query.name}")  # noqa: B023
         if end is not None:
             name, fault = end
             todo = _Work([fault], work[name].since)
@@ -222,6 +227,8 @@ class Supervisor:
     def finish(self) -> None:
         """Let all queries read to the end of all input, which grows no more, and stop."""
         self._grows = False
+        for growing in self.inputs.values():
+            growing.end()
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(b"finish\n")
@@ -245,7 +252,9 @@ class Supervisor:
         for query in self.queries:
             out, read = self.folder / "out" / query.name, self.inputs[query.name]
             check_watermarks(self._checkpoint(query.name), read.last_watermark)
-            figures["rows"] += check_output(out, query.sink, query.shape, read.times, read.last_watermark)
+            figures["rows"] += check_output(
+                out, query.sink, query.shape, read.times, read.positions, read.last_watermark
+            )
         figures["tasks"], figures["read again"] = check_reads(self.folder / "reads")
         left = [path for path in (self.folder / "tmp").iterdir() if not path.name.startswith("hsperfdata")]
         assert not left, f"temporary files are left: {left}"

@@ -70,3 +70,13 @@ def test_executors_of_a_cluster_are_killed_and_tasks_are_run_twice(tmp_path: Pat
 
 def test_what_is_lost_wrong_or_doubled_is_said() -> None:
     assert wrong_rows([1, 1, 2, 5], [1, 2, 3]) == "1 rows missing [3], 1 wrong [5], 1 twice"
+
+
+@pytest.mark.soak
+def test_twenty_kills_of_the_driver_over_topics_of_transactions_lose_no_row_and_double_none(
+    tmp_path: Path, brokers: str
+) -> None:
+    if not brokers:
+        pytest.skip("no Kafka broker")
+    report = crashes.driver_kills(7, tmp_path / "run", brokers)
+    assert report["kills"] == report["kills after commits"] == 20
