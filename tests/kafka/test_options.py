@@ -56,7 +56,7 @@ def test_single_partitions_are_assigned() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "what to read is not said: give exactly one of subscribe, subscribePattern, assign"),
+        ({}, "no topics are given: give exactly one of subscribe, subscribePattern, assign"),
         ({"subscribe": "a", "assign": '{"a": [0]}'}, "options subscribe and assign exclude each other"),
         ({"subscribe": ","}, "option subscribe = ',': must name at least one topic"),
         ({"subscribePattern": "("}, r"option subscribePattern = '\(': must be a regular expression"),

@@ -122,7 +122,7 @@ class PartitionConsumer:
         return int(answers[0].offset)
 
     def partitions(self, topic: str) -> frozenset[int] | None:
-        """The partitions that a topic has now, none if there is no such topic; None if the brokers do not say."""
+        """The partitions that a topic has now, none if there is no such topic; None if the brokers do not answer."""
         try:
             found = self.client.list_topics(topic, timeout=_TRIAL_S).topics[topic]
         except KafkaException:
@@ -165,7 +165,7 @@ class FoundRecord(NamedTuple):
 class KafkaAdmin:
     """Asks for topics and offsets, and connects when it is first asked.
 
-    All methods raise `SourceError` if the brokers do not say, in all the time of patience. Of single partitions whose
+    All methods raise `SourceError` if the brokers do not answer in all the time of patience. Of single partitions whose
     leaders are away `ends` tells the `leaders`, and goes on. Since when none answers is measured by the `outage`.
     """
 
@@ -282,7 +282,7 @@ class KafkaAdmin:
         if error.code() in _REFUSALS:
             self._refusal = error
             return
-        self._last_trouble = self._config.scrub(f"; the client says: {error.str()}")
+        self._last_trouble = self._config.scrub(f"; the client reports: {error.str()}")
 
     def _topics(self, subscription: Subscription) -> list[KnownTopic]:
         client = self._connected()
@@ -354,7 +354,7 @@ class KafkaAdmin:
             else:
                 found[part] = FoundRecord(answer.offset, answer.timestamp) if answer.offset >= 0 else None
                 if answer.offset == OFFSET_INVALID:
-                    # So the client says that one leader did not answer, while others did.
+                    # So the client reports that one leader did not answer, while others did.
                     del found[part]
                     failed[part] = KafkaError(KafkaError._TIMED_OUT, "no answer")
         return found, failed

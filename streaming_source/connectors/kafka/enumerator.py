@@ -42,7 +42,7 @@ _LOG_ENDS_S: Final = 2.0
 def create_enumerator(
     config: KafkaConfig, context: SplitEnumeratorContext[KafkaSplit], checkpoint: KafkaCheckpoint | None
 ) -> KafkaSplitEnumerator:
-    """With the index of the brokers, if event times are the records' own timestamps and the options do not say else."""
+    """With the index of the brokers, if event times are the records' own timestamps and the options allow it."""
     patience_s = config.seconds("broker_timeout")
     # Of a query that goes on from a checkpoint the brokers were there.
     patience = config.retry_policy(_FIRST_CONTACT_S if checkpoint is None else math.inf)

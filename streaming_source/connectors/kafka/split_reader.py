@@ -42,7 +42,7 @@ _AHEAD: Final = 20_000
 """So many offsets of later splits are fetched at most while an earlier one is being emitted."""
 
 _LOOK_AFTER_S: Final = 1.0
-"""When nothing has come for so long: are the partitions still there? Of one that is gone the client says nothing."""
+"""When nothing has come for so long: are the partitions still there? Of one that is gone the client reports nothing."""
 
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _PASSING: Final = frozenset(

@@ -58,7 +58,7 @@ class Subscription:
         makers = {"subscribe": cls.to_topics, "subscribePattern": cls.to_pattern, "assign": cls.to_partitions}
         given = [name for name in makers if values[name] is not None]
         if len(given) != 1:
-            which = f"options {' and '.join(given)} exclude each other" if given else "what to read is not said"
+            which = f"options {' and '.join(given)} exclude each other" if given else "no topics are given"
             raise OptionError(f"{which}: give exactly one of {', '.join(makers)}")
         return makers[given[0]](values[given[0]])
 
