@@ -18,6 +18,7 @@ from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.enumerator import Found, KafkaSplitEnumerator, PartitionDiscovery
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
+from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,
     KafkaCheckpointSerializer,
@@ -208,7 +209,8 @@ def enumerator(
     cluster: Cluster, context: TestingEnumeratorContext[KafkaSplit], *, bounded: bool = False
 ) -> KafkaSplitEnumerator:
     looks = discovery(cluster, Subscription.to_topics("a"), bounded=bounded, fail_on_data_loss=False)
-    return KafkaSplitEnumerator(context, looks, RetryPolicy(0), LogEnds(lambda parts: {}), Leaders())
+    patience, ends, outage = RetryPolicy(0), LogEnds(lambda parts: {}), Outage("a:9092", 300)
+    return KafkaSplitEnumerator(context, looks, patience, ends, Leaders(), outage)
 
 
 def assigned(context: TestingEnumeratorContext[KafkaSplit]) -> list[str]:
