@@ -70,6 +70,7 @@ def run(spark: SparkSession, folder: Path, courses: Sequence[Course]) -> list[st
     return found
 
 
+@pytest.mark.slow
 def test_each_cause_is_named_with_its_split_and_its_advice(spark: SparkSession, tmp_path: Path) -> None:
     assert run(spark, tmp_path, [course for course in COURSES if course.is_quick]) == []
 
