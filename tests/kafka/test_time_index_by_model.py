@@ -85,8 +85,8 @@ class Reader(Scanner):
         self.logs = logs
         self.read = 0
 
-    def times(self, splits: Sequence[KafkaSplit]) -> dict[str, SeenTimes]:
-        found = {split.split_id: self._records(split) for split in splits}
+    def times(self, splits: Sequence[KafkaSplit], most: Mapping[str, int]) -> dict[str, SeenTimes]:
+        found = {split.split_id: self._records(split)[: most[split.split_id]] for split in splits}
         self.read += sum(map(len, found.values()))
         return {
             i: (np.array([o for o, _ in r], np.int64), np.array([t for _, t in r], np.int64)) for i, r in found.items()
@@ -255,11 +255,11 @@ def test_what_an_open_transaction_holds_back_is_not_told() -> None:
     parts.look()
     # The latest record cannot be read yet, so that the brokers tell none.
     assert parts.told() == ([], [(2, 1 * MS, 2 * MS)])
-    assert parts.index.blocked_splits == {"t-0"}
+    assert parts.index.blocked_splits == {"t-0": 2}
     parts.append(mark(11))
     parts.look()
     assert parts.told()[1][1:] == [(2, 9 * MS, 10 * MS)]
-    assert parts.index.blocked_splits == set()
+    assert parts.index.blocked_splits == {}
 
 
 def test_a_partition_of_which_the_brokers_say_nothing_is_held_back() -> None:
@@ -272,10 +272,10 @@ def test_a_partition_of_which_the_brokers_say_nothing_is_held_back() -> None:
         part: found for part, found in answer(wanted, **options).items() if part.number
     }
     parts.look()
-    assert parts.index.blocked_splits == {"t-0"}
+    assert parts.index.blocked_splits == {"t-0": 0}
     parts.index.leave(["t-0"])
     parts.look()
-    assert parts.index.blocked_splits == set()
+    assert parts.index.blocked_splits == {}
 
 
 def test_a_look_whose_news_were_told_meanwhile_tells_nothing_twice() -> None:
@@ -316,11 +316,11 @@ def test_what_was_read_uncommitted_is_not_lost_while_its_transaction_is_open() -
     parts.look()
     parts.log().stable = 3
     parts.look()
-    assert parts.index.blocked_splits == {"t-0"}
+    assert parts.index.blocked_splits == {"t-0": 2}
     parts.append(Entry(7))
     parts.look()
     assert parts.told()[0] == [(5, 4 * MS), (1, 7 * MS)]
-    assert parts.index.blocked_splits == set()
+    assert parts.index.blocked_splits == {}
 
 
 def test_a_long_log_that_must_be_read_is_read_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +329,7 @@ def test_a_long_log_that_must_be_read_is_read_part_by_part(monkeypatch: pytest.M
     parts.append(*(Entry(i) for i in range(8)), mark(99))
     parts.look()
     assert parts.told()[1] == [(3, 0, 2 * MS)]
-    assert parts.index.blocked_splits == {"t-0"}, "not idle before all was looked at"
+    assert parts.index.blocked_splits == {"t-0": 0}, "not idle before all was looked at"
     parts.index.extend_snapshot()
     assert len(parts.told()[1]) == 1, "what was told is not read yet"
     parts.index.commit_plan("t-0", 3)
