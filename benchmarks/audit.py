@@ -45,7 +45,7 @@ def measure(folder: str) -> None:
     from streaming_source import audit
 
     before, began = _bytes_read(), time.perf_counter()
-    found = audit(f"{folder}/checkpoint", window=QUERY.window)
+    found = audit(f"{folder}/checkpoint", window=QUERY.window, mode=QUERY.mode)
     seconds = time.perf_counter() - began
     assert found.dropped + found.emitted + found.open == found.read
     status = Path("/proc/self/status").read_text()

@@ -2,7 +2,9 @@
 
     checkpoint            the micro-batches that were committed: offsets, and the watermarks they ran under
     operators             the stateful operators, by what Spark keeps beside their state; which of them sees rows first
+    state_keys            the keys in the files of Spark's default state store
     state_windows         size and slide of windows, by the keys in the state
+    output_mode           the output mode, by the keys in the state
     rule                  which rows an operator drops, as bounds of event time: without I/O
     sources/              what each micro-batch read of each split, one module a kind
       kinds                 which of them a source is, by its offsets

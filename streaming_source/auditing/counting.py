@@ -29,7 +29,8 @@ class Tally:
 
     A row is dropped if it was dropped from one of its windows at least, emitted if all of its windows are, else open.
     Rows without an event time are in no window. `pairs` count each row once for each of its windows: all of them, the
-    dropped, the emitted and the open ones; None unless windows overlap. `earliest_us` and `latest_us` are those of all
+    dropped, the emitted and the open ones (0 where append and update mode differ, and which it is is not known); None
+    unless windows overlap. `earliest_us` and `latest_us` are those of all
     rows with an event time. Of `scanned` rows the event times were read; of the others statistics sufficed. `gone`
     says why rows cannot be read any more: then they are in no count, or, where their number is known, unknown.
     """
@@ -120,6 +121,8 @@ def _add_without_time(tally: Tally, rows: int, rule: Rule) -> None:
     elif isinstance(rule, RowTimes) and rule.waits:
         # No watermark ever reaches their group.
         tally.open += rows
+    elif isinstance(rule, RowTimes) and rule.waits is None:
+        tally.unknown += rows
     else:
         tally.emitted += rows
 
@@ -128,23 +131,26 @@ def _add_pairs(tally: Tally, windows: Windows, block: TimeBlock, late_us: int, e
     assert tally.pairs is not None
     each, rest = divmod(windows.size_us, windows.slide_us)
     # Halved, so that no difference to it overflows.
-    emitted_us = emitted_us if windows.waits else MAX_WATERMARK // 2
+    emitted_us = MAX_WATERMARK // 2 if windows.waits is False else emitted_us
+    is_open_known = windows.waits is not None
     if block.is_bounded and not rest:
         # Rows that are in the same windows as far as late and emitted ones go are counted by one of them.
         low, high = (np.array([us]) for us in (block.min_us, block.max_us))
         parts = [[windows.windows(one, ended)[1] for ended in (late_us, emitted_us)] for one in (low, high)]
         if parts[0] == parts[1] and set(parts[0]) <= {0, each}:
             dropped, ended = parts[0]
-            _extend(tally.pairs, block.rows * each, block.rows * dropped, block.rows * ended)
+            _extend(
+                tally.pairs, block.rows * each, block.rows * dropped, block.rows * ended, is_open_known=is_open_known
+            )
             return
     times = block.load()
     valid = times[times != NO_TIMESTAMP]
     total, dropped = windows.windows(valid, late_us)
-    _extend(tally.pairs, total, dropped, windows.windows(valid, emitted_us)[1])
+    _extend(tally.pairs, total, dropped, windows.windows(valid, emitted_us)[1], is_open_known=is_open_known)
 
 
-def _extend(pairs: list[int], total: int, dropped: int, ended: int) -> None:
-    for place, more in enumerate((total, dropped, ended - dropped, total - ended)):
+def _extend(pairs: list[int], total: int, dropped: int, ended: int, *, is_open_known: bool) -> None:
+    for place, more in enumerate((total, dropped, ended - dropped, (total - ended) * is_open_known)):
         pairs[place] += more
 
 

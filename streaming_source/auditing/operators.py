@@ -69,6 +69,18 @@ class Operator:
         return self.key.index(names[0]) if names and self.name == _AGGREGATE else None
 
     @property
+    def time_column(self) -> int | None:
+        """Which column of the key of an aggregation its watermark bears on: a window or a time; None if none."""
+        if self.window_column is not None or self.name != _AGGREGATE or not self.event_times:
+            return self.window_column
+        return self.key.index(self.event_times[0].name)
+
+    @property
+    def depends_on_mode(self) -> bool:
+        """Whether the output mode bears on what becomes of a row: it aggregates by event time."""
+        return self.name == _SESSIONS or self.time_column is not None
+
+    @property
     def is_join(self) -> bool:
         """Whether it joins two streams."""
         return self.name == _JOIN
@@ -98,8 +110,10 @@ def first_operator(operators: Sequence[Operator], sources: int) -> Operator | No
     return operators[-1] if is_one_chain else None
 
 
-def rule_of(operators: Sequence[Operator], sources: int, mode: str, window: str | None) -> Rule:
+def rule_of(operators: Sequence[Operator], sources: int, mode: str | None, window: str | None) -> Rule:
     """What the first stateful operator makes of rows; `window` is its windows as the user gives them.
+
+    A `mode` of None is append or update.
 
     Raises
     ------
@@ -126,10 +140,11 @@ def rule_of(operators: Sequence[Operator], sources: int, mode: str, window: str 
         return RowTimes() if operator.event_times or not operator.is_join else NothingDropped()
     if not operator.event_times:
         return NothingDropped()
+    waits = None if mode is None else mode == "append"
     if not any(field.is_window for field in operator.event_times):
-        return RowTimes(waits=mode == "append")
+        return RowTimes(waits=waits)
     found = Windows.parse(_given(window, operator))
-    return Windows(found.size_us, found.slide_us, found.start_us, waits=mode == "append")
+    return Windows(found.size_us, found.slide_us, found.start_us, waits=waits)
 
 
 def _given(window: str | None, operator: Operator) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 from streaming_source.auditing.checkpoint import Checkpoint
 from streaming_source.auditing.counting import Tally, count_reads, settled_sessions
 from streaming_source.auditing.operators import Operator, first_operator, operators_of, rule_of
+from streaming_source.auditing.output_mode import output_mode
 from streaming_source.auditing.report import Audit
 from streaming_source.auditing.result import AuditedQuery, SourceSummary
 from streaming_source.auditing.rule import Rule, SessionWindows, Undecided
@@ -20,7 +21,6 @@ from streaming_source.exceptions import OptionError
 
 __all__ = ["audit"]
 
-_MODES: Final = ("append", "update", "complete")
 _STORAGE: Final = "storage."
 
 Progress = Callable[[int, int], object]
@@ -32,7 +32,7 @@ def audit(
     *,
     time: str | Sequence[str] | None = None,
     window: str | None = None,
-    mode: str = "append",
+    mode: str | None = None,
     source: str | Sequence[str] | None = None,
     options: Mapping[str, str] | None = None,
     progress: Progress = lambda done, total: None,
@@ -53,7 +53,9 @@ def audit(
         Size, slide and start of the query's windows, as in `"1 hour"` or `"1 hour, 15 minutes"`; of session windows the
         gap. Absent: the windows that the state of Spark's default provider shows.
     mode
-        The query's output mode, which the checkpoint does not keep: `append`, `update` or `complete`.
+        The query's output mode: `append`, `update` or `complete`. Absent: what the state of Spark's default provider
+        shows, which is complete, or one of the others; these drop the same rows, and rows in windows that have not
+        ended are then unknown. Only aggregations by event time need it.
     source
         Where the data is now: the directory of files, the path of a Delta table. One for each source.
     options
@@ -67,15 +69,13 @@ def audit(
     CheckpointError
         If `checkpoint` is none, or is damaged.
     OptionError
-        If what the checkpoint does not keep is not given.
+        If what the checkpoint does not keep is not given, or `mode` is another one than the state shows.
 
     Examples
     --------
     >>> found = audit("/checkpoints/orders", window="1 hour")  # doctest: +SKIP
     >>> found.dropped, found.splits().sort_by("dropped")  # doctest: +SKIP
     """
-    if mode not in _MODES:
-        raise OptionError(f"mode = {mode!r}: must be the query's output mode: {', '.join(_MODES)}")
     given = dict(options or {})
     storage = StorageOptions.of(
         {key[len(_STORAGE) :]: given.pop(key) for key in list(given) if key.startswith(_STORAGE)}
@@ -84,6 +84,7 @@ def audit(
     operators = operators_of(found)
     places = range(len(found.source_names))
     first = first_operator(operators, len(places)) if operators else None
+    mode = output_mode(found, first, mode)
     if window is None and first is not None and (column := first.window_column) is not None:
         windows = windows_of_state(found, first.number, len(first.key), column)
         window = None if windows is None else str(windows)

@@ -60,8 +60,8 @@ class AuditedQuery:
     """What the counts are of.
 
     `operator` is the stateful operator that drops rows, in words; None where the query has none. `rule` is what it
-    drops, `mode` the output mode. `undecided` says why nothing is known of any row, `downstream` names the operators
-    after it, of whose drops nothing is known.
+    drops, `mode` the output mode: None if it is append or update, or does not matter. `undecided` says why nothing is
+    known of any row, `downstream` names the operators after it, of whose drops nothing is known.
     """
 
     checkpoint: str
@@ -69,7 +69,7 @@ class AuditedQuery:
     sources: tuple[SourceSummary, ...]
     operator: str | None
     window: str | None
-    mode: str
+    mode: str | None
     undecided: str | None
     downstream: tuple[str, ...]
 

@@ -100,27 +100,31 @@ class Undecided(Rule):
 
 @dataclass(frozen=True, slots=True)
 class RowTimes(Rule):
-    """A row is late at or below the watermark; where it `waits`, it is emitted when the watermark has reached it."""
+    """A row is late at or below the watermark; where it `waits`, it is emitted when the watermark has reached it.
 
-    waits: bool = False
+    If `waits` is None that is not known, and rows that the watermark has not reached are undecided.
+    """
+
+    waits: bool | None = False
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
         """`late_us` and `emitted_us` are the last microseconds that are late, or emitted."""
-        closed = emitted_us + 1 if self.waits else NEVER
-        return Bounds(late_us + 1, closed, closed)
+        closed = NEVER if self.waits is False else emitted_us + 1
+        return Bounds(late_us + 1, closed, NEVER if self.waits is None else closed)
 
 
 @dataclass(frozen=True, slots=True)
 class Windows(Rule):
     """Windows of `size_us`, one each `slide_us`, of which one begins at `start_us`.
 
-    In update mode (`waits` is false) what is not dropped has been emitted.
+    In update mode (`waits` is false) what is not dropped has been emitted. If `waits` is None the mode is append or
+    update, and rows in windows that have not ended are undecided.
     """
 
     size_us: int
     slide_us: int
     start_us: int = 0
-    waits: bool = True
+    waits: bool | None = True
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -158,8 +162,8 @@ class Windows(Rule):
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
         """The first times whose earliest window is not late, and whose latest window has not been emitted."""
         dropped = self._first_after(late_us)
-        closed = self._first_in_window_after(emitted_us) if self.waits else NEVER
-        return Bounds(dropped, closed, closed)
+        closed = NEVER if self.waits is False else self._first_in_window_after(emitted_us)
+        return Bounds(dropped, closed, NEVER if self.waits is None else closed)
 
     def windows(self, times: Int64Array, ended_us: int) -> tuple[int, int]:
         """In how many windows the rows are together, and how many of these end at or before `ended_us`. O(n)."""

@@ -47,7 +47,8 @@ def _sentences(audit: Counts) -> Iterator[str]:
     if audit.query.undecided is None and operator is not None:
         yield from _kept(audit)
     if audit.query.window is not None:
-        yield f"Its windows are of {audit.query.window}, and its output mode is {audit.query.mode}."
+        mode = audit.query.mode or "append or update"
+        yield f"Its windows are of {audit.query.window}, and its output mode is {mode}."
     if audit.exact_from > 0:
         yield (
             f"Spark has removed the offsets of the micro-batches before {audit.exact_from}: what they dropped is "
@@ -65,20 +66,27 @@ def _kept(audit: Counts) -> Iterator[str]:
     parts = [f"{audit.emitted:,} are in what was emitted" if audit.emitted or not audit.open else ""]
     parts.append(f"{audit.open:,} in windows that are still open" if audit.open else "")
     undecided = audit.unknown - _purged(audit) - _lost(audit)
-    parts.append(f"{undecided:,} in sessions that may still be open" if undecided > 0 else "")
+    parts.append(f"{undecided:,} {_undecided(audit)}" if undecided > 0 else "")
     parts.append(f"{audit.without_time:,} have no event time, and are in no window" if audit.without_time else "")
     yield ", ".join(filter(None, parts)) + "."
     if audit.has_overlaps:
-        counted, dropped = audit.count("windows_read"), audit.count("windows_dropped")
+        counted, dropped, emitted = (audit.count(f"windows_{name}") for name in ("read", "dropped", "emitted"))
         yield (
             f"Windows overlap: the rows count {counted:,} times in windows, of which {dropped:,} were dropped "
-            f"({_share(dropped, counted)}), {audit.count('windows_emitted'):,} emitted and "
-            f"{audit.count('windows_open'):,} are open. A row is dropped if it lacks in one of its windows."
+            f"({_share(dropped, counted)}), {emitted:,} emitted and {counted - dropped - emitted:,} are "
+            f"{'open' if audit.query.mode else 'in windows that have not ended'}. A row is dropped if it lacks in "
+            "one of its windows."
         )
     if audit.dropped:
         numbers = [row["batch"] for row in audit.batches.to_pylist() if row["dropped"]]
         several = f"in {len(numbers)} micro-batches, {numbers[0]} to {numbers[-1]}"
         yield f"They were dropped {several if len(numbers) > 1 else f'in micro-batch {numbers[0]}'}."
+
+
+def _undecided(audit: Counts) -> str:
+    if audit.query.mode is None:
+        return "in groups that the watermark has not passed: open in append mode, emitted in update mode (--mode)"
+    return "in sessions that may still be open"
 
 
 def _gone(audit: Counts) -> Iterator[str]:

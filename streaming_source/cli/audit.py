@@ -36,7 +36,9 @@ def audit_query(
             "--window", help='Size, slide and start of its windows, as in "1 hour, 15 minutes"; the gap of sessions.'
         ),
     ] = None,
-    mode: Annotated[str, typer.Option("--mode", help="Its output mode: append, update or complete.")] = "append",
+    mode: Annotated[
+        str | None, typer.Option("--mode", help="Its output mode, where the state does not show it: see docs/audit.md.")
+    ] = None,
     source: Annotated[
         list[str],
         typer.Option("--source", metavar="PATH|TABLE|TOPIC", help="Where its data is now; one for each source."),

@@ -113,27 +113,27 @@ def test_what_is_wrong_with_a_checkpoint_is_said_in_one_line(root: Path, what: s
     change, message = DAMAGED[what]
     change(root / "checkpoint")
     with pytest.raises(CheckpointError, match=message):
-        streaming_source.audit(str(root / "checkpoint"), window="1 minute")
-    done = CliRunner().invoke(app, ["audit", str(root / "checkpoint"), "--window", "1 minute"])
+        streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
+    done = CliRunner().invoke(app, ["audit", str(root / "checkpoint"), "--window", "1 minute", "--mode", "append"])
     assert done.exit_code == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stderr.startswith("error: ")
 
 
 def test_a_micro_batch_that_is_planned_and_not_committed_is_in_no_count(root: Path) -> None:
-    before = streaming_source.audit(str(root / "checkpoint"), window="1 minute")
+    before = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
     (root / "checkpoint/commits/11").unlink()
-    found = streaming_source.audit(str(root / "checkpoint"), window="1 minute")
+    found = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
     assert found.read == before.read - 60
     assert found.batches["batch"].to_pylist()[-1] == 10
 
 
 def test_what_ran_before_the_offsets_that_spark_keeps_is_unknown(root: Path) -> None:
-    before = streaming_source.audit(str(root / "checkpoint"), window="1 minute")
+    before = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
     for number in range(4):
         (root / f"checkpoint/offsets/{number}").unlink()
         (root / f"checkpoint/commits/{number}").unlink()
-    found = streaming_source.audit(str(root / "checkpoint"), window="1 minute")
+    found = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
     # The watermark that micro-batch 4 drops by is that of the one before, which is gone.
     assert found.exact_from == 5
     assert (found.read, found.unknown) == (before.read, 5 * 60)
@@ -147,55 +147,57 @@ def test_what_ran_before_the_offsets_that_spark_keeps_is_unknown(root: Path) -> 
 
 def test_a_file_that_was_deleted_is_in_no_count_and_named(root: Path) -> None:
     (root / "in/slow/4.parquet").unlink()
-    found = streaming_source.audit(str(root / "checkpoint"), window="1 minute")
+    found = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
     assert found.read == 11 * 60
     assert "Not all can be seen any more, and its rows are in no count: slow/4.parquet:" in str(found)
     assert found.notes == ()
 
 
 def test_files_are_found_where_they_were_moved_or_archived(root: Path) -> None:
-    before = streaming_source.audit(str(root / "checkpoint"), window="1 minute")
+    before = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
     archive = root / "archive"
     place = archive / str(root / "in").strip("/") / "slow"
     place.mkdir(parents=True)
     for path in (root / "in/slow").iterdir():
         path.rename(place / path.name)
     options = {"sourceArchiveDir": str(archive)}
-    archived = streaming_source.audit(str(root / "checkpoint"), window="1 minute", options=options)
+    archived = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append", options=options)
     for path in place.iterdir():
         path.rename(root / "in/slow" / path.name)
     (root / "in").rename(root / "elsewhere")
-    moved = streaming_source.audit(str(root / "checkpoint"), window="1 minute", source=str(root / "elsewhere"))
+    moved = streaming_source.audit(
+        str(root / "checkpoint"), window="1 minute", mode="append", source=str(root / "elsewhere")
+    )
     assert archived.splits() == moved.splits() == before.splits()
     with pytest.raises(
         streaming_source.exceptions.DataLossError, match=r"none of the 12 files .*, give the directory with --source"
     ):
-        streaming_source.audit(str(root / "checkpoint"), window="1 minute")
+        streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
 
 
 def test_a_wrong_event_time_is_seen_by_the_watermarks(root: Path) -> None:
     found = streaming_source.audit(
-        str(root / "checkpoint"), window="1 minute", time="ts", options={"timeZone": "Europe/Berlin"}
+        str(root / "checkpoint"), window="1 minute", mode="append", time="ts", options={"timeZone": "Europe/Berlin"}
     )
     assert found.notes == ()
     for path in (root / "checkpoint/commits").iterdir():
         path.write_text(path.read_text().replace("17000", "17001"))
-    found = streaming_source.audit(str(root / "checkpoint"), window="1 minute")
+    found = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
     assert "From micro-batch 0 on the event times do not lead to the watermark that Spark had" in found.notes[0]
 
 
 def test_what_the_checkpoint_does_not_keep_is_asked_for(root: Path) -> None:
     checkpoint = str(root / "checkpoint")
     with pytest.raises(OptionError, match=r"and not the size .*; give it with --window, as in --window \"1 hour\""):
-        streaming_source.audit(checkpoint)
+        streaming_source.audit(checkpoint, mode="append")
     with pytest.raises(OptionError, match=r"time = 'when': the files have no such column, they have ts; name one"):
-        streaming_source.audit(checkpoint, window="1 minute", time="when")
+        streaming_source.audit(checkpoint, window="1 minute", mode="append", time="when")
     with pytest.raises(OptionError, match=r"mode = 'apend': must be the query's output mode: append, update, complete"):
         streaming_source.audit(checkpoint, window="1 minute", mode="apend")
     with pytest.raises(OptionError, match=r"the slide must be positive and at most the size; correct it"):
-        streaming_source.audit(checkpoint, window="1 minute, 2 minutes")
+        streaming_source.audit(checkpoint, window="1 minute, 2 minutes", mode="append")
     with pytest.raises(OptionError, match=r"time is given 2 times, and the query has 1 sources: give one for each"):
-        streaming_source.audit(checkpoint, window="1 minute", time=["ts", "ts"])
+        streaming_source.audit(checkpoint, window="1 minute", mode="append", time=["ts", "ts"])
 
 
 def test_nothing_is_written_to_the_checkpoint(root: Path) -> None:
@@ -203,7 +205,9 @@ def test_nothing_is_written_to_the_checkpoint(root: Path) -> None:
         return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in (root / "checkpoint").rglob("*")}
 
     before = state()
-    done = CliRunner().invoke(app, ["audit", str(root / "checkpoint"), "--window", "1 minute", "--json"])
+    done = CliRunner().invoke(
+        app, ["audit", str(root / "checkpoint"), "--window", "1 minute", "--mode", "append", "--json"]
+    )
     assert done.exit_code == 0
     found = json.loads(done.stdout)
     assert list(found)[:5] == ["read", "dropped", "emitted", "open", "unknown"]
@@ -216,4 +220,14 @@ def test_nothing_is_written_to_the_checkpoint(root: Path) -> None:
 def test_windows_are_asked_for_where_the_state_cannot_be_read(root: Path, content: bytes) -> None:
     (root / "checkpoint/state/0/0/1.delta").write_bytes(content)
     with pytest.raises(OptionError, match=r"and not the size .*; give it with --window"):
-        streaming_source.audit(str(root / "checkpoint"))
+        streaming_source.audit(str(root / "checkpoint"), mode="append")
+
+
+@pytest.mark.parametrize("content", [None, b"LZ4Block"])
+def test_the_mode_is_required_where_the_state_does_not_show_it(root: Path, content: bytes | None) -> None:
+    if content is not None:
+        (root / "checkpoint/state/0/0/1.delta").write_bytes(content)
+    done = CliRunner().invoke(app, ["audit", str(root / "checkpoint"), "--window", "1 minute"])
+    assert done.exit_code == 2
+    assert "give it with --mode append, update or complete" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -86,7 +86,7 @@ def audited_table(tmp_path: Path) -> tuple[Path, naive.Run]:
 
 def audit(root: Path, **more: str) -> Audit:
     return streaming_source.audit(
-        str(root / "checkpoint"), window="1 hour", source=str(root / "table"), options=more or None
+        str(root / "checkpoint"), window="1 hour", mode="append", source=str(root / "table"), options=more or None
     )
 
 
@@ -137,11 +137,11 @@ def test_the_path_of_the_table_is_asked_for_and_checked(audited_table: tuple[Pat
     other = root / "other"
     append(other, 0, parts=1)
     with pytest.raises(OptionError, match="keeps its id, not its path; give it with --source PATH"):
-        streaming_source.audit(str(root / "checkpoint"), window="1 hour")
+        streaming_source.audit(str(root / "checkpoint"), window="1 hour", mode="append")
     with pytest.raises(OptionError, match=r"and the query read the table .*; give the path of that one"):
-        streaming_source.audit(str(root / "checkpoint"), window="1 hour", source=str(other))
+        streaming_source.audit(str(root / "checkpoint"), window="1 hour", mode="append", source=str(other))
     with pytest.raises(OptionError, match="cannot be read as a Delta table"):
-        streaming_source.audit(str(root / "checkpoint"), window="1 hour", source=str(root))
+        streaming_source.audit(str(root / "checkpoint"), window="1 hour", mode="append", source=str(root))
 
 
 @pytest.mark.spark

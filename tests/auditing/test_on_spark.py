@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 import streaming_source
 from streaming_source.auditing import Audit
 from streaming_source.auditing.rule import Windows
+from streaming_source.exceptions import OptionError
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Run, Time
 from tests.spark.support import forget_batches, last_batch
@@ -190,6 +191,26 @@ def assert_counted(found: Audit, done: Run, sink: Sink, query: Query, checkpoint
         assert found.emitted == sum(emitted.values())
 
 
+def assert_mode_is_inferred(found: Audit, query: Query, checkpoint: Path, ending: str) -> None:
+    """Without a mode the counts are those with it, but for what append and update do differently."""
+    inferred = audited(checkpoint, query, ending, with_mode=False)
+    same = ("read", "dropped", "without_time", "windows_read", "windows_dropped")
+    assert [inferred.count(name) for name in same] == [found.count(name) for name in same]
+    is_complete = query.mode == "complete"
+    assert inferred.query.mode == ("complete" if is_complete else None)
+    if query.name != "stateStoreSave" or is_complete:
+        assert (inferred.emitted, inferred.open, inferred.unknown) == (found.emitted, found.open, found.unknown)
+    else:
+        assert (inferred.open, inferred.emitted + inferred.unknown) == (0, found.emitted + found.open)
+        assert "open in append mode, emitted in update mode (--mode)" in str(inferred)
+        if query.mode == "append":
+            assert (inferred.emitted, inferred.unknown) == (found.emitted, found.open)
+    if query.name == "stateStoreSave":
+        wrong, right = ("append", "complete") if is_complete else ("complete", "append or --mode update")
+        with pytest.raises(OptionError, match=rf"mode = '{wrong}' is not the query's: .*; give --mode {right}$"):
+            streaming_source.audit(str(checkpoint), window="1 minute", mode=wrong)
+
+
 def _in_order(folder: Path) -> list[Path]:
     return sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
 
@@ -208,11 +229,12 @@ def skewed(seed: int, directories: int = 3, parts: int = 4, rows: int = 60) -> F
     return files
 
 
-def audited(checkpoint: Path, query: Query, ending: str, window: str | None = None) -> Audit:
-    """Without a `window` it is that of the state."""
+def audited(checkpoint: Path, query: Query, ending: str, window: str | None = None, *, with_mode: bool = True) -> Audit:
+    """Without a `window` it is that of the state; so is the mode, unless it is given."""
     options = {"txt": {"timePattern": r"^\[(.*?)\]"}, "csv": {"header": "true"}}.get(ending, {})
+    mode = query.mode if with_mode else None
     time = {"txt": "value", "csv": "ts", "json": "ts"}.get(ending)
-    return streaming_source.audit(str(checkpoint), time=time, window=window, mode=query.mode, options=options)
+    return streaming_source.audit(str(checkpoint), time=time, window=window, mode=mode, options=options)
 
 
 MINUTE = 60 * SECOND
@@ -225,16 +247,19 @@ QUERIES = {
     "dedupe": Query(10_000, name="dedupe"),
     "within": Query(10_000, name="dedupeWithinWatermark"),
 }
-CASES = [
+FAST = [
     ("tumbling", "parquet", "availableNow"),
     ("sliding", "json", "processingTime"),
+    ("complete", "parquet", "availableNow"),
+]
+CASES = [
+    *FAST,
     *(
         pytest.param(query, ending, trigger, marks=pytest.mark.soak)
         for query in QUERIES
         for ending in WRITERS
         for trigger in ("availableNow", "processingTime")
-        if (query, ending, trigger)
-        not in (("tumbling", "parquet", "availableNow"), ("sliding", "json", "processingTime"))
+        if (query, ending, trigger) not in FAST
     ),
 ]
 
@@ -259,6 +284,7 @@ def test_a_query_that_was_killed_and_restarted_is_counted_to_the_row(
     assert found.query.window == (str(Windows.parse(query.window or "")) if in_windows else found.query.window)
     done = naive.run(query, logged_batches(checkpoint, root, files))
     assert_counted(found, done, sink, query, checkpoint)
+    assert_mode_is_inferred(found, query, checkpoint, ending)
     assert (found.dropped > 0) == (query.mode != "complete")
     assert [one.directory for one in found.carriers[:1]] == ["d=0"] * (query.mode != "complete")
 

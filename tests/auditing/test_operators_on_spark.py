@@ -96,7 +96,7 @@ def test_what_an_operator_dropped_is_what_sparks_metric_counts(
     dropped, _ = run(spark, tmp_path, make, policy)
 
     found: Audit = streaming_source.audit(
-        str(tmp_path / "checkpoint"), window="5 seconds" if make is sessions else None
+        str(tmp_path / "checkpoint"), **({"window": "5 seconds", "mode": "append"} if make is sessions else {})
     )
 
     assert found.dropped == dropped > 0

@@ -39,33 +39,39 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_the_text_ends_with_lines_of_read_stream_and_the_bound_of_the_data(checkpoint: Path) -> None:
-    done = CliRunner().invoke(app, ["audit", str(checkpoint), "--window", "1 minute"])
+    done = CliRunner().invoke(app, ["audit", str(checkpoint), "--window", "1 minute", "--mode", "append"])
     text = done.stdout
     assert "With maxOutOfOrderness = 3 seconds, 480 of the 480 records there are on time:" in text
     code = text[text.index("from streaming_source import") :]
     compile(code, "printed", "exec")
     assert '.option("eventTimeColumn", "ts")' in code
     assert f'.load("{checkpoint.parent}/in")' in code
-    as_json = json.loads(CliRunner().invoke(app, ["audit", str(checkpoint), "--window", "1 minute", "--json"]).stdout)
+    as_json = json.loads(
+        CliRunner().invoke(app, ["audit", str(checkpoint), "--window", "1 minute", "--mode", "append", "--json"]).stdout
+    )
     assert as_json["fixes"][0]["options"]["maxOutOfOrderness"] == "3 seconds"
     assert (as_json["fixes"][0]["records"], as_json["fixes"][0]["late"]) == (480, 0)
 
 
 def test_the_bound_is_left_to_the_user_where_no_advice_is_wanted(checkpoint: Path) -> None:
-    done = CliRunner().invoke(app, ["audit", str(checkpoint), "--window", "1 minute", "--no-advise"])
+    done = CliRunner().invoke(
+        app, ["audit", str(checkpoint), "--window", "1 minute", "--mode", "append", "--no-advise"]
+    )
     assert "the bound maxOutOfOrderness is found by --advise" in done.stdout
     assert 'maxOutOfOrderness"' not in done.stdout
 
 
 def test_options_of_the_audit_alone_are_not_in_the_lines(checkpoint: Path) -> None:
-    found = streaming_source.audit(str(checkpoint), window="1 minute")
+    found = streaming_source.audit(str(checkpoint), window="1 minute", mode="append")
     (fix,) = fixes(found, {"sourceArchiveDir": "/archive", "fileFormat": "parquet"})
     assert dict(fix.options) == {"eventTimeColumn": "ts", "fileFormat": "parquet"}
 
 
 def test_the_page_has_the_sentences_the_counts_and_nothing_unescaped(checkpoint: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    done = CliRunner().invoke(app, ["audit", str(checkpoint), "--window", "1 minute", "--html", str(page), "--json"])
+    done = CliRunner().invoke(
+        app, ["audit", str(checkpoint), "--window", "1 minute", "--mode", "append", "--html", str(page), "--json"]
+    )
     assert done.exit_code == 0
     html = page.read_text()
     assert "<b>fast" not in html
@@ -78,7 +84,7 @@ def test_the_page_has_the_sentences_the_counts_and_nothing_unescaped(checkpoint:
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node, to run the script of the page")
 def test_the_script_of_the_page_runs(checkpoint: Path, tmp_path: Path) -> None:
-    html = html_page(streaming_source.audit(str(checkpoint), window="1 minute"), "Audit")
+    html = html_page(streaming_source.audit(str(checkpoint), window="1 minute", mode="append"), "Audit")
     data = re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1]  # type: ignore[index]
     script = html[html.rindex("<script>") + len("<script>") : html.rindex("</script>")]
     stub = f"""

@@ -23,9 +23,12 @@ def test_a_checkpoint_in_an_object_store_is_audited_as_one_on_disk(tmp_path: Pat
             with store.filesystem.open_output_stream(f"{store.path}/{path.relative_to(tmp_path)}") as stream:
                 stream.write(data)
 
-    found = streaming_source.audit(f"{store.uri}/checkpoint", window="1 minute", options=store.options)
+    found = streaming_source.audit(f"{store.uri}/checkpoint", window="1 minute", mode="append", options=store.options)
 
     assert found.dropped == sum(counts["dropped"] for counts in done.counts.values()) > 0
-    assert found.splits() == streaming_source.audit(str(tmp_path / "checkpoint"), window="1 minute").splits()
+    assert (
+        found.splits()
+        == streaming_source.audit(str(tmp_path / "checkpoint"), window="1 minute", mode="append").splits()
+    )
     with pytest.raises(streaming_source.exceptions.SourceError):
-        streaming_source.audit(f"{store.uri}/nothing", window="1 minute", options=store.options)
+        streaming_source.audit(f"{store.uri}/nothing", window="1 minute", mode="append", options=store.options)

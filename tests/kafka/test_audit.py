@@ -74,7 +74,7 @@ def test_a_query_that_was_killed_and_restarted_is_counted_to_the_record(
     run(frame, QUERY, sink, checkpoint, trigger=trigger)
 
     found = streaming_source.audit(
-        str(checkpoint), window="1 minute", options={"kafka.bootstrap.servers": topic.broker.bootstrap}
+        str(checkpoint), window="1 minute", mode="append", options={"kafka.bootstrap.servers": topic.broker.bootstrap}
     )
 
     done = naive.run(QUERY, logged(checkpoint, topic, logs))
@@ -93,7 +93,7 @@ def test_records_behind_retention_are_unknown(spark_kafka: SparkSession, topic: 
     topic.delete_records({1: 30})
 
     found = streaming_source.audit(
-        str(checkpoint), window="1 minute", options={"kafka.bootstrap.servers": topic.broker.bootstrap}
+        str(checkpoint), window="1 minute", mode="append", options={"kafka.bootstrap.servers": topic.broker.bootstrap}
     )
 
     assert (found.read, found.unknown) == (270, 30)
@@ -116,10 +116,12 @@ def test_the_event_time_may_be_in_the_value(spark_kafka: SparkSession, topic: To
     servers = {"kafka.bootstrap.servers": topic.broker.bootstrap}
     values = {"valueFormat": "json", "valueSchema": "at BIGINT", "timestampUnit": "ms"}
 
-    found = streaming_source.audit(str(checkpoint), window="1 minute", time="value.at", options={**servers, **values})
-    by_record = streaming_source.audit(str(checkpoint), window="1 minute", options=servers)
+    found = streaming_source.audit(
+        str(checkpoint), window="1 minute", mode="append", time="value.at", options={**servers, **values}
+    )
+    by_record = streaming_source.audit(str(checkpoint), window="1 minute", mode="append", options=servers)
 
     assert_counted(found, naive.run(QUERY, logged(checkpoint, topic, logs)), sink, QUERY, checkpoint)
     assert "From micro-batch 0 on the event times do not lead to the watermark" in by_record.notes[0]
     with pytest.raises(OptionError, match=r"does not keep its brokers; give them with -o kafka\.bootstrap\.servers"):
-        streaming_source.audit(str(checkpoint), window="1 minute")
+        streaming_source.audit(str(checkpoint), window="1 minute", mode="append")

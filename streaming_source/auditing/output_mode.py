@@ -1,0 +1,89 @@
+"""The output mode of an aggregation, as far as its state shows it.
+
+The checkpoint does not keep the mode. In append and update mode Spark removes a group from the state when the watermark
+passes it; in complete mode it never does. Append and update leave the same state, and drop the same rows.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from streaming_source.auditing.checkpoint import Checkpoint
+from streaming_source.auditing.operators import Operator
+from streaming_source.auditing.state_keys import entries_of, partitions_of, time_in, versions_of, window_in
+from streaming_source.exceptions import OptionError
+
+__all__ = ["MODES", "output_mode"]
+
+MODES: Final = ("append", "update", "complete")
+_FILES: Final = 1_000
+"""How many files of the state are read at most."""
+
+
+def output_mode(checkpoint: Checkpoint, operator: Operator | None, given: str | None) -> str | None:
+    """The output mode, as given or as the state shows it; None where it is append or update, or does not matter.
+
+    Raises
+    ------
+    OptionError
+        If `given` is no output mode, or another one than the state shows; or if it is needed, and the state does not
+        show it.
+    """
+    if given is not None and given not in MODES:
+        raise OptionError(f"mode = {given!r}: must be the query's output mode: {', '.join(MODES)}")
+    if operator is None or not operator.depends_on_mode:
+        return given
+    is_complete = _is_complete(checkpoint, operator)
+    if is_complete is None:
+        if given is None:
+            raise OptionError(
+                f"the query has {operator.title}, and its checkpoint does not show whether its output mode is "
+                "complete, in which nothing is dropped; give it with --mode append, update or complete (in Python "
+                "mode=)"
+            )
+        return given
+    if given is not None and is_complete != (given == "complete"):
+        kept, mode = ("still has", "complete") if is_complete else ("has removed", "append or --mode update")
+        raise OptionError(
+            f"mode = {given!r} is not the query's: its state {kept} groups that the watermark has passed; give --mode "
+            f"{mode}"
+        )
+    return "complete" if is_complete else given
+
+
+def _is_complete(checkpoint: Checkpoint, operator: Operator) -> bool | None:
+    """Whether the mode is complete; None where the state shows no group that the watermark has passed.
+
+    Files are read newest first, so that what first shows of such a group is what became of it.
+    """
+    column = operator.time_column
+    if column is None:
+        return None
+    files = (
+        (partition, file)
+        for partition in partitions_of(checkpoint, operator.number)
+        for file in versions_of(checkpoint, partition)
+    )
+    unread: set[str] = set()
+    for partition, file in islice(files, _FILES):
+        entries = entries_of(checkpoint, file)
+        if entries is None:
+            # What it removed is not known, so that older files of the partition prove nothing.
+            unread.add(partition)
+            continue
+        if partition in unread:
+            continue
+        if not all(has_value for _, has_value in entries):
+            return False
+        if any(_has_passed(checkpoint.emitted_us, key, operator, column) for key, _ in entries):
+            return True
+    return None
+
+
+def _has_passed(watermark_us: int, key: bytes, operator: Operator, column: int) -> bool:
+    if operator.window_column is None:
+        time = time_in(key, len(operator.key), column)
+        return time is not None and time <= watermark_us
+    window = window_in(key, len(operator.key), column)
+    return window is not None and window[1] <= watermark_us
