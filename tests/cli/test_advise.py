@@ -66,7 +66,7 @@ def test_records_without_a_time_and_those_of_the_future_are_told(tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["-o", "maxOutOfOrderness"], "-o 'maxOutOfOrderness': must be key=value, as in -o eventTimeColumn=ts"),
+        (["-o", "maxOutOfOrderness"], "-o 'maxOutOfOrderness': must be key=value, as in -o fileFormat=json"),
         (["-o", "eventTimeColum=t"], "unknown option 'eventTimeColum'; did you mean eventTimeColumn?"),
         (["-o", "eventTimeColumn=u"], "'u'"),
     ],

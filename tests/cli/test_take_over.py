@@ -53,7 +53,7 @@ def test_the_last_two_offsets_become_ours_and_all_else_is_copied(tmp_path: Path)
             "subscribe does not choose partition a-0, .* choose topics as the old query",
         ),
         (['{"a":{"0":3}}'], ["--assign", '{"a":[1]}'], "assign does not choose partition a-0"),
-        (['{"a":{"0":3}}'], [], "what to read is not said: give exactly one of subscribe"),
+        (['{"a":{"0":3}}'], [], "no topics are given: give exactly one of subscribe"),
         (['{"a":{"0":3}}'], ["--subscribe", "a", "--source", "1"], "has no sources/1/0: no source of that number"),
         (
             ['{"logOffset":3}'],
