@@ -93,8 +93,12 @@ def write(root: Path, files: Files, ending: str, at_s: int = 0) -> None:
         hidden.rename(path)
 
 
-def load(spark: SparkSession, root: Path, ending: str, files_a_trigger: int, delay_ms: int) -> DataFrame:
+def load(
+    spark: SparkSession, root: Path, ending: str, files_a_trigger: int, delay_ms: int, name: str | None = None
+) -> DataFrame:
     reader = spark.readStream.option("maxFilesPerTrigger", files_a_trigger).option("recursiveFileLookup", True)
+    if name is not None:
+        reader = reader.name(name)
     if ending == "txt":
         lines = reader.text(str(root))
         time = F.try_to_timestamp(F.regexp_extract("value", r"^\[(.*?)\]", 1))
@@ -153,9 +157,11 @@ def run(frame: DataFrame, query: Query, sink: Sink, checkpoint: Path, *, trigger
         started.stop()
 
 
-def logged_batches(checkpoint: Path, root: Path, files: Files) -> list[list[tuple[str, Sequence[Time]]]]:
+def logged_batches(
+    checkpoint: Path, root: Path, files: Files, source: str = "0"
+) -> list[list[tuple[str, Sequence[Time]]]]:
     """The files of each micro-batch, by the log of the only source."""
-    log, found = checkpoint / "sources/0", []
+    log, found = checkpoint / "sources" / source, []
     entries: dict[str, int] = {}
     for file in log.iterdir():
         if not file.name.startswith("."):
@@ -164,7 +170,8 @@ def logged_batches(checkpoint: Path, root: Path, files: Files) -> list[list[tupl
                 entries[unquote(entry["path"].removeprefix("file://"))] = entry["batchId"]
     before = -1
     for number in range(last_batch(checkpoint) + 1):
-        end = json.loads((checkpoint / f"offsets/{number}").read_text().splitlines()[2])["logOffset"]
+        offset = (checkpoint / f"offsets/{number}").read_text().splitlines()[2].removeprefix(f"{source}:")
+        end = json.loads(offset)["logOffset"]
         paths = [path for path, entry in entries.items() if before < entry <= end]
         names = [str(Path(path).relative_to(root)) for path in sorted(paths)]
         found.append([(name, files[name.rpartition(".")[0]]) for name in names])
