@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 
@@ -32,12 +33,14 @@ def device_times(device: int, part: int, rows: int = 100) -> list[Time]:
     return [naive.T0 + ((part * rows + i) * 5_250 + device) * SECOND + 123_456 for i in range(rows)]
 
 
-def append(table: Path, device: int, parts: int = 3) -> list[list[Time]]:
+def append(
+    table: Path, device: int, parts: int = 3, configuration: Mapping[str, str | None] | None = None
+) -> list[list[Time]]:
     """A version a part."""
     times = [device_times(device, part) for part in range(parts)]
     for part in times:
         rows = {"ts": pa.array(part, pa.timestamp("us", "UTC")), "device": pa.array([device] * len(part), pa.int32())}
-        deltalake.write_deltalake(str(table), pa.table(rows), mode="append")
+        deltalake.write_deltalake(str(table), pa.table(rows), mode="append", configuration=configuration)
     return times
 
 
@@ -60,11 +63,16 @@ def write_checkpoint(path: Path, done: naive.Run, offsets: Sequence[str]) -> Non
 @pytest.fixture
 def audited_table(tmp_path: Path) -> tuple[Path, naive.Run]:
     """Two devices in the snapshot, read two files a micro-batch; a third in later versions, after a compaction."""
+    return write_query(tmp_path)
+
+
+def write_query(tmp_path: Path, configuration: Mapping[str, str | None] | None = None) -> tuple[Path, naive.Run]:
     table = tmp_path / "table"
-    snapshot = [*append(table, 0), *append(table, 1)]
+    snapshot = [*append(table, 0, configuration=configuration), *append(table, 1)]
     opened = deltalake.DeltaTable(str(table))
     table_id, version = str(opened.metadata().id), opened.version()
-    opened.optimize.compact()
+    # A table with column mapping cannot be compacted by this writer.
+    compactions = 0 if configuration else len([opened.optimize.compact()])
     later = append(table, 2)
     parts = [*snapshot[:2], *snapshot[2:4], *snapshot[4:], *later]
     names = [f"{i}" for i in range(len(parts))]
@@ -74,11 +82,11 @@ def audited_table(tmp_path: Path) -> tuple[Path, naive.Run]:
     offsets = [
         offset(table_id, version, 1, snapshot=True),
         offset(table_id, version, 3, snapshot=True),
-        # The last files of the snapshot: the stream goes on with the next version, which is the compaction.
+        # The last files of the snapshot: the stream goes on with the next version, be it a compaction.
         offset(table_id, version + 1, -1, snapshot=False),
-        offset(table_id, version + 2, 0, snapshot=False),
-        offset(table_id, version + 5, -1, snapshot=False),
-        offset(table_id, version + 5, -1, snapshot=False),
+        offset(table_id, version + compactions + 1, 0, snapshot=False),
+        offset(table_id, version + compactions + 4, -1, snapshot=False),
+        offset(table_id, version + compactions + 4, -1, snapshot=False),
     ]
     write_checkpoint(tmp_path / "checkpoint", done, offsets)
     return tmp_path, done
@@ -107,6 +115,36 @@ def test_a_snapshot_and_later_versions_are_counted_as_the_model_ran_them(
     assert found.count("scanned") < found.read
     by_batch = [sum(done.counts[name]["dropped"] for name in names) for names in done.batches]
     assert found.batches["dropped"].to_pylist() == by_batch
+
+
+def test_a_table_with_column_mapping_is_counted_as_the_model_ran_it(tmp_path: Path) -> None:
+    _, done = write_query(tmp_path, {"delta.columnMapping.mode": "name"})
+    files = [path for path in (tmp_path / "table").rglob("*.parquet") if "_delta_log" not in path.parts]
+    assert not any("ts" in pq.read_schema(path).names for path in files)
+
+    found = audit(tmp_path)
+
+    counted = ("read", "dropped", "emitted", "open")
+    assert [found.count(name) for name in counted] == [
+        sum(counts[name] for counts in done.counts.values()) for name in counted
+    ]
+    assert (found.query.sources[0].time, found.notes) == ("ts", ())
+    assert found.count("scanned") < found.read
+
+
+def test_a_file_with_a_deletion_vector_is_named_and_in_no_count(audited_table: tuple[Path, naive.Run]) -> None:
+    root, done = audited_table
+    # `deltalake` deletes by writing files anew: the vector is written into the log as Spark does.
+    log = sorted((root / "table/_delta_log").glob("*.json"))[-1]
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    (add,) = (action["add"] for action in actions if "add" in action)
+    add["deletionVector"] = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+    log.write_text("\n".join(map(json.dumps, actions)))
+
+    found = audit(root)
+
+    assert found.read == sum(counts["read"] for counts in done.counts.values()) - 100
+    assert f"{add['path']} has a deletion vector: which of its rows the query read is not known" in str(found)
 
 
 def test_files_that_were_vacuumed_are_in_no_count(audited_table: tuple[Path, naive.Run]) -> None:
