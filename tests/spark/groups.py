@@ -156,8 +156,11 @@ def _planner_at(spark: SparkSession, watermark: int) -> int | None:
 
 
 def _waits(spark: SparkSession, other: int) -> bool:
-    """Whether the source that is not `other` has a record that it may not read."""
+    """Whether a source that is not `other` has a record that it may not read."""
     reports = {str(pid): report for pid, report in _members(spark).items()}
-    own = next((pid for pid in reports if pid != str(other)), None)
-    next_us = None if own is None else reports[own].next_us
-    return next_us is not None and next_us > source_limit(str(own), reports)
+    # Not the first one: queries of the session that ended before may have left a member.
+    return any(
+        report.next_us is not None and report.next_us > source_limit(pid, reports)
+        for pid, report in reports.items()
+        if pid != str(other)
+    )
