@@ -30,8 +30,7 @@ did not write was never planned. A restart begins from a state with `Restored`, 
 **What always holds** is in `validate`, which tests call after each step.
 
 **It could be better.** Any event makes a plan due, also one that cannot change it. An explanation is worked out anew
-after each event. Numbers of the index and positions of the source are both an int64 in a `SplitTable`: the coordinator
-translates at its border, where types tell them apart (`RecordNumber`), and here only names do.
+after each event.
 """
 
 from __future__ import annotations

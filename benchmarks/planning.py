@@ -85,10 +85,10 @@ def _index(n: int, blocks: int) -> tuple[EventTimeIndex, SplitTable]:
         index.add_split(split_id)
         index.append(split_id, np.full(blocks, ROWS), starts[i] + first, starts[i] + first + (ROWS - 1) * STEP_US)
     table = SplitTable(
-        index.split_ids,
-        np.zeros(n, np.int64),
-        np.full(n, MIN_WATERMARK),
-        np.full(n, SplitStatus.ACTIVE, np.int8),
+        split_ids=index.split_ids,
+        positions=np.zeros(n, np.int64),
+        watermarks=np.full(n, MIN_WATERMARK),
+        statuses=np.full(n, SplitStatus.ACTIVE, np.int8),
     )
     return index, table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alignment.plan.conclusion import LimitedBy, MicroBatchPlan, conclude
 from alignment.plan.rules import PlanConditions, PlanningRules, bounding_splits, share_evenly, total
-from alignment.plan.table import SplitTable
+from alignment.plan.table import SplitTable, WatermarkTable
 
 __all__ = [
     "LimitedBy",
@@ -12,6 +12,7 @@ __all__ = [
     "PlanConditions",
     "PlanningRules",
     "SplitTable",
+    "WatermarkTable",
     "bounding_splits",
     "conclude",
     "share_evenly",

@@ -80,7 +80,13 @@ def conclude(
         combined = MAX_WATERMARK
     if horizon_us < MAX_WATERMARK:
         combined = min(combined, saturating_add(horizon_us, -1))
-    after = SplitTable(before.split_ids, ends, watermarks, statuses, max(before.combined, combined))
+    after = SplitTable(
+        split_ids=before.split_ids,
+        positions=ends,
+        watermarks=watermarks,
+        statuses=statuses,
+        combined=max(before.combined, combined),
+    )
     counting = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
     slowest = min(int(held[counting].min()), horizon_us) if counting.any() else None
     rows = total(ends - before.positions) if rows is None else rows

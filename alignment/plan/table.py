@@ -1,4 +1,4 @@
-"""The splits of a source between two micro-batches."""
+"""The splits of a source between two micro-batches: their watermarks, and for planning their positions as well."""
 
 from __future__ import annotations
 
@@ -12,58 +12,26 @@ import numpy.typing as npt
 from alignment.combine import SplitStatus
 from alignment.watermarks import MIN_WATERMARK, Int64Array
 
-__all__ = ["SplitTable"]
+__all__ = ["SplitTable", "WatermarkTable"]
 
 
-@dataclass(frozen=True, slots=True)
-class SplitTable:
-    """The state of a source's splits between two micro-batches, in columns.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkTable:
+    """The watermarks of a source's splits between two micro-batches, in columns.
 
-    In the order of the `split_ids`, which are sorted: the position of the next record of each split, in the table of an
-    engine as its index counts, in that of a state as the source does; the watermark that its own records gave it,
+    In the order of the `split_ids`, which are sorted: the watermark that its own records gave each split,
     `MIN_WATERMARK` before any; and its `SplitStatus`. `combined` is the watermark announced so far; it never goes back.
     """
 
     split_ids: tuple[str, ...]
-    positions: Int64Array
     watermarks: Int64Array
     statuses: npt.NDArray[np.int8]
     combined: int = MIN_WATERMARK
 
     @classmethod
-    def empty(cls) -> SplitTable:
+    def empty(cls) -> WatermarkTable:
         """No splits, nothing announced."""
-        return cls((), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
-
-    def joined(self, split_ids: Collection[str], positions: Sequence[int]) -> tuple[SplitTable, npt.NDArray[np.intp]]:
-        """The table with new splits, active and without a watermark; and the order: first the old ones, then the new.
-
-        O(n log n).
-        """
-        ids: npt.NDArray[Any] = np.array([*self.split_ids, *split_ids], dtype=object)
-        order = np.argsort(ids, kind="stable")
-        new = len(positions)
-        table = SplitTable(
-            tuple(ids[order]),
-            np.append(self.positions, positions)[order],
-            np.append(self.watermarks, np.full(new, MIN_WATERMARK))[order],
-            np.append(self.statuses, np.full(new, SplitStatus.ACTIVE, np.int8))[order],
-            self.combined,
-        )
-        return table, order
-
-    def without_finished(self) -> tuple[SplitTable, npt.NDArray[np.intp], list[str]]:
-        """The table without its finished splits, the slots of those that stay, the ids of those that leave. O(n)."""
-        gone = self.statuses == SplitStatus.FINISHED
-        keep = np.flatnonzero(~gone)
-        table = SplitTable(
-            tuple(self.split_ids[slot] for slot in keep),
-            self.positions[keep],
-            self.watermarks[keep],
-            self.statuses[keep],
-            self.combined,
-        )
-        return table, keep, [self.split_ids[slot] for slot in np.flatnonzero(gone)]
+        return WatermarkTable(split_ids=(), watermarks=np.empty(0, np.int64), statuses=np.empty(0, np.int8))
 
     def holders(self) -> list[str]:
         """Ids of the splits that count and have the smallest watermark. O(n)."""
@@ -76,6 +44,67 @@ class SplitTable:
         counting = (self.statuses == SplitStatus.ACTIVE) | (self.statuses == SplitStatus.PAUSED)
         return int(self.watermarks[counting].min()) if counting.any() else None
 
+    def at(self, positions: Int64Array) -> SplitTable:
+        """The same as an engine plans from it: the next record of each split is at its place in `positions`."""
+        return SplitTable(
+            split_ids=self.split_ids,
+            positions=positions,
+            watermarks=self.watermarks,
+            statuses=self.statuses,
+            combined=self.combined,
+        )
+
+    def __len__(self) -> int:
+        return len(self.split_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitTable(WatermarkTable):
+    """The same with the `positions` of the next records, as the index of an engine counts them."""
+
+    positions: Int64Array
+
+    @classmethod
+    def empty(cls) -> SplitTable:
+        """No splits, nothing announced."""
+        return WatermarkTable.empty().at(np.empty(0, np.int64))
+
+    def without_positions(self) -> WatermarkTable:
+        """What is known of the watermarks, wherever reading goes on. O(1)."""
+        return WatermarkTable(
+            split_ids=self.split_ids, watermarks=self.watermarks, statuses=self.statuses, combined=self.combined
+        )
+
+    def joined(self, split_ids: Collection[str], positions: Sequence[int]) -> tuple[SplitTable, npt.NDArray[np.intp]]:
+        """The table with new splits, active and without a watermark; and the order: first the old ones, then the new.
+
+        O(n log n).
+        """
+        ids: npt.NDArray[Any] = np.array([*self.split_ids, *split_ids], dtype=object)
+        order = np.argsort(ids, kind="stable")
+        new = len(positions)
+        table = SplitTable(
+            split_ids=tuple(ids[order]),
+            positions=np.append(self.positions, positions)[order],
+            watermarks=np.append(self.watermarks, np.full(new, MIN_WATERMARK))[order],
+            statuses=np.append(self.statuses, np.full(new, SplitStatus.ACTIVE, np.int8))[order],
+            combined=self.combined,
+        )
+        return table, order
+
+    def without_finished(self) -> tuple[SplitTable, npt.NDArray[np.intp], list[str]]:
+        """The table without its finished splits, the slots of those that stay, the ids of those that leave. O(n)."""
+        gone = self.statuses == SplitStatus.FINISHED
+        keep = np.flatnonzero(~gone)
+        table = SplitTable(
+            split_ids=tuple(self.split_ids[slot] for slot in keep),
+            positions=self.positions[keep],
+            watermarks=self.watermarks[keep],
+            statuses=self.statuses[keep],
+            combined=self.combined,
+        )
+        return table, keep, [self.split_ids[slot] for slot in np.flatnonzero(gone)]
+
     def slowest_unread(self, ends: Int64Array) -> int | None:
         """The smallest watermark of the splits with records before `ends`; None without any. O(n).
 
@@ -84,6 +113,3 @@ class SplitTable:
         """
         unread = self.positions < ends
         return int(self.watermarks[unread].min()) if unread.any() else None
-
-    def __len__(self) -> int:
-        return len(self.split_ids)

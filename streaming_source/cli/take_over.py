@@ -10,7 +10,7 @@ import numpy as np
 from pyarrow import fs
 
 from alignment.combine import SplitStatus
-from alignment.plan import SplitTable
+from alignment.plan import WatermarkTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.connectors.kafka import KafkaSource
@@ -132,10 +132,11 @@ def _state(sequence: int, offsets: Offsets, initial: Offsets, watermark_ms: int)
     splits = [KafkaSplit(*part, at, min(initial.get(part, 0), at)) for part, at in offsets.items()]
     splits.sort(key=lambda split: split.split_id)
     n, watermark = len(splits), watermark_ms * 1000 if watermark_ms > 0 else MIN_WATERMARK
-    positions = np.array([split.position for split in splits], np.int64)
     statuses = np.full(n, SplitStatus.ACTIVE, np.int8)
     ids = tuple(split.split_id for split in splits)
-    table = SplitTable(ids, positions, np.full(n, watermark, np.int64), statuses, watermark)
+    table = WatermarkTable(
+        split_ids=ids, watermarks=np.full(n, watermark, np.int64), statuses=statuses, combined=watermark
+    )
     numbers: dict[str, list[int]] = {}
     for part in sorted(offsets):
         numbers.setdefault(part.topic, []).append(part.number)

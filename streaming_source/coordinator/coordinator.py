@@ -459,7 +459,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._strange.note(engine.table, plan, engine.index, runtime.event_times, self._now_us(), bound_us)
         numbers = cast("list[RecordNumber]", plan.after.positions.tolist())
         splits = runtime.event_times.commit_plan(ids, numbers)
-        table = replace(plan.after, positions=np.array([split.position for split in splits], np.int64))
+        table = plan.after.without_positions()
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
         checkpoint = self.host.snapshot(sequence)
         silent_since_us = engine.silent_since_us(plan)
@@ -506,9 +506,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _put_in_work(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Let the splits of a state be in work; those that it finished leave."""
         runtime = self.runtime
+        positions = np.array([split.position for split in state.splits], np.int64)
         origins = np.array([split.origin().position for split in state.splits], np.int64)
         since_us, now_us = state.silent_since_us, self._now_us()
-        runtime.engine.apply(events.Restored(state.table, origins, state.late, since_us, now_us))
+        runtime.engine.apply(events.Restored(state.table.at(positions), origins, state.late, since_us, now_us))
         if runtime.generators is not None and state.generators:
             split_ids = [split.split_id for split in state.splits]
             runtime.generators.restore(split_ids, state.generators, state.time_limit_us)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.plan import PlanningRules, SplitTable
+from alignment.plan import PlanningRules, WatermarkTable
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
@@ -43,7 +43,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
 
     sequence: int
     splits: tuple[SplitT, ...]
-    table: SplitTable
+    table: WatermarkTable
     late: Int64Array
     silent_since_us: Int64Array
     checkpoint: CheckpointT | None
@@ -53,7 +53,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:
-        return cls(0, (), SplitTable.empty(), np.empty(0, np.int64), np.empty(0, np.int64), None)
+        return cls(0, (), WatermarkTable.empty(), np.empty(0, np.int64), np.empty(0, np.int64), None)
 
     def unfinished(self) -> list[SplitT]:
         statuses = zip(self.splits, self.table.statuses, strict=True)

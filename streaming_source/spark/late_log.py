@@ -25,7 +25,7 @@ from uuid import uuid4
 
 from pyarrow import ArrowException, fs
 
-from alignment.plan import SplitTable
+from alignment.plan import WatermarkTable
 from streaming_source.coordinator import SourceState
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.stores import Root, without_secrets
@@ -206,12 +206,11 @@ def _only(state: SourceState[Any, Any], split_ids: Collection[str]) -> SourceSta
     """A state as it is of these splits alone, without what only planning needs."""
     table = state.table
     kept = [i for i, split_id in enumerate(table.split_ids) if split_id in split_ids]
-    part = SplitTable(
-        tuple(table.split_ids[i] for i in kept),
-        table.positions[kept],
-        table.watermarks[kept],
-        table.statuses[kept],
-        table.combined,
+    part = WatermarkTable(
+        split_ids=tuple(table.split_ids[i] for i in kept),
+        watermarks=table.watermarks[kept],
+        statuses=table.statuses[kept],
+        combined=table.combined,
     )
     splits = tuple(state.splits[i] for i in kept)
     silent_since_us = state.silent_since_us[kept]

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
-from alignment.plan import SplitTable
+from alignment.plan import WatermarkTable
 from alignment.split_generators import GeneratorState
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, RecordTimestampAssigner, raw_field
 from alignment.watermarks import MIN_WATERMARK
@@ -100,7 +100,7 @@ class OffsetCodec:
         }
         if explanation is None:
             return offset
-        places = list(zip(state.table.split_ids, state.table.positions.tolist(), strict=True))
+        places = [(split.split_id, split.position) for split in state.splits]
         return {**offset, "why": facts_of(explanation, places, offset)}
 
     def decode(self, offset: Offset) -> SourceState[Any, Any]:
@@ -110,12 +110,11 @@ class OffsetCodec:
             serializer, version = self._source.split_serializer, int(offset["splits_v"])
             entries = offset["splits"]
             splits = tuple(serializer.deserialize(version, json_to_bytes(entry[0])) for entry in entries)
-            table = SplitTable(
-                tuple(split.split_id for split in splits),
-                np.array([split.position for split in splits], np.int64),
-                np.array([_or_minimum(entry[1]) for entry in entries], np.int64),
-                np.array([SplitStatus[entry[2].upper()] for entry in entries], np.int8),
-                _or_minimum(offset["watermark"]),
+            table = WatermarkTable(
+                split_ids=tuple(split.split_id for split in splits),
+                watermarks=np.array([_or_minimum(entry[1]) for entry in entries], np.int64),
+                statuses=np.array([SplitStatus[entry[2].upper()] for entry in entries], np.int8),
+                combined=_or_minimum(offset["watermark"]),
             )
             late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
             silent_since_us = np.array([entry[4] if len(entry) > 4 else NO_TIMESTAMP for entry in entries], np.int64)

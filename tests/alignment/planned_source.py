@@ -137,11 +137,11 @@ class PlannedSource:
     def table(self) -> SplitTable:
         ids = sorted(self.naive)
         return SplitTable(
-            tuple(ids),
-            self._positions(),
-            np.array([self.naive[i].watermark for i in ids], np.int64),
-            np.array([self.statuses[i] for i in ids], np.int8),
-            self.combined,
+            split_ids=tuple(ids),
+            positions=self._positions(),
+            watermarks=np.array([self.naive[i].watermark for i in ids], np.int64),
+            statuses=np.array([self.statuses[i] for i in ids], np.int8),
+            combined=self.combined,
         )
 
     @property

@@ -200,11 +200,11 @@ class ReportedSource:
     def table(self) -> SplitTable:
         ids = sorted(self.splits)
         return SplitTable(
-            tuple(ids),
-            np.array([self.splits[i].position for i in ids], np.int64),
-            np.array([self.splits[i].watermark for i in ids], np.int64),
-            np.array([self.statuses[i] for i in ids], np.int8),
-            self.combined,
+            split_ids=tuple(ids),
+            positions=np.array([self.splits[i].position for i in ids], np.int64),
+            watermarks=np.array([self.splits[i].watermark for i in ids], np.int64),
+            statuses=np.array([self.statuses[i] for i in ids], np.int8),
+            combined=self.combined,
         )
 
     def remember(self) -> None:

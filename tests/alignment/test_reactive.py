@@ -48,7 +48,9 @@ def of_a(splits: ObservedSplits, column: str) -> float:
 
 @pytest.mark.parametrize(("limit_us", "waits"), [(5, False), (4, True)])
 def test_al_08_at_the_limit_a_split_goes_on_and_beyond_it_waits(limit_us: int, waits: bool) -> None:
-    at_five = SplitTable(("a",), np.array([3]), np.array([5]), np.array([ACTIVE], np.int8))
+    at_five = SplitTable(
+        split_ids=("a",), positions=np.array([3]), watermarks=np.array([5]), statuses=np.array([ACTIVE], np.int8)
+    )
     plan = ReactivePlanner(PlanningRules(0)).plan(at_five, np.array([10]), PlanConditions(group_limit_us=limit_us))
     assert (plan.after.statuses.tolist() == [PAUSED]) is waits
     assert (plan.rows == 0) is waits
@@ -229,7 +231,9 @@ def test_after_a_restart_a_split_starts_small() -> None:
 
 def test_late_records_are_in_one_plan_only_whatever_is_reported_again() -> None:
     planner = ReactivePlanner(PlanningRules(0, 10))
-    table = SplitTable(("a",), np.array([5]), np.array([3]), np.array([0], np.int8), 3)
+    table = SplitTable(
+        split_ids=("a",), positions=np.array([5]), watermarks=np.array([3]), statuses=np.array([0], np.int8), combined=3
+    )
     planner.splits.rewind(table)
     report = RangeReport("a", 0, 5, 0, 3, late=2)
     told = []
@@ -241,7 +245,13 @@ def test_late_records_are_in_one_plan_only_whatever_is_reported_again() -> None:
 
 def test_late_records_of_a_range_of_which_a_part_was_counted_are_not_counted_again() -> None:
     planner = ReactivePlanner(PlanningRules(0, 10))
-    table = SplitTable(("a",), np.array([10]), np.array([3]), np.array([0], np.int8), 3)
+    table = SplitTable(
+        split_ids=("a",),
+        positions=np.array([10]),
+        watermarks=np.array([3]),
+        statuses=np.array([0], np.int8),
+        combined=3,
+    )
     planner.splits.rewind(table)
     assert planner.splits.report(RangeReport("a", 0, 5, 0, 3, late=2))
     # Cut otherwise, after planning went back: the watermark takes it, the counts do not.
@@ -252,7 +262,9 @@ def test_late_records_of_a_range_of_which_a_part_was_counted_are_not_counted_aga
 
 def test_after_going_back_late_records_are_counted_once_whether_they_are_read_again_or_not() -> None:
     planner = ReactivePlanner(PlanningRules(0, 10), first_rows=5)
-    table = SplitTable(("a",), np.array([5]), np.array([3]), np.array([0], np.int8), 3)
+    table = SplitTable(
+        split_ids=("a",), positions=np.array([5]), watermarks=np.array([3]), statuses=np.array([0], np.int8), combined=3
+    )
     planner.splits.rewind(table)
     read = RangeReport("a", 0, 5, 0, 3, late=2)
     read_again = RangeReport("a", 5, 10, 0, 3, late=4)
@@ -287,7 +299,9 @@ def test_a_split_of_which_nothing_has_a_time_goes_on_with_its_first_rows() -> No
 
 def test_of_many_missing_reports_the_oldest_are_given_up_and_then_counted_no_more() -> None:
     splits = ObservedSplits()
-    table = SplitTable(("a",), np.array([0]), np.array([MIN_WATERMARK]), np.array([0], np.int8))
+    table = SplitTable(
+        split_ids=("a",), positions=np.array([0]), watermarks=np.array([MIN_WATERMARK]), statuses=np.array([0], np.int8)
+    )
     slots = splits.take_up(table)
     for k in range(100):
         splits.admit(slots, np.array([k + 1]))
@@ -384,14 +398,18 @@ def test_sizes_below_their_minimum_are_refused(wrong: dict[str, int]) -> None:
 
 def test_a_plan_needs_an_end_for_each_split() -> None:
     planner = ReactivePlanner(PlanningRules(3, 5))
-    table = SplitTable(("a",), np.array([0]), np.array([MIN_WATERMARK]), np.array([0], np.int8))
+    table = SplitTable(
+        split_ids=("a",), positions=np.array([0]), watermarks=np.array([MIN_WATERMARK]), statuses=np.array([0], np.int8)
+    )
     with pytest.raises(InvalidArgumentError, match="ends has the shape"):
         planner.plan(table, np.array([1, 2]))
 
 
 def test_what_was_handed_out_by_no_plan_is_taken_up_where_the_table_is() -> None:
     planner = ReactivePlanner(PlanningRules(0, 1000), first_rows=3, growth=10)
-    table = SplitTable(("a",), np.array([0]), np.array([MIN_WATERMARK]), np.array([0], np.int8))
+    table = SplitTable(
+        split_ids=("a",), positions=np.array([0]), watermarks=np.array([MIN_WATERMARK]), statuses=np.array([0], np.int8)
+    )
     after = planner.plan(table, np.array([500])).after
     planner.splits.report(RangeReport("a", 0, 3, 0, 2))
     moved = replace(after, positions=np.array([300]))

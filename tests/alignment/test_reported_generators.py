@@ -45,7 +45,13 @@ def restored_idle() -> Engine:
         reactive=ReactivePlanner(rules),
         generators=UserGenerators(Latest, SECOND, lambda *_: ()),
     )
-    table = SplitTable(("a",), np.array([5]), np.array([100]), np.array([SplitStatus.IDLE], np.int8), 100)
+    table = SplitTable(
+        split_ids=("a",),
+        positions=np.array([5]),
+        watermarks=np.array([100]),
+        statuses=np.array([SplitStatus.IDLE], np.int8),
+        combined=100,
+    )
     zeros = np.zeros(1, np.int64)
     engine.apply(Restored(table, zeros, zeros, np.array([NO_TIMESTAMP]), 0))
     return engine

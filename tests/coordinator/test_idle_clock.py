@@ -30,7 +30,9 @@ class OneSplit:
         """A probe that has just ended, and the plan after it; whether the split is idle then."""
         self.now_us = now_us
         self.clock.probe(now_us, None)
-        table = SplitTable(("a",), np.array([1]), np.array([1]), np.zeros(1, np.int8))
+        table = SplitTable(
+            split_ids=("a",), positions=np.array([1]), watermarks=np.array([1]), statuses=np.zeros(1, np.int8)
+        )
         idle = bool(self.clock.idle(table)[0]) and not unread
         statuses = np.full(1, SplitStatus.IDLE if idle else SplitStatus.ACTIVE, np.int8)
         self.clock.track(np.array([unread]), statuses, now_us)
@@ -150,7 +152,10 @@ def test_a_plan_is_due_when_a_look_may_make_a_split_idle_and_not_before(looks: l
 
 
 TABLE = SplitTable(
-    ("a", "b"), np.array([5, 5]), np.array([1, 1]), np.array([SplitStatus.IDLE, SplitStatus.ACTIVE], np.int8)
+    split_ids=("a", "b"),
+    positions=np.array([5, 5]),
+    watermarks=np.array([1, 1]),
+    statuses=np.array([SplitStatus.IDLE, SplitStatus.ACTIVE], np.int8),
 )
 
 

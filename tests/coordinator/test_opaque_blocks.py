@@ -124,8 +124,7 @@ class Planning:
 
     def plan(self, max_rows: int | None = None) -> dict[str, int]:
         """Positions after the next micro-batch."""
-        table = self.coordinator.advance(max_rows).table
-        return dict(zip(table.split_ids, table.positions.tolist(), strict=True))
+        return {split.split_id: split.position for split in self.coordinator.advance(max_rows).splits}
 
     def statuses(self) -> dict[str, SplitStatus]:
         table = self.coordinator.state.table

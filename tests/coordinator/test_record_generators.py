@@ -75,7 +75,7 @@ def states(harness: SourceHarness) -> dict[str, Any]:
     """Of the last micro-batch: positions, watermarks and what the generators keep."""
     state = harness.state
     kept = [None if one is None else (one.position, one.version, one.text) for one in state.generators]
-    columns = state.table.split_ids, state.table.positions.tolist(), state.table.watermarks.tolist(), kept
+    columns = state.table.split_ids, [split.position for split in state.splits], state.table.watermarks.tolist(), kept
     return {"combined": state.table.combined, "splits": list(zip(*columns, strict=True))}
 
 
@@ -229,8 +229,8 @@ def test_a_watermark_of_the_source_counts_when_all_records_before_it_are_read(re
     seen = {}
     for _ in range(16):
         batch = harness.run_batch()
-        table = harness.state.table
-        by_split = dict(zip(table.split_ids, zip(table.positions, table.watermarks, strict=True), strict=True))
+        watermarks = harness.state.table.watermarks
+        by_split = {s.split_id: (s.position, w) for s, w in zip(harness.state.splits, watermarks, strict=True)}
         seen.update({(i, int(p)): int(w) for i, (p, w) in by_split.items()})
         assert batch is None or batch.watermark == min(int(w) for _, w in by_split.values())
         if restarts:

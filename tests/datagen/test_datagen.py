@@ -517,9 +517,9 @@ def test_records_are_late_under_a_bound_that_is_one_microsecond_too_small(short_
     coordinator = SourceCoordinator(source, rules, source.schema(), lambda: 0)
     coordinator.restore(SourceState.initial())
     # A micro-batch ends before the first straggler, right behind its leader.
-    while coordinator.state.table.positions.tolist() != [source.rows_per_split]:
+    while [split.position for split in coordinator.state.splits] != [source.rows_per_split]:
         coordinator.advance(max_rows=1)
-        if coordinator.state.table.positions.tolist() > [200]:
+        if [split.position for split in coordinator.state.splits] > [200]:
             break
     assert (coordinator.state.late > 0).tolist() == [is_late]
 

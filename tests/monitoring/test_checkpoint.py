@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from alignment.explain import Explanation
-from alignment.plan import SplitTable
+from alignment.plan import WatermarkTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import RecordSplit, SourceSplit
@@ -123,7 +123,9 @@ def test_id_and_position_are_found_in_what_connectors_write(
 ) -> None:
     if not is_plain:
         monkeypatch.setattr(type(source), "split_serializer", KafkaSplitSerializer())
-    table = SplitTable((split.split_id,), np.array([7]), np.array([MIN_WATERMARK]), np.array([0], np.int8))
+    table = WatermarkTable(
+        split_ids=(split.split_id,), watermarks=np.array([MIN_WATERMARK]), statuses=np.array([0], np.int8)
+    )
     state: Any = SourceState(1, (split,), table, np.zeros(1, np.int64), np.full(1, NO_TIMESTAMP), None)
     offset = json.loads(json.dumps(OffsetCodec(source).encode(state, Explanation(5, 9, 8))))
     assert ("places" in offset["why"]) != is_plain

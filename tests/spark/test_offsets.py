@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from alignment.plan import SplitTable
+from alignment.plan import WatermarkTable
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint, Remembered, Segment
@@ -46,12 +46,11 @@ def states(draw: st.DrawFn) -> SourceState[FileSplit, FilesCheckpoint]:
     splits = tuple(sorted(draw(st.lists(SPLITS, max_size=5, unique_by=lambda s: s.split_id)), key=lambda s: s.split_id))
     n = len(splits)
     column = st.lists(INT64, min_size=n, max_size=n)
-    table = SplitTable(
-        tuple(split.split_id for split in splits),
-        np.array([split.position for split in splits], np.int64),
-        np.array(draw(column), np.int64),
-        np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.int8),
-        draw(INT64),
+    table = WatermarkTable(
+        split_ids=tuple(split.split_id for split in splits),
+        watermarks=np.array(draw(column), np.int64),
+        statuses=np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.int8),
+        combined=draw(INT64),
     )
     late = np.array(draw(st.lists(st.integers(0, 2**40), min_size=n, max_size=n)), np.int64)
     silent = np.array(draw(column), np.int64)
@@ -71,7 +70,7 @@ def test_a_state_comes_back_from_its_offset_as_it_was(state: SourceState[FileSpl
     assert (read.sequence, read.splits, read.checkpoint) == (state.sequence, state.splits, state.checkpoint)
     assert read.table.split_ids == state.table.split_ids
     assert read.table.combined == state.table.combined
-    for column in ("positions", "watermarks", "statuses"):
+    for column in ("watermarks", "statuses"):
         assert (getattr(read.table, column) == getattr(state.table, column)).all()
     assert (read.late == state.late).all()
     assert (read.silent_since_us == state.silent_since_us).all()
@@ -81,7 +80,7 @@ def test_a_state_comes_back_from_its_offset_as_it_was(state: SourceState[FileSpl
 
 def offset(**changed: Any) -> dict[str, Any]:
     split = FileSplit("a", 3, "f.parquet", 3)
-    table = SplitTable(("a",), np.array([3]), np.array([5]), np.array([0], np.int8), 5)
+    table = WatermarkTable(split_ids=("a",), watermarks=np.array([5]), statuses=np.array([0], np.int8), combined=5)
     late, silent = np.zeros(1, np.int64), np.full(1, NO_TIMESTAMP)
     return {**CODEC.encode(SourceState(1, (split,), table, late, silent, FilesCheckpoint())), **changed}
 

@@ -10,7 +10,7 @@ import pytest
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
-from alignment.plan import SplitTable
+from alignment.plan import WatermarkTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import RecordSplit
@@ -23,10 +23,9 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 us")
 def state(sequence: int, splits: dict[str, tuple[int, int]], combined: int) -> SourceState[Any, Any]:
     """Of splits by id, each with its position and watermark."""
     ids = tuple(sorted(splits))
-    positions = np.array([splits[i][0] for i in ids], np.int64)
     watermarks = np.array([splits[i][1] for i in ids], np.int64)
     statuses = np.full(len(ids), SplitStatus.ACTIVE, np.int8)
-    table = SplitTable(ids, positions, watermarks, statuses, combined)
+    table = WatermarkTable(split_ids=ids, watermarks=watermarks, statuses=statuses, combined=combined)
     made = tuple(RecordSplit(i, splits[i][0], start=0) for i in ids)
     return SourceState(sequence, made, table, np.zeros(len(ids), np.int64), np.full(len(ids), NO_TIMESTAMP), None)
 
